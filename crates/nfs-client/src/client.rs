@@ -8,13 +8,20 @@ use tokio::time::Instant;
 
 use crate::call_options::CallOptions;
 use crate::connection_manager::IDLE_TIMEOUT;
+use crate::error::split_status;
 use crate::transport::{self, Tcp, Transport};
+use crate::types::RemoveKind;
 use crate::{
     Attributes, ConnectionTest, Copied, Credential, Data, FileHandle, FileRef, FullAttributes, LookupResult,
     MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes,
     SmallFile, Statistics, Status, Target, VersionChoice, Written,
 };
 use crate::{v3, v4};
+
+/// Actions in errors.
+pub(crate) const LOOKUP: &str = "looking up a name";
+pub(crate) const RENAME: &str = "renaming";
+const REPLACE: &str = "replacing a file";
 
 /// The client of the major version that was negotiated. Both offer the same calls; this file is the only place that
 /// distinguishes them.
@@ -24,7 +31,7 @@ enum VersionedClient {
     V4(Arc<v4::Client>),
 }
 
-/// Makes the same call on the client of either version.
+/// Evaluates the same code with the client of either version.
 macro_rules! either {
     ($client:expr, $inner:ident => $call:expr) => {
         match $client {
@@ -185,7 +192,7 @@ impl Client {
 
     /// Looks up a name; `None` if it does not exist. Does not follow symbolic links.
     pub async fn lookup(&self, directory: &FileHandle, name: &Name) -> Result<Option<FileRef>, NfsError> {
-        either!(&self.client, client => client.lookup(directory, name, self.options()).await)
+        either!(&self.client, client => client.lookup(LOOKUP, directory, name, self.options()).await)
     }
 
     /// Looks up a name with all attributes, and reads at most `count` bytes from the start of a regular file: in one round
@@ -215,7 +222,33 @@ impl Client {
         name: &Name,
         attributes: SetAttributes,
     ) -> Result<MkdirResult, NfsError> {
-        either!(&self.client, client => client.make_directory(directory, name, attributes, self.options()).await)
+        let options = self.options();
+        either!(&self.client, client => {
+            let (node, complete) = client.create_directory(directory, name, attributes, options).await?;
+            let mut result = MkdirResult { node, mode_refused: None, owner_refused: None };
+            if complete {
+                return Ok(result);
+            }
+            // The directory exists now: a refusal is returned with it. The owner comes first: a change of owner clears
+            // setuid and setgid bits.
+            for (part, refused) in [
+                (attributes.owner(), &mut result.owner_refused),
+                (attributes.without_owner(), &mut result.mode_refused),
+            ] {
+                let node = &mut result.node;
+                if part.are_set(&node.attributes) {
+                    continue;
+                }
+                match split_status(client.set_attributes(&node.handle, part, options).await)? {
+                    Ok(attributes) => node.attributes = attributes,
+                    Err(status) => {
+                        *refused = Some(status);
+                        node.attributes = client.attributes(&node.handle, options).await?;
+                    }
+                }
+            }
+            Ok(result)
+        })
     }
 
     /// Sets attributes and returns the attributes after the change.
@@ -235,19 +268,25 @@ impl Client {
         fileid: u64,
         to: (&FileHandle, &Name),
     ) -> Result<(), NfsError> {
-        either!(&self.client, client => client.rename(from, fileid, to, self.options()).await)
+        let options = self.options();
+        either!(&self.client, client => {
+            if client.lookup(RENAME, to.0, to.1, options).await?.is_some() {
+                return Err(NfsError::Status { action: RENAME, status: Status::Exists });
+            }
+            client.rename_over(from, fileid, to, options).await
+        })
     }
 
     /// Removes the empty directory with this fileid, checked as in [`rename`](Self::rename). `NotFound`, `NotSame`,
     /// `NotEmpty`, `NotDirectory`.
     pub async fn remove_directory(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {
-        either!(&self.client, client => client.remove_directory(directory, name, fileid, self.options()).await)
+        either!(&self.client, client => client.remove(directory, name, fileid, RemoveKind::Directory, self.options()).await)
     }
 
     /// Removes the file or link with this fileid, checked as in [`rename`](Self::rename). `NotFound`, `NotSame`,
     /// `IsDirectory`.
     pub async fn remove_file(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {
-        either!(&self.client, client => client.remove_file(directory, name, fileid, self.options()).await)
+        either!(&self.client, client => client.remove(directory, name, fileid, RemoveKind::NonDirectory, self.options()).await)
     }
 
     /// Removes names of any kind from a directory whose whole content is to be deleted, without checking fileids. Returns
@@ -288,7 +327,31 @@ impl Client {
         content: &[u8],
         mode: u32,
     ) -> Result<(), NfsError> {
-        either!(&self.client, client => client.replace_file(directory, (name, temporary), content, mode, self.options()).await)
+        let options = self.options();
+        let replaced = either!(&self.client, client => {
+            let created = match client.create_file(directory, temporary, content, mode, options).await {
+                Err(error) if error.status() == Some(Status::Exists) => {
+                    // Left by an interrupted replacement: the name has no other use.
+                    if let Some(old) = client.lookup(REPLACE, directory, temporary, options).await? {
+                        let fileid = old.attributes.fileid;
+                        client.remove(directory, temporary, fileid, RemoveKind::NonDirectory, options).await?;
+                    }
+                    client.create_file(directory, temporary, content, mode, options).await
+                }
+                created => created,
+            };
+            match created {
+                Ok(file) => {
+                    let fileid = file.attributes.fileid;
+                    client.rename_over((directory, temporary), fileid, (directory, name), options).await
+                }
+                Err(error) => Err(error),
+            }
+        });
+        split_status(replaced)?.map_err(|status| NfsError::Status {
+            action: REPLACE,
+            status,
+        })
     }
 
     /// Creates a hard link to an object. `Exists`, `NotSupported`.

@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -167,45 +166,9 @@ pub struct ConnectionManager<V: ProtocolVersion> {
     negotiated: Mutex<Negotiated>,
 }
 
-/// A client's hold on its connection: dropping it ends the session and closes the connection.
-#[derive(Debug)]
-pub struct ManagerHandle<V: ProtocolVersion>(Arc<ConnectionManager<V>>);
-
-impl<V: ProtocolVersion> Deref for ManagerHandle<V> {
-    type Target = Arc<ConnectionManager<V>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<V: ProtocolVersion> Drop for ManagerHandle<V> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-impl<V: ProtocolVersion> ManagerHandle<V> {
-    /// Ends the session and closes the connection, and waits for both: at most [`CLOSE_TIMEOUT`] once no attempt to
-    /// connect is under way.
-    pub async fn close_and_wait(&self) {
-        self.0.close();
-        let mut link = self.0.subscribe();
-        let _ = link
-            .wait_for(|link| link.session.is_none() && link.connection.is_none())
-            .await;
-    }
-}
-
 impl<V: ProtocolVersion> ConnectionManager<V> {
-    /// Starts the task and waits for the first connection; fails with the first failure.
-    pub async fn connect(
-        target: Target,
-        version: V,
-        transport: Arc<dyn Transport>,
-        idle_timeout: Duration,
-        deadline: Instant,
-    ) -> Result<ManagerHandle<V>, NfsError> {
+    /// Starts the task, which runs until [`Self::close`].
+    pub fn start(target: Target, version: V, transport: Arc<dyn Transport>, idle_timeout: Duration) -> Arc<Self> {
         let manager = Arc::new(Self {
             auth: Auth::sys(&target.machine_name),
             target,
@@ -226,11 +189,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             negotiated: Mutex::new(not_negotiated()),
         });
         tokio::spawn(manager.clone().run());
-        let handle = ManagerHandle(manager);
-        let demand = handle.demand();
-        handle.ready("connecting", deadline, RetryPolicy::FailFast).await?;
-        drop(demand);
-        Ok(handle)
+        manager
     }
 
     /// What was negotiated on the newest connection.
@@ -277,12 +236,23 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         self.demand.load(Ordering::Acquire) > 0
     }
 
-    fn close(&self) {
+    /// Lets no further call start; the task then ends the session and closes the connection.
+    pub fn close(&self) {
         self.link.send_if_modified(|link| {
             let first = link.ended.is_none();
             link.ended.get_or_insert(CloseReason::Closed);
             first
         });
+    }
+
+    /// Ends the session and closes the connection, and waits for both: at most [`CLOSE_TIMEOUT`] once no attempt to
+    /// connect is under way.
+    pub async fn close_and_wait(&self) {
+        self.close();
+        let mut link = self.subscribe();
+        let _ = link
+            .wait_for(|link| link.session.is_none() && link.connection.is_none())
+            .await;
     }
 
     /// Waits for a session and the connection that belongs to it.

@@ -65,6 +65,37 @@ pub enum Status {
     Other(u32),
 }
 
+impl Status {
+    /// Returns the status for a code other than OK that NFSv3 and NFSv4 have in common (RFC 1813 section 2.6, RFC 8881
+    /// section 15.1).
+    pub(crate) fn from_common_code(code: u32) -> Self {
+        match code {
+            1 => Self::NotPermitted,
+            2 => Self::NotFound,
+            5 | 6 => Self::Io,
+            13 => Self::Access,
+            17 => Self::Exists,
+            18 => Self::CrossDevice,
+            20 => Self::NotDirectory,
+            21 => Self::IsDirectory,
+            22 => Self::Invalid,
+            27 => Self::TooBig,
+            28 => Self::NoSpace,
+            30 => Self::ReadOnly,
+            31 => Self::TooManyLinks,
+            63 => Self::NameTooLong,
+            66 => Self::NotEmpty,
+            69 => Self::QuotaExceeded,
+            // STALE, BADHANDLE.
+            70 | 10_001 => Self::Stale,
+            10_004 => Self::NotSupported,
+            // DELAY, called JUKEBOX in NFSv3.
+            10_008 => Self::Delayed,
+            other => Self::Other(other),
+        }
+    }
+}
+
 /// Why a call failed.
 ///
 /// The text of an error is stable: it contains nothing that differs from one attempt to the next, such as a local port or

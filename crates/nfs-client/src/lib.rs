@@ -79,7 +79,10 @@ mod connection_manager;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod listing;
+mod managed_client;
 mod rpc;
+mod small_file;
 mod transport;
 mod types;
 mod v3;

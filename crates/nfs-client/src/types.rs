@@ -151,6 +151,35 @@ pub struct SetAttributes {
     pub times: Option<Times>,
 }
 
+impl SetAttributes {
+    /// Returns the owner and the group alone.
+    pub(crate) fn owner(self) -> Self {
+        Self {
+            uid: self.uid,
+            gid: self.gid,
+            ..Self::default()
+        }
+    }
+
+    /// Whether an object with these attributes has the requested values already.
+    pub(crate) fn are_set(self, attributes: &Attributes) -> bool {
+        self.size.is_none()
+            && self.times.is_none()
+            && self.mode.is_none_or(|mode| mode & 0o7777 == attributes.mode)
+            && self.uid.is_none_or(|uid| Some(uid) == attributes.uid)
+            && self.gid.is_none_or(|gid| Some(gid) == attributes.gid)
+    }
+
+    /// Returns everything else: mode, size and times.
+    pub(crate) fn without_owner(self) -> Self {
+        Self {
+            uid: None,
+            gid: None,
+            ..self
+        }
+    }
+}
+
 /// A point in time, as a file system stores it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
@@ -324,6 +353,15 @@ impl PageCookie {
         }
         true
     }
+}
+
+/// The kind of object that a removal expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RemoveKind {
+    /// An empty directory.
+    Directory,
+    /// Anything but a directory.
+    NonDirectory,
 }
 
 /// Outcome for one name of [`Client::remove_batch`](crate::Client::remove_batch).

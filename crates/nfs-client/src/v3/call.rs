@@ -8,10 +8,14 @@ use super::constants::{code, nfs_procedure};
 use super::status::status;
 use crate::call_options::{Backoff, CallOptions};
 use crate::connection_manager::RetryPolicy;
+use crate::rpc::call::{self, protocol_error, rejection_error};
 use crate::rpc::connection::{Connection, PendingCall};
 use crate::rpc::message::{Procedure, Rejection, RpcReply};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, Credential, FileHandle, Name, NfsError};
+
+/// The major version.
+const MAJOR: u32 = 3;
 
 /// What a call does on the server, and so whether it may be sent again after its reply was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,7 +201,7 @@ fn decode_status(call: &Call, connection: &Connection, reply: Result<RpcReply, X
         Ok(RpcReply::Rejected(rejection @ Rejection::SystemError(_))) => {
             return Err(protocol_error(rejection.to_string()));
         }
-        Ok(RpcReply::Rejected(rejection)) => return Err(rejection_error(connection, call.action, &rejection)),
+        Ok(RpcReply::Rejected(rejection)) => return Err(rejection_error(connection, call.action, MAJOR, &rejection)),
         Err(error) => return Err(protocol_error(error.to_string())),
     };
     let code = results
@@ -221,30 +225,6 @@ pub(super) fn outcome_unknown(call: &Call, cause: String) -> NfsError {
     }
 }
 
-/// Returns the error for a call that the server's RPC layer rejected.
-fn rejection_error(connection: &Connection, action: &'static str, rejection: &Rejection) -> NfsError {
-    let cause = rejection.to_string();
-    let reserved_port = connection.has_reserved_port();
-    match rejection {
-        Rejection::TooWeak if reserved_port => NfsError::SecurityFlavor { action, cause },
-        // From a port above 1023, this is the answer of knfsd's `secure` option.
-        Rejection::TooWeak | Rejection::AuthError(_) => NfsError::AccessDenied {
-            action,
-            local: connection.local(),
-            reserved_port,
-        },
-        Rejection::Unavailable(_) => NfsError::ProtocolNotSupported {
-            asked: "3".to_owned(),
-            cause,
-        },
-        Rejection::GarbageArgs | Rejection::SystemError(_) => NfsError::Protocol {
-            action,
-            cause,
-            outcome_unknown: false,
-        },
-    }
-}
-
 /// Sends a call that changes nothing once, on a connection that is not managed: for MOUNT, rpcbind, and the first call
 /// on a connection.
 pub(super) async fn call_once(
@@ -255,37 +235,18 @@ pub(super) async fn call_once(
     arguments: &Encoder,
     deadline: Instant,
 ) -> Result<Decoder, NfsError> {
-    let began = Instant::now();
-    let mut pending = connection.submit(procedure, credential, arguments.as_bytes());
-    let reply = match timeout_at(deadline, pending.reply()).await {
-        Ok(Ok(reply)) => reply,
-        Ok(Err(ended)) => {
-            return Err(NfsError::ConnectionLost {
-                action,
-                cause: ended.cause.to_string(),
-                outcome_unknown: false,
-            });
-        }
-        Err(_) => {
-            return Err(NfsError::NotResponding {
-                action,
-                after: began.elapsed(),
-                outcome_unknown: false,
-            });
-        }
-    };
-    match reply {
-        Ok(RpcReply::Success(results)) => Ok(results),
-        Ok(RpcReply::Rejected(rejection)) => Err(rejection_error(connection, action, &rejection)),
-        Err(error) => Err(protocol_error(action, &error)),
-    }
-}
-
-/// Returns the error for an invalid reply to a call that changes nothing.
-pub(super) fn protocol_error(action: &'static str, error: &XdrError) -> NfsError {
-    NfsError::Protocol {
+    match call::call_once(
+        connection,
         action,
-        cause: error.to_string(),
-        outcome_unknown: false,
+        procedure,
+        credential,
+        arguments.as_bytes(),
+        deadline,
+    )
+    .await?
+    {
+        Ok(RpcReply::Success(results)) => Ok(results),
+        Ok(RpcReply::Rejected(rejection)) => Err(rejection_error(connection, action, MAJOR, &rejection)),
+        Err(error) => Err(protocol_error(action, &error)),
     }
 }

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::call::call_once;
 use super::constants::{nfs, nfs_procedure};
 use super::mount::CachedRoot;
-use crate::connection_manager::{ConnectionManager, HandshakeResult, ManagerHandle, ProtocolVersion};
+use crate::connection_manager::{ConnectionManager, HandshakeResult, ProtocolVersion};
+use crate::managed_client::ManagedClient;
 use crate::rpc::connection::Connection;
-use crate::transport::Transport;
 use crate::xdr::Encoder;
-use crate::{Negotiated, NfsError, Protocol, Target};
+use crate::{NfsError, Protocol};
 
 /// Maximum number of calls in flight. A server processes as many as it has threads; the others wait in its socket. At a
 /// round trip of 10 ms this still allows 12,800 calls per second.
@@ -26,6 +26,16 @@ pub struct V3 {
     /// The newest root handle from MOUNT. Locked during the request, so that concurrent calls send one.
     pub root: tokio::sync::Mutex<Option<CachedRoot>>,
     pub limits: Mutex<Limits>,
+}
+
+impl Default for V3 {
+    fn default() -> Self {
+        Self {
+            slots: Semaphore::new(SLOTS as usize),
+            root: tokio::sync::Mutex::new(None),
+            limits: Mutex::new(Limits::UNKNOWN),
+        }
+    }
 }
 
 /// The server's limits (FSINFO, PATHCONF), clamped to safe values.
@@ -87,44 +97,10 @@ impl ProtocolVersion for V3 {
     fn close_session((): &()) {}
 }
 
-/// A client of one server. Dropping it closes its connection.
-#[derive(Debug)]
-pub struct Client {
-    pub(super) manager: ManagerHandle<V3>,
-}
+/// A client of one server that speaks NFSv3.
+pub type Client = ManagedClient<V3>;
 
 impl Client {
-    /// Connects and checks that the server speaks NFSv3; fails with the first failure.
-    pub async fn connect(
-        target: Target,
-        transport: Arc<dyn Transport>,
-        idle_timeout: Duration,
-        deadline: Instant,
-    ) -> Result<Self, NfsError> {
-        let version = V3 {
-            slots: Semaphore::new(SLOTS as usize),
-            root: tokio::sync::Mutex::new(None),
-            limits: Mutex::new(Limits::UNKNOWN),
-        };
-        let manager = ConnectionManager::connect(target, version, transport, idle_timeout, deadline).await?;
-        Ok(Self { manager })
-    }
-
-    /// What was negotiated on the newest connection.
-    pub fn negotiated(&self) -> Negotiated {
-        self.manager.negotiated()
-    }
-
-    /// Number of connections established so far.
-    pub fn generation(&self) -> u64 {
-        self.manager.generation()
-    }
-
-    /// Closes the connection, and waits for it.
-    pub async fn close(&self) {
-        self.manager.close_and_wait().await;
-    }
-
     pub(super) fn limits(&self) -> Limits {
         *self
             .manager

@@ -8,13 +8,14 @@ use super::client::Client;
 use super::constants::nfs;
 use super::results;
 use crate::call_options::CallOptions;
+use crate::client::LOOKUP;
 use crate::error::split_status;
+use crate::small_file::READ;
 use crate::xdr::{Decoder, XdrError};
 use crate::{
     Data, FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Written,
 };
 
-const READ: &str = "reading a file";
 const WRITE: &str = "writing a file";
 const LINK: &str = "making a symbolic link";
 
@@ -53,7 +54,7 @@ impl Client {
         first: usize,
         options: CallOptions,
     ) -> Result<Option<LookupResult>, NfsError> {
-        let Some(node) = self.lookup(directory, name, options).await? else {
+        let Some(node) = self.lookup(LOOKUP, directory, name, options).await? else {
             return Ok(None);
         };
         let handle = node.handle;

@@ -12,7 +12,6 @@ use crate::call_options::CallOptions;
 use crate::error::split_status;
 use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
-const LOOK_UP: &str = "looking up a name";
 const WALK: &str = "walking a path";
 
 /// Maximum size of a READ or WRITE, in bytes: with its headers it is below the maximum size of a record.
@@ -108,15 +107,6 @@ impl Client {
     /// Looks up a name.
     pub async fn lookup(
         &self,
-        directory: &FileHandle,
-        name: &Name,
-        options: CallOptions,
-    ) -> Result<Option<FileRef>, NfsError> {
-        self.lookup_for(LOOK_UP, directory, name, options).await
-    }
-
-    pub(super) async fn lookup_for(
-        &self,
         action: &'static str,
         directory: &FileHandle,
         name: &Name,
@@ -160,7 +150,7 @@ impl Client {
                     }
                 },
             };
-            match self.lookup_for(WALK, below, name, options).await? {
+            match self.lookup(WALK, below, name, options).await? {
                 Some(node) => nodes.push(node),
                 None => break,
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::attributes::MAX_HANDLE;
-use super::call::{call_once, protocol_error};
+use super::call::call_once;
 use super::client::Client;
 use super::constants::{EXPORT, MNT};
 use super::rpcbind;
@@ -15,6 +15,7 @@ use crate::address::{AddressError, path_components};
 use crate::auth::AUTH_SYS;
 use crate::call_options::CallOptions;
 use crate::connection_manager::RetryPolicy;
+use crate::rpc::call::protocol_error;
 use crate::rpc::connection::Connection;
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{FileHandle, FileKind, Name, NfsError, Status};
@@ -275,7 +276,7 @@ impl Client {
             };
             // `..` is never looked up.
             let name = Name::new(segment.as_bytes().to_vec()).map_err(|_| missing())?;
-            let found = self.lookup_for(MOUNT, &directory, &name, options).await?;
+            let found = self.lookup(MOUNT, &directory, &name, options).await?;
             let found = found.ok_or_else(missing)?;
             directory = match found.attributes.kind {
                 FileKind::Directory => found.handle,

@@ -147,7 +147,7 @@ async fn a_stale_root_is_requested_again_and_its_limits_are_kept() {
     // PATHCONF said 143 bytes.
     let long = Name::new(vec![b'n'; 144]).unwrap();
     let refused = client
-        .make_directory(&handle("root"), &long, Default::default(), within(20))
+        .create_directory(&handle("root"), &long, Default::default(), within(20))
         .await;
     assert_eq!(refused.unwrap_err().status(), Some(Status::NameTooLong));
     assert_eq!(server.count(nfs::MKDIR), 0);

@@ -9,72 +9,37 @@ use super::client::Client;
 use super::constants::nfs;
 use super::results;
 use crate::call_options::CallOptions;
+use crate::client::RENAME;
 use crate::error::split_status;
-use crate::{
-    Attributes, FileHandle, FileKind, FileRef, MkdirResult, Name, NfsError, RemoveOutcome, SetAttributes, Status,
-};
+use crate::types::RemoveKind;
+use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status};
 
 const MAKE: &str = "making a directory";
-const RENAME: &str = "renaming";
 const REMOVE: &str = "removing";
 const REMOVE_BATCH: &str = "removing many names";
 
 /// Removals in flight at a time: half of the slots, so that a batch leaves room for other calls.
 const MAX_IN_FLIGHT: usize = 64;
 
-impl SetAttributes {
-    fn owner(self) -> Self {
-        Self {
-            uid: self.uid,
-            gid: self.gid,
-            ..Self::default()
-        }
-    }
-
-    /// Mode, size and times.
-    fn only_mode(self) -> Self {
-        Self {
-            uid: None,
-            gid: None,
-            ..self
-        }
-    }
-}
-
-/// Whether the attributes have the requested values already.
-fn already_set(attributes: &Attributes, set: SetAttributes) -> bool {
-    set.size.is_none()
-        && set.times.is_none()
-        && set.mode.is_none_or(|mode| mode & 0o7777 == attributes.mode)
-        && set.uid.is_none_or(|uid| Some(uid) == attributes.uid)
-        && set.gid.is_none_or(|gid| Some(gid) == attributes.gid)
-}
-
 impl Client {
-    /// Creates a directory. The owner is set before the mode: a change of owner clears setuid and setgid bits.
-    pub async fn make_directory(
+    /// Creates a directory with the requested mode. Returns false with it: the caller sets the owner, and the mode again if it
+    /// did not take effect.
+    pub async fn create_directory(
         &self,
         directory: &FileHandle,
         name: &Name,
         set: SetAttributes,
         options: CallOptions,
-    ) -> Result<MkdirResult, NfsError> {
+    ) -> Result<(FileRef, bool), NfsError> {
         self.check_name_length(MAKE, name)?;
         let mut call = Call::new(MAKE, nfs::MKDIR, Effect::NonIdempotent).at(directory, name);
         // MKDIR sets the mode too: the directory never permits more than requested.
-        attributes::settable(&mut call.arguments, set.only_mode(), false);
+        attributes::settable(&mut call.arguments, set.without_owner(), false);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let told = reply.take(results::made)?;
-        let mut made = MkdirResult {
-            node: self.created_object(MAKE, directory, name, told, options).await?,
-            mode_refused: None,
-            owner_refused: None,
-        };
-        // The directory exists now: a refusal is returned with it.
-        made.owner_refused = self.try_set(&mut made.node, set.owner(), options).await?;
-        made.mode_refused = self.try_set(&mut made.node, set.only_mode(), options).await?;
-        Ok(made)
+        let node = self.created_object(MAKE, directory, name, told, options).await?;
+        Ok((node, false))
     }
 
     /// Returns the object that was just created; reads what the server did not report.
@@ -93,33 +58,11 @@ impl Client {
                 Ok(FileRef { handle, attributes })
             }
             (None, _) => {
-                let found = self.lookup_for(action, directory, name, options).await?;
+                let found = self.lookup(action, directory, name, options).await?;
                 found.ok_or(NfsError::Status {
                     action,
                     status: Status::NotFound,
                 })
-            }
-        }
-    }
-
-    /// Sets some attributes if they differ, and reads them back; returns the status if the server refuses.
-    async fn try_set(
-        &self,
-        node: &mut FileRef,
-        part: SetAttributes,
-        options: CallOptions,
-    ) -> Result<Option<Status>, NfsError> {
-        if already_set(&node.attributes, part) {
-            return Ok(None);
-        }
-        match split_status(self.set_part(&node.handle, part, false, options).await)? {
-            Ok(attributes) => {
-                node.attributes = attributes;
-                Ok(None)
-            }
-            Err(status) => {
-                node.attributes = self.attributes(&node.handle, options).await?;
-                Ok(Some(status))
             }
         }
     }
@@ -131,7 +74,7 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<Attributes, NfsError> {
-        let (owner, mode) = (set.owner(), set.only_mode());
+        let (owner, mode) = (set.owner(), set.without_owner());
         let nothing = SetAttributes::default();
         if owner == nothing && mode == nothing {
             return self.attributes(object, options).await;
@@ -165,26 +108,9 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid, unless the new name exists.
-    pub async fn rename(
-        &self,
-        from: (&FileHandle, &Name),
-        fileid: u64,
-        to: (&FileHandle, &Name),
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        if self.lookup_for(RENAME, to.0, to.1, options).await?.is_some() {
-            return Err(NfsError::Status {
-                action: RENAME,
-                status: Status::Exists,
-            });
-        }
-        self.rename_over(from, fileid, to, options).await
-    }
-
     /// Renames the object with this fileid and replaces an object with the new name. The fileid is compared just before:
     /// the protocol cannot do both atomically.
-    pub(super) async fn rename_over(
+    pub async fn rename_over(
         &self,
         from: (&FileHandle, &Name),
         fileid: u64,
@@ -208,7 +134,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         let refused = |status| NfsError::Status { action, status };
-        match self.lookup_for(action, directory, name, options).await? {
+        match self.lookup(action, directory, name, options).await? {
             None => Err(refused(Status::NotFound)),
             Some(node) if node.attributes.fileid != fileid => Err(refused(Status::NotSame)),
             Some(node) => Ok(node),
@@ -230,41 +156,25 @@ impl Client {
         self.call(options, &call).await?.ok()
     }
 
-    /// Removes the empty directory with this fileid.
-    pub async fn remove_directory(
+    /// Removes the object with this fileid, which must be of this kind.
+    pub async fn remove(
         &self,
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
+        kind: RemoveKind,
         options: CallOptions,
     ) -> Result<(), NfsError> {
         let found = self.lookup_expected(REMOVE, directory, name, fileid, options).await?;
-        if found.attributes.kind != FileKind::Directory {
-            return Err(NfsError::Status {
-                action: REMOVE,
-                status: Status::NotDirectory,
-            });
-        }
-        let call = Call::new(REMOVE, nfs::RMDIR, Effect::NonIdempotent).at(directory, name);
-        self.call(options, &call).await?.ok()
-    }
-
-    /// Removes the object with this fileid, which must not be a directory.
-    pub async fn remove_file(
-        &self,
-        directory: &FileHandle,
-        name: &Name,
-        fileid: u64,
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        let found = self.lookup_expected(REMOVE, directory, name, fileid, options).await?;
-        if found.attributes.kind == FileKind::Directory {
-            return Err(NfsError::Status {
-                action: REMOVE,
-                status: Status::IsDirectory,
-            });
-        }
-        let call = Call::new(REMOVE, nfs::REMOVE, Effect::NonIdempotent).at(directory, name);
+        let is_directory = found.attributes.kind == FileKind::Directory;
+        let refused = |status| Err(NfsError::Status { action: REMOVE, status });
+        let procedure = match kind {
+            RemoveKind::Directory if is_directory => nfs::RMDIR,
+            RemoveKind::Directory => return refused(Status::NotDirectory),
+            RemoveKind::NonDirectory if is_directory => return refused(Status::IsDirectory),
+            RemoveKind::NonDirectory => nfs::REMOVE,
+        };
+        let call = Call::new(REMOVE, procedure, Effect::NonIdempotent).at(directory, name);
         self.call(options, &call).await?.ok()
     }
 

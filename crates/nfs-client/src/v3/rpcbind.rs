@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use tokio::time::Instant;
 
-use super::call::{call_once, protocol_error};
+use super::call::call_once;
 use super::client::V3;
 use super::constants::{GETPORT, MOUNT_PROGRAM, MOUNT_VERSION};
 use crate::connection_manager::ConnectionManager;
+use crate::rpc::call::protocol_error;
 use crate::xdr::{Decoder, Encoder};
 use crate::{Credential, NfsError, SourcePort};
 

@@ -8,11 +8,11 @@ use super::results;
 use super::status::status;
 use crate::call_options::CallOptions;
 use crate::error::split_status;
-use crate::{FileHandle, FileKind, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
+use crate::small_file::{Content, READ, require_regular};
+use crate::types::RemoveKind;
+use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
 
-const READ: &str = "reading a file";
 const CREATE: &str = "creating a file";
-const REPLACE: &str = "replacing a file";
 
 /// createmode3: fails if the name is taken, unless by a retransmission of the same call.
 const EXCLUSIVE: u32 = 2;
@@ -35,15 +35,10 @@ impl Client {
     ) -> Result<Option<SmallFile>, NfsError> {
         let refused = |status| Err(NfsError::Status { action: READ, status });
         for _ in 0..MAX_LOOKUPS {
-            let Some(node) = self.lookup_for(READ, directory, name, options).await? else {
+            let Some(node) = self.lookup(READ, directory, name, options).await? else {
                 return Ok(None);
             };
-            match node.attributes.kind {
-                FileKind::Regular => {}
-                FileKind::Symlink => return refused(Status::Symlink),
-                FileKind::Directory => return refused(Status::IsDirectory),
-                FileKind::Other => return refused(Status::Invalid),
-            }
+            require_regular(node.attributes.kind)?;
             match split_status(self.content(&node.handle, limit, options).await)? {
                 Ok(content) => return Ok(Some(SmallFile { node, content })),
                 Err(Status::Stale) => {}
@@ -54,29 +49,11 @@ impl Client {
     }
 
     async fn content(&self, file: &FileHandle, limit: usize, options: CallOptions) -> Result<Vec<u8>, NfsError> {
-        let mut content = Vec::new();
+        let mut content = Content::new(limit);
         loop {
-            // One byte more than the limit, to detect a larger file.
-            let count = (limit + 1 - content.len()).min(self.limits().read as usize);
-            let mut call = Call::new(READ, nfs::READ, Effect::ReadOnly).on(file);
-            call.arguments
-                .u64(content.len() as u64)
-                .u32(u32::try_from(count).unwrap_or(u32::MAX));
-            let mut reply = self.call(options, &call).await?;
-            reply.ok()?;
-            let (end, part) = reply.take(|found| results::data(found, count))?;
-            content.extend_from_slice(&part);
-            if content.len() > limit {
-                return Err(NfsError::Limit {
-                    action: READ,
-                    limit: format!("a file of more than {limit} bytes"),
-                });
-            }
-            if end {
-                return Ok(content);
-            }
-            if part.is_empty() {
-                return Err(reply.protocol_error("no data before the end of the file".to_owned()));
+            let part = self.read(file, content.offset(), content.missing(), options).await?;
+            if content.append(&part)? {
+                return Ok(content.into_bytes());
             }
         }
     }
@@ -115,7 +92,15 @@ impl Client {
             }
             Err(error) => {
                 // A file without its content is worse than none: a reader would mistake it for the complete file.
-                let _ = self.remove_file(directory, name, file.attributes.fileid, options).await;
+                let _ = self
+                    .remove(
+                        directory,
+                        name,
+                        file.attributes.fileid,
+                        RemoveKind::NonDirectory,
+                        options,
+                    )
+                    .await;
                 Err(match error {
                     NfsError::Status { status, .. } => NfsError::Status { action: CREATE, status },
                     error => error,
@@ -176,48 +161,5 @@ impl Client {
             done += written as usize;
         }
         Ok(())
-    }
-
-    /// Replaces the content of a file atomically: a reader sees the old or the new content.
-    pub async fn replace_file(
-        &self,
-        directory: &FileHandle,
-        (name, temporary): (&Name, &Name),
-        content: &[u8],
-        mode: u32,
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        let created = match self.create_file(directory, temporary, content, mode, options).await {
-            Err(NfsError::Status {
-                status: Status::Exists, ..
-            }) => {
-                // Left by an interrupted replacement: the name has no other use.
-                if let Some(old) = self.lookup_for(REPLACE, directory, temporary, options).await? {
-                    self.remove_file(directory, temporary, old.attributes.fileid, options)
-                        .await?;
-                }
-                self.create_file(directory, temporary, content, mode, options).await
-            }
-            created => created,
-        };
-        let replaced = match created {
-            Ok(file) => {
-                self.rename_over(
-                    (directory, temporary),
-                    file.attributes.fileid,
-                    (directory, name),
-                    options,
-                )
-                .await
-            }
-            Err(error) => Err(error),
-        };
-        replaced.map_err(|error| match error {
-            NfsError::Status { status, .. } => NfsError::Status {
-                action: REPLACE,
-                status,
-            },
-            error => error,
-        })
     }
 }

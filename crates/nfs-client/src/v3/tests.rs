@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::constants::nfs;
 use super::scripted::{Answer, Server, attributes, found, handle, on, status, within};
+use crate::client::LOOKUP;
 use crate::xdr::Encoder;
 use crate::{FileKind, Name, NfsError, RemoveOutcome, Status};
 
@@ -20,16 +21,13 @@ async fn a_rename_whose_reply_is_lost_is_never_sent_again() {
         _ => Answer::Usual,
     })
     .await;
-    let client = server.client().await;
+    let client = crate::Client::connect(server.target()).await.unwrap();
     let (root, one, two) = (handle("root"), name("one"), name("two"));
-    let lost = client
-        .rename((&root, &one), 5, (&root, &two), within(20))
-        .await
-        .unwrap_err();
+    let lost = client.rename((&root, &one), 5, (&root, &two)).await.unwrap_err();
     assert!(lost.outcome_unknown(), "{lost}");
     assert!(matches!(lost, NfsError::ConnectionLost { .. }), "{lost}");
     // The connection comes back for the next call.
-    client.root(within(20)).await.unwrap();
+    client.root().await.unwrap();
     assert_eq!(server.count(nfs::RENAME), 1);
     assert_eq!(client.generation(), 2);
 }
@@ -43,12 +41,12 @@ async fn every_change_that_must_not_be_done_twice_is_sent_once() {
         _ => Answer::Usual,
     })
     .await;
-    let client = server.client().await;
+    let client = crate::Client::connect(server.target()).await.unwrap();
     let (root, one) = (handle("root"), name("one"));
-    let removed = client.remove_file(&root, &one, 5, within(20)).await.unwrap_err();
-    let emptied = client.remove_directory(&root, &one, 5, within(20)).await.unwrap_err();
-    let made = client.make_directory(&root, &one, Default::default(), within(20)).await;
-    let linked = client.link(&root, &root, &one, within(20)).await;
+    let removed = client.remove_file(&root, &one, 5).await.unwrap_err();
+    let emptied = client.remove_directory(&root, &one, 5).await.unwrap_err();
+    let made = client.make_directory(&root, &one, Default::default()).await;
+    let linked = client.link(&root, &root, &one).await;
     for lost in [removed, emptied, made.unwrap_err(), linked.unwrap_err()] {
         assert!(lost.outcome_unknown(), "{lost}");
     }
@@ -90,7 +88,7 @@ async fn jukebox_is_waited_out_and_told_at_the_deadline() {
     client.attributes(&handle("root"), within(20)).await.unwrap();
     assert_eq!(server.count(nfs::GETATTR), 3);
     let late = client
-        .lookup(&handle("root"), &name("one"), within(1))
+        .lookup(LOOKUP, &handle("root"), &name("one"), within(1))
         .await
         .unwrap_err();
     assert_eq!(late.status(), Some(Status::Delayed));
@@ -111,7 +109,7 @@ async fn a_silent_server_is_told_by_the_deadline_and_a_cancelled_call_leaves_the
     client.attributes(&root, within(20)).await.unwrap();
     assert_eq!(client.generation(), 1);
     let late = client
-        .make_directory(&root, &one, Default::default(), within(1))
+        .create_directory(&root, &one, Default::default(), within(1))
         .await
         .unwrap_err();
     assert!(

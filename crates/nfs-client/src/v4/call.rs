@@ -20,15 +20,18 @@ use super::slot_request::{CallStep, SlotRequest};
 use super::status::status;
 use crate::call_options::{Backoff, CallOptions};
 use crate::connection_manager::RetryPolicy;
+use crate::rpc::call::{self as rpc, protocol_error, rejection_error};
 use crate::rpc::connection::Connection;
-use crate::rpc::message::{NFS_PROGRAM, Procedure, Rejection, RpcReply};
-use crate::xdr::XdrError;
+use crate::rpc::message::{NFS_PROGRAM, Procedure, RpcReply};
 use crate::{Credential, NfsError, Protocol};
+
+/// The major version.
+pub(super) const MAJOR: u32 = 4;
 
 /// COMPOUND (RFC 8881 section 16.2).
 pub const COMPOUND: Procedure = Procedure {
     program: NFS_PROGRAM,
-    version: 4,
+    version: MAJOR,
     number: 1,
 };
 
@@ -195,59 +198,11 @@ pub(super) async fn call_once(
     deadline: Instant,
 ) -> Result<Reply, NfsError> {
     let action = compound.action;
-    let began = Instant::now();
-    let mut pending = connection.submit(COMPOUND, LEASE_PRINCIPAL, &compound.arguments(minor, sequence));
-    let reply = match timeout_at(deadline, pending.reply()).await {
-        Ok(Ok(reply)) => reply,
-        Ok(Err(lost)) => {
-            return Err(NfsError::ConnectionLost {
-                action,
-                cause: lost.cause.to_string(),
-                outcome_unknown: false,
-            });
-        }
-        Err(_) => {
-            return Err(NfsError::NotResponding {
-                action,
-                after: began.elapsed(),
-                outcome_unknown: false,
-            });
-        }
-    };
+    let arguments = compound.arguments(minor, sequence);
+    let reply = rpc::call_once(connection, action, COMPOUND, LEASE_PRINCIPAL, &arguments, deadline).await?;
     match reply.map_err(|error| protocol_error(action, &error))? {
         RpcReply::Success(results) => Reply::new(compound, results).map_err(|error| protocol_error(action, &error)),
-        RpcReply::Rejected(rejection) => Err(rejection_error(connection, action, &rejection)),
-    }
-}
-
-/// Returns the error for an invalid reply to a call that changes nothing.
-pub(super) fn protocol_error(action: &'static str, error: &XdrError) -> NfsError {
-    NfsError::Protocol {
-        action,
-        cause: error.to_string(),
-        outcome_unknown: false,
-    }
-}
-
-/// Returns the error for a call that the server's RPC layer rejected.
-pub fn rejection_error(connection: &Connection, action: &'static str, rejection: &Rejection) -> NfsError {
-    let cause = rejection.to_string();
-    match rejection {
-        Rejection::TooWeak => NfsError::SecurityFlavor { action, cause },
-        Rejection::AuthError(_) => NfsError::AccessDenied {
-            action,
-            local: connection.local(),
-            reserved_port: connection.has_reserved_port(),
-        },
-        Rejection::Unavailable(_) => NfsError::ProtocolNotSupported {
-            asked: "4".to_owned(),
-            cause,
-        },
-        Rejection::GarbageArgs | Rejection::SystemError(_) => NfsError::Protocol {
-            action,
-            cause,
-            outcome_unknown: false,
-        },
+        RpcReply::Rejected(rejection) => Err(rejection_error(connection, action, MAJOR, &rejection)),
     }
 }
 

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::call::{self, MAX_OPERATIONS};
 use super::handshake::{ClientState, handshake};
 use super::session::{self, Session};
-use crate::connection_manager::{ConnectionManager, HandshakeResult, ManagerHandle, ProtocolVersion};
+use crate::NfsError;
+use crate::connection_manager::{ConnectionManager, HandshakeResult, ProtocolVersion};
+use crate::managed_client::ManagedClient;
 use crate::rpc::connection::Connection;
-use crate::transport::Transport;
-use crate::{Negotiated, NfsError, Target};
 
 /// What the calls of one client share, beyond the connection and the session.
 #[derive(Debug)]
@@ -21,6 +21,15 @@ pub struct V4 {
     pub max_operations: AtomicU32,
     /// NFSv4.0: the client ID, while the server is believed to know it. Locked while a new one is requested.
     pub client_id: tokio::sync::Mutex<Option<u64>>,
+}
+
+impl Default for V4 {
+    fn default() -> Self {
+        Self {
+            max_operations: AtomicU32::new(MAX_OPERATIONS),
+            client_id: tokio::sync::Mutex::new(None),
+        }
+    }
 }
 
 /// The connection manager of an NFSv4 client.
@@ -75,40 +84,5 @@ impl ProtocolVersion for V4 {
     }
 }
 
-/// A client of one server. Dropping it ends its session.
-#[derive(Debug)]
-pub struct Client {
-    pub(super) manager: ManagerHandle<V4>,
-}
-
-impl Client {
-    /// Connects and creates a session; fails with the first failure.
-    pub async fn connect(
-        target: Target,
-        transport: Arc<dyn Transport>,
-        idle_timeout: Duration,
-        deadline: Instant,
-    ) -> Result<Self, NfsError> {
-        let version = V4 {
-            max_operations: AtomicU32::new(MAX_OPERATIONS),
-            client_id: tokio::sync::Mutex::new(None),
-        };
-        let manager = ConnectionManager::connect(target, version, transport, idle_timeout, deadline).await?;
-        Ok(Self { manager })
-    }
-
-    /// What was negotiated on the newest connection.
-    pub fn negotiated(&self) -> Negotiated {
-        self.manager.negotiated()
-    }
-
-    /// Number of connections established so far.
-    pub fn generation(&self) -> u64 {
-        self.manager.generation()
-    }
-
-    /// Ends session and lease on the server, and waits for it.
-    pub async fn close(&self) {
-        self.manager.close_and_wait().await;
-    }
-}
+/// A client of one server that speaks NFSv4.
+pub type Client = ManagedClient<V4>;

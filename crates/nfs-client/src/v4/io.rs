@@ -11,11 +11,11 @@ use super::compound::{Compound, Reply, StateId, stateid};
 use super::constants::{kind, op};
 use super::small_files::data;
 use crate::call_options::CallOptions;
+use crate::client::LOOKUP;
 use crate::error::split_status;
+use crate::small_file::READ;
 use crate::{Data, FileHandle, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status, Written};
 
-const FIND: &str = "looking up a name";
-const READ: &str = "reading a file";
 const WRITE: &str = "writing a file";
 
 /// stable_how: the server may keep it in memory until the COMMIT (RFC 8881 section 18.32).
@@ -74,9 +74,9 @@ fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
         .map_err(|missing| reply.protocol_error(format!("the server has no attribute {missing:?}")))
 }
 
-fn read(compound: &mut Compound, offset: u64, count: usize) {
+pub(super) fn read(compound: &mut Compound, state: StateId, offset: u64, count: usize) {
     let message = compound.op(op::READ);
-    stateid(message, StateId::ANONYMOUS);
+    stateid(message, state);
     message.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
@@ -96,17 +96,17 @@ impl Client {
         options: CallOptions,
     ) -> Result<Option<LookupResult>, NfsError> {
         let first = first.min(self.max_transfer_sizes().0);
-        let mut compound = Compound::new(FIND);
+        let mut compound = Compound::new(LOOKUP);
         compound.at(directory).lookup(name).op(op::GETFH);
         compound.attributes(attributes::FULL_ATTRIBUTES);
-        read(&mut compound, 0, first);
+        read(&mut compound, StateId::ANONYMOUS, 0, first);
         compound.attributes(attributes::CHANGE_TOKEN);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         match split_status(reply.op(op::LOOKUP))? {
             Ok(()) => {}
             Err(Status::NotFound) => return Ok(None),
-            Err(status) => return Err(NfsError::Status { action: FIND, status }),
+            Err(status) => return Err(NfsError::Status { action: LOOKUP, status }),
         }
         let handle = reply.handle()?;
         let details = details(&mut reply)?;
@@ -140,7 +140,7 @@ impl Client {
     ) -> Result<Data, NfsError> {
         let count = count.min(self.max_transfer_sizes().0);
         let mut compound = Compound::new(READ);
-        read(compound.at(file), offset, count);
+        read(compound.at(file), StateId::ANONYMOUS, offset, count);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         part(&mut reply, count)

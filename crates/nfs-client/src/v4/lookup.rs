@@ -144,20 +144,16 @@ impl Client {
     /// Looks up a name.
     pub async fn lookup(
         &self,
+        action: &'static str,
         directory: &FileHandle,
         name: &Name,
         options: CallOptions,
     ) -> Result<Option<FileRef>, NfsError> {
         let names = std::slice::from_ref(name);
-        let walked = self
-            .walk_names("looking up a name", Start::At(directory), names, options)
-            .await?;
+        let walked = self.walk_names(action, Start::At(directory), names, options).await?;
         match walked.stopped {
             None | Some(Status::NotFound) => Ok(walked.nodes.into_iter().next()),
-            Some(status) => Err(NfsError::Status {
-                action: "looking up a name",
-                status,
-            }),
+            Some(status) => Err(NfsError::Status { action, status }),
         }
     }
 

@@ -7,44 +7,35 @@ use super::client::Client;
 use super::compound::Compound;
 use super::constants::{code, kind, op};
 use crate::call_options::{Backoff, CallOptions};
+use crate::client::RENAME;
 use crate::error::split_status;
-use crate::{Attributes, FileHandle, MkdirResult, Name, NfsError, RemoveOutcome, SetAttributes, Status};
+use crate::types::RemoveKind;
+use crate::{Attributes, FileHandle, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status};
 
 const MAKE: &str = "making a directory";
 const SET: &str = "setting attributes";
-const RENAME: &str = "renaming";
 const REMOVE: &str = "removing";
 const REMOVE_BATCH: &str = "removing many names";
 
 /// Room for the headers of a request and one more name, in bytes.
 const REQUEST_HEADERS: usize = 1024;
 
-/// Splits `set` into owner and group, and mode, size and times.
-fn split_attributes(set: SetAttributes) -> (Option<SetAttributes>, Option<SetAttributes>) {
-    let owner = SetAttributes {
-        uid: set.uid,
-        gid: set.gid,
-        ..SetAttributes::default()
-    };
-    let mode = SetAttributes {
-        uid: None,
-        gid: None,
-        ..set
-    };
-    let some = |part| (part != SetAttributes::default()).then_some(part);
-    (some(owner), some(mode))
+/// Returns a part of the attributes to set, unless it is empty.
+fn non_empty(part: SetAttributes) -> Option<SetAttributes> {
+    (part != SetAttributes::default()).then_some(part)
 }
 
 impl Client {
-    /// Creates a directory. The owner is set before the mode: a change of owner clears setuid and setgid bits.
-    pub async fn make_directory(
+    /// Creates a directory and sets its attributes, in one compound. The owner is set before the mode: a change of owner
+    /// clears setuid and setgid bits. Returns whether the compound set everything; if not, it stopped after CREATE.
+    pub async fn create_directory(
         &self,
         directory: &FileHandle,
         name: &Name,
         set: SetAttributes,
         options: CallOptions,
-    ) -> Result<MkdirResult, NfsError> {
-        let (owner, mode) = split_attributes(set);
+    ) -> Result<(FileRef, bool), NfsError> {
+        let (owner, mode) = (non_empty(set.owner()), non_empty(set.without_owner()));
         let mut compound = Compound::new(MAKE);
         compound.at(directory);
         let message = compound.modifying_op(op::CREATE);
@@ -61,66 +52,30 @@ impl Client {
         reply.op(op::CREATE)?;
         reply.change_info()?;
         reply.take(|results| attributes::read_bitmap(results).map(drop))?;
-        // The directory exists now: a refusal is returned with it.
-        let (node, looked) = match split_status(reply.file_ref())? {
-            Ok(node) => (node, true),
-            Err(status) => match self.lookup(directory, name, options).await? {
-                Some(node) => (node, false),
-                None => return Err(NfsError::Status { action: MAKE, status }),
-            },
-        };
-        let mut made = MkdirResult {
-            node,
-            mode_refused: None,
-            owner_refused: None,
-        };
-        if looked {
-            let mut left = [owner, mode].into_iter().flatten();
-            let refused = left.find_map(|_| reply.set_attributes().err());
-            match split_status(refused.map_or_else(|| reply.file_attributes(), Err))? {
-                Ok(attributes) => {
-                    made.node.attributes = attributes;
-                    return Ok(made);
-                }
-                Err(_) if owner.or(mode).is_none() => {
-                    made.node.attributes = self.attributes(&made.node.handle, options).await?;
-                    return Ok(made);
-                }
-                Err(_) => {}
+        // The directory exists now, whatever the status.
+        let mut node = match split_status(reply.file_ref())? {
+            Ok(node) => node,
+            Err(status) => {
+                let found = self.lookup(MAKE, directory, name, options).await?;
+                let node = found.ok_or(NfsError::Status { action: MAKE, status })?;
+                return Ok((node, false));
             }
-        }
-        // The compound stopped at a refusal or a delay: each part gets a compound of its own. Setting one twice is
-        // harmless.
-        if let Some(owner) = owner {
-            made.owner_refused = self
-                .try_set(&mut made.node.attributes, &made.node.handle, owner, options)
-                .await?;
-        }
-        if let Some(mode) = mode {
-            made.mode_refused = self
-                .try_set(&mut made.node.attributes, &made.node.handle, mode, options)
-                .await?;
-        }
-        Ok(made)
-    }
-
-    /// Sets some attributes and reads them back; returns the status if the server refuses.
-    async fn try_set(
-        &self,
-        now: &mut Attributes,
-        object: &FileHandle,
-        part: SetAttributes,
-        options: CallOptions,
-    ) -> Result<Option<Status>, NfsError> {
-        let refused = match split_status(self.set_parts(object, &[part], options).await)? {
+        };
+        let refused = [owner, mode]
+            .into_iter()
+            .flatten()
+            .find_map(|_| reply.set_attributes().err());
+        match split_status(refused.map_or_else(|| reply.file_attributes(), Err))? {
             Ok(attributes) => {
-                *now = attributes;
-                return Ok(None);
+                node.attributes = attributes;
+                Ok((node, true))
             }
-            Err(status) => status,
-        };
-        *now = self.attributes(object, options).await?;
-        Ok(Some(refused))
+            // A refusal, or a delay. Some attributes may be set already.
+            Err(_) => {
+                node.attributes = self.attributes(&node.handle, options).await?;
+                Ok((node, false))
+            }
+        }
     }
 
     /// Sets attributes, owner first; returns the attributes after the change.
@@ -130,7 +85,7 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<Attributes, NfsError> {
-        match split_attributes(set) {
+        match (non_empty(set.owner()), non_empty(set.without_owner())) {
             (None, None) => self.attributes(object, options).await,
             (Some(owner), Some(mode)) => self.set_parts(object, &[owner, mode], options).await,
             (Some(part), None) | (None, Some(part)) => self.set_parts(object, &[part], options).await,
@@ -167,25 +122,8 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid, unless the new name exists.
-    pub async fn rename(
-        &self,
-        from: (&FileHandle, &Name),
-        fileid: u64,
-        to: (&FileHandle, &Name),
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        if self.lookup(to.0, to.1, options).await?.is_some() {
-            return Err(NfsError::Status {
-                action: RENAME,
-                status: Status::Exists,
-            });
-        }
-        self.rename_over(from, fileid, to, options).await
-    }
-
     /// Renames the object with this fileid and replaces an object with the new name.
-    pub(super) async fn rename_over(
+    pub async fn rename_over(
         &self,
         from: (&FileHandle, &Name),
         fileid: u64,
@@ -226,41 +164,19 @@ impl Client {
         reply.change_info()
     }
 
-    /// Removes the empty directory with this fileid.
-    pub async fn remove_directory(
+    /// Removes the object with this fileid, which must be of this kind.
+    pub async fn remove(
         &self,
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        self.remove(directory, name, fileid, true, options).await
-    }
-
-    /// Removes the object with this fileid, which must not be a directory.
-    pub async fn remove_file(
-        &self,
-        directory: &FileHandle,
-        name: &Name,
-        fileid: u64,
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        self.remove(directory, name, fileid, false, options).await
-    }
-
-    async fn remove(
-        &self,
-        directory: &FileHandle,
-        name: &Name,
-        fileid: u64,
-        is_directory: bool,
+        kind: RemoveKind,
         options: CallOptions,
     ) -> Result<(), NfsError> {
         // REMOVE removes files and directories in NFSv4: VERIFY and NVERIFY check the type.
-        let (check, other) = if is_directory {
-            (op::VERIFY, Status::NotDirectory)
-        } else {
-            (op::NVERIFY, Status::IsDirectory)
+        let (check, other) = match kind {
+            RemoveKind::Directory => (op::VERIFY, Status::NotDirectory),
+            RemoveKind::NonDirectory => (op::NVERIFY, Status::IsDirectory),
         };
         let mut compound = Compound::new(REMOVE);
         compound.at(directory).lookup(name).verify(fileid);

@@ -12,6 +12,7 @@ use super::constants::{code, op};
 use super::small_files::{CREATE, write, written};
 use crate::call_options::{Backoff, CallOptions};
 use crate::error::split_status;
+use crate::types::RemoveKind;
 use crate::xdr::{Decoder, XdrError};
 use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
 
@@ -162,7 +163,7 @@ impl Client {
         // The file exists, whatever the status: without its handle, it is looked up.
         let (mut node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
-            Err(status) => match self.lookup(directory, name, options).await? {
+            Err(status) => match self.lookup(CREATE, directory, name, options).await? {
                 Some(node) => (node, false),
                 None => return Err(NfsError::Status { action: CREATE, status }),
             },
@@ -201,7 +202,15 @@ impl Client {
             }
             Err(error) => {
                 // A file without its content is worse than none: a reader would mistake it for the complete file.
-                let _ = self.remove_file(directory, name, node.attributes.fileid, options).await;
+                let _ = self
+                    .remove(
+                        directory,
+                        name,
+                        node.attributes.fileid,
+                        RemoveKind::NonDirectory,
+                        options,
+                    )
+                    .await;
                 Err(error)
             }
         }

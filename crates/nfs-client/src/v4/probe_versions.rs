@@ -1,11 +1,12 @@
 //! Finds the versions that a server offers, without leaving state on it.
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::call::call_without_session;
 use super::compound::Compound;
 use super::constants::{code, op};
 use crate::auth::Auth;
+use crate::rpc::call as rpc;
 use crate::rpc::connection::Connection;
 use crate::rpc::message::{NFS_PROGRAM, Procedure, RpcReply};
 use crate::transport::Transport;
@@ -46,24 +47,7 @@ pub async fn probe_versions(
             _ => offered.v4_2 = known,
         }
     }
-    let mut pending = connection.submit(NULL_V3, Credential::default(), &[]);
-    let reply = match timeout_at(deadline, pending.reply()).await {
-        Ok(Ok(reply)) => reply,
-        Ok(Err(ended)) => {
-            return Err(NfsError::ConnectionLost {
-                action: ACTION,
-                cause: ended.cause.to_string(),
-                outcome_unknown: false,
-            });
-        }
-        Err(_) => {
-            return Err(NfsError::NotResponding {
-                action: ACTION,
-                after: target.deadline,
-                outcome_unknown: false,
-            });
-        }
-    };
+    let reply = rpc::call_once(&connection, ACTION, NULL_V3, Credential::default(), &[], deadline).await?;
     offered.v3 = matches!(reply, Ok(RpcReply::Success(_)));
     Ok(offered)
 }

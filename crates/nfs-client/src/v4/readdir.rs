@@ -6,24 +6,19 @@ use super::compound::{Compound, Reply};
 use super::constants::{code, op};
 use crate::call_options::CallOptions;
 use crate::error::split_status;
-use crate::{Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
+use crate::listing::{MAX_NAME, MIN_PAGE, PageBuilder};
+use crate::{Entry, FileHandle, NfsError, Page, PageCookie, Status};
 
 const LIST: &str = "listing a directory";
 
 /// Maximum size of a page, in bytes: about 2,000 entries, which are decoded in a fraction of a millisecond.
 const MAX_PAGE: usize = 256 << 10;
 
-/// Minimum size of a page, in bytes: an entry with the longest name fits.
-const MIN_PAGE: u32 = 1024;
-
 /// Maximum number of entries in a page: an entry takes at least 28 bytes.
 const MAX_ENTRIES: usize = MAX_PAGE / 28;
 
 /// Room for the headers of a reply, in bytes.
 const REPLY_HEADERS: usize = 1024;
-
-/// Maximum length of a name on the wire, in bytes, so that the error for an invalid name can show it.
-const MAX_NAME: usize = 4096;
 
 impl Client {
     /// Reads one page. `NotSame` also after BAD_COOKIE: start again from the beginning.
@@ -90,28 +85,18 @@ impl Client {
 
 pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
     let verifier = reply.take(|results| results.array("cookie verifier"))?;
-    let mut entries = Vec::new();
-    let mut place = from;
-    if let Some(place) = &mut place {
-        place.verifier = verifier;
-    }
+    let mut page = PageBuilder::new(from, verifier);
     while reply.take(|results| results.boolean("entry follows"))? {
         let cookie = reply.take(|results| results.u64("cookie"))?;
         let name = reply.take(|results| results.opaque("name", MAX_NAME))?;
         let found = reply.take(attributes::read)?;
-        let place = place.get_or_insert_with(|| PageCookie::start(verifier));
-        if !place.advance(cookie) {
-            return Err(reply.protocol_error(format!("the listing goes in circles (cookie {cookie})")));
-        }
-        // Names outlive the page; a slice would keep the whole of it in memory.
-        let name = Name::new(bytes::Bytes::copy_from_slice(&name)).map_err(|error| {
-            reply.protocol_error(format!("an entry is called \"{}\": {error}", name.escape_ascii()))
-        })?;
-        if entries.len() >= MAX_ENTRIES {
+        page.advance(cookie).map_err(|cause| reply.protocol_error(cause))?;
+        let name = PageBuilder::name(&name).map_err(|cause| reply.protocol_error(cause))?;
+        if page.len() >= MAX_ENTRIES {
             return Err(reply.protocol_error("a page of more entries than fit in what was asked for".to_owned()));
         }
         let known = found.error.is_none();
-        entries.push(Entry {
+        page.push(Entry {
             name,
             kind: found.kind.filter(|_| known),
             size: found.size.filter(|_| known),
@@ -122,12 +107,5 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
         });
     }
     let end = reply.take(|results| results.boolean("end of directory"))?;
-    match place {
-        _ if end => Ok(Page { entries, next: None }),
-        Some(place) if !entries.is_empty() => Ok(Page {
-            entries,
-            next: Some(place),
-        }),
-        _ => Err(reply.protocol_error("a page without entries that is not the last".to_owned())),
-    }
+    page.finish(end).map_err(|cause| reply.protocol_error(cause))
 }

@@ -16,6 +16,7 @@ use super::compound::{Compound, Reply};
 use super::constants::{attribute, code, op};
 use super::handshake::ClientRecord;
 use crate::NfsError;
+use crate::rpc::call::protocol_error;
 use crate::rpc::connection::Connection;
 use crate::xdr::{Decoder, Encoder, XdrError};
 
@@ -277,7 +278,7 @@ async fn call_in_new_session(
             Ok(None) => return Err(status_error(compound.action, reply.code())),
             Err(error) => Err(error),
         }
-        .map_err(|error| call::protocol_error(compound.action, &error))?;
+        .map_err(|error| protocol_error(compound.action, &error))?;
         // Also after DELAY: the next attempt is another request, or the reply cache would answer it.
         session.slots.release(slot, true);
         session.record_renewal();

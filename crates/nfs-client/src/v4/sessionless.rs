@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::call::{self, COMPOUND};
+use super::call::{COMPOUND, MAJOR};
 use super::client::Manager;
 use super::compound::{Compound, Reply};
 use super::session::{Session, Slot};
@@ -13,6 +13,7 @@ use super::slot_request::{CallStep, outcome_unknown};
 use crate::NfsError;
 use crate::call_options::CallOptions;
 use crate::connection_manager::RetryPolicy;
+use crate::rpc::call::rejection_error;
 use crate::rpc::connection::{Connection, PendingCall};
 use crate::rpc::message::{Rejection, RpcReply};
 use crate::xdr::XdrError;
@@ -111,7 +112,7 @@ fn process_reply(
             .map(CallStep::Answered)
             .map_err(|error| protocol_error(error.to_string())),
         Ok(RpcReply::Rejected(rejection @ Rejection::SystemError(_))) => Err(protocol_error(rejection.to_string())),
-        Ok(RpcReply::Rejected(rejection)) => Err(call::rejection_error(connection, compound.action, &rejection)),
+        Ok(RpcReply::Rejected(rejection)) => Err(rejection_error(connection, compound.action, MAJOR, &rejection)),
         Err(error) => Err(protocol_error(error.to_string())),
     }
 }

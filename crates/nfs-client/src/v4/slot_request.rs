@@ -5,13 +5,14 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::call::{self, COMPOUND};
+use super::call::{COMPOUND, MAJOR};
 use super::client::Manager;
 use super::compound::{Compound, Reply};
 use super::constants::code;
 use super::session::{Session, Slot};
 use crate::call_options::{Backoff, CallOptions, MAX_PAUSE};
 use crate::connection_manager::{LinkState, RetryPolicy};
+use crate::rpc::call::rejection_error;
 use crate::rpc::connection::{Connection, PendingCall};
 use crate::rpc::message::{Rejection, RpcReply};
 use crate::xdr::{Decoder, XdrError};
@@ -129,7 +130,7 @@ impl<'a> SlotRequest<'a> {
                     return self.protocol_error(compound, rejection.to_string());
                 }
                 self.slot_not_used(compound)?;
-                return Err(call::rejection_error(connection, action, &rejection));
+                return Err(rejection_error(connection, action, MAJOR, &rejection));
             }
             Err(error) => return self.protocol_error(compound, error.to_string()),
         };

@@ -4,14 +4,15 @@ use super::attributes;
 use super::client::Client;
 use super::compound::{Compound, Reply, StateId, stateid};
 use super::constants::{code, op};
+use super::io::{part, read};
 use crate::call_options::CallOptions;
 use crate::error::split_status;
+use crate::small_file::{Content, READ, require_regular};
+use crate::types::RemoveKind;
 use crate::xdr::XdrError;
-use crate::{FileHandle, FileKind, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
+use crate::{Data, FileHandle, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
 
-const READ: &str = "reading a file";
 pub(super) const CREATE: &str = "creating a file";
-const REPLACE: &str = "replacing a file";
 
 /// share_access: reading or writing, and no delegation (RFC 8881 section 18.16.3), as this client receives no recalls.
 const ACCESS_READ: u32 = 0x1 | NO_DELEGATION;
@@ -89,12 +90,6 @@ fn close(compound: &mut Compound, state: StateId) {
     stateid(compound.op(op::CLOSE).u32(0), state);
 }
 
-fn read(compound: &mut Compound, state: StateId, offset: usize, count: usize) {
-    let message = compound.op(op::READ);
-    stateid(message, state);
-    message.u64(offset as u64).u32(u32::try_from(count).unwrap_or(u32::MAX));
-}
-
 pub(super) fn data(reply: &mut Reply, count: usize) -> Result<(bool, bytes::Bytes), NfsError> {
     reply.op(op::READ)?;
     reply.take(|results| Ok((results.boolean("end of file")?, results.opaque("data", count)?)))
@@ -129,58 +124,37 @@ impl Client {
             Err(status) => return Err(NfsError::Status { action: READ, status }),
         }
         let node = reply.file_ref()?;
-        let refused = |status| Err(NfsError::Status { action: READ, status });
-        match node.attributes.kind {
-            FileKind::Regular => {}
-            FileKind::Symlink => return refused(Status::Symlink),
-            FileKind::Directory => return refused(Status::IsDirectory),
-            FileKind::Other => return refused(Status::Invalid),
-        }
-        let mut content = Vec::new();
+        require_regular(node.attributes.kind)?;
+        let mut content = Content::new(limit);
         let mut opens = false;
-        let (mut end, mut part) = match split_status(data(&mut reply, count))? {
-            Ok(read) => read,
+        let mut next = match split_status(part(&mut reply, count))? {
+            Ok(part) => part,
             Err(status) if wants_open(status) && !self.is_sessionless() => {
                 opens = true;
                 self.read_opened(&node.handle, 0, count, options).await?
             }
-            Err(status) => return refused(status),
+            Err(status) => return Err(NfsError::Status { action: READ, status }),
         };
-        loop {
-            content.extend_from_slice(&part);
-            if content.len() > limit {
-                return Err(NfsError::Limit {
-                    action: READ,
-                    limit: format!("a file of more than {limit} bytes"),
-                });
-            }
-            if end {
-                return Ok(Some(SmallFile { node, content }));
-            }
-            if part.is_empty() {
-                return Err(reply.protocol_error("no data before the end of the file".to_owned()));
-            }
-            let count = count.min(limit + 1 - content.len());
-            (end, part) = if opens {
-                self.read_opened(&node.handle, content.len(), count, options).await?
+        while !content.append(&next)? {
+            let count = count.min(content.missing());
+            next = if opens {
+                self.read_opened(&node.handle, content.offset(), count, options).await?
             } else {
-                let mut compound = Compound::new(READ);
-                read(compound.at(&node.handle), StateId::ANONYMOUS, content.len(), count);
-                let mut reply = self.call(options, &compound).await?;
-                reply.op(op::PUTFH)?;
-                data(&mut reply, count)?
+                self.read(&node.handle, content.offset(), count, options).await?
             };
         }
+        let content = content.into_bytes();
+        Ok(Some(SmallFile { node, content }))
     }
 
     /// Opens a file, reads from it and closes it. An open whose reply was lost ends with its session.
     async fn read_opened(
         &self,
         file: &FileHandle,
-        offset: usize,
+        offset: u64,
         count: usize,
         options: CallOptions,
-    ) -> Result<(bool, bytes::Bytes), NfsError> {
+    ) -> Result<Data, NfsError> {
         let mut compound = Compound::new(READ);
         // Not created; by the current handle (CLAIM_FH).
         open(compound.at(file), false, ACCESS_READ).u32(0).u32(4);
@@ -191,7 +165,7 @@ impl Client {
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         let state = opened(&mut reply)?;
-        let read = data(&mut reply, count);
+        let read = part(&mut reply, count);
         if read.is_err() || reply.op(op::CLOSE).is_err() {
             self.close_file(file, state, options).await;
         }
@@ -237,7 +211,7 @@ impl Client {
         let (node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             // The file exists, whatever the status.
-            Err(status) => match self.lookup(directory, name, options).await? {
+            Err(status) => match self.lookup(CREATE, directory, name, options).await? {
                 Some(node) => (node, false),
                 None => return Err(NfsError::Status { action: CREATE, status }),
             },
@@ -253,7 +227,13 @@ impl Client {
             Err(error) => {
                 // A file without its content is worse than none: a reader would mistake it for the complete file.
                 let _ = self
-                    .remove_file(directory, name, file.node.attributes.fileid, options)
+                    .remove(
+                        directory,
+                        name,
+                        file.node.attributes.fileid,
+                        RemoveKind::NonDirectory,
+                        options,
+                    )
                     .await;
                 Err(error)
             }
@@ -351,49 +331,5 @@ impl Client {
         let mut compound = Compound::new("closing a file");
         close(compound.at(file), state);
         let _ = self.call(options, &compound).await;
-    }
-
-    /// Replaces the content of a file atomically: a reader sees the old or the new content. Limited as
-    /// [`Self::create_file`].
-    pub async fn replace_file(
-        &self,
-        directory: &FileHandle,
-        (name, temporary): (&Name, &Name),
-        content: &[u8],
-        mode: u32,
-        options: CallOptions,
-    ) -> Result<(), NfsError> {
-        let created = match self.create_file(directory, temporary, content, mode, options).await {
-            Err(NfsError::Status {
-                status: Status::Exists, ..
-            }) => {
-                // Left by an interrupted replacement: the name has no other use.
-                if let Some(old) = self.lookup(directory, temporary, options).await? {
-                    self.remove_file(directory, temporary, old.attributes.fileid, options)
-                        .await?;
-                }
-                self.create_file(directory, temporary, content, mode, options).await
-            }
-            created => created,
-        };
-        let replaced = match created {
-            Ok(file) => {
-                self.rename_over(
-                    (directory, temporary),
-                    file.attributes.fileid,
-                    (directory, name),
-                    options,
-                )
-                .await
-            }
-            Err(error) => Err(error),
-        };
-        replaced.map_err(|error| match error {
-            NfsError::Status { status, .. } => NfsError::Status {
-                action: REPLACE,
-                status,
-            },
-            error => error,
-        })
     }
 }
