@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The tree is removed by handles: each directory is entered by the handle that was looked up, never by its path, so that
-//! nobody can divert the removal by renaming a directory or by replacing it with a symbolic link. Each entry is removed
-//! only if the name still belongs to the listed fileid (atomically on NFSv4, checked just before on NFSv3). Symbolic links
-//! are removed, never followed. Other file systems are not entered.
+//! the removal cannot be diverted by renaming a directory or by replacing it with a symbolic link. Each entry is removed
+//! only if the name still belongs to the listed fileid (checked in the same request on NFSv4, just before it on NFSv3).
+//! Symbolic links are removed, never followed. Other file systems are not entered.
 
 mod common;
 

@@ -27,16 +27,16 @@ pub struct ExportAddress {
 #[non_exhaustive]
 pub enum AddressError {
     /// Not `SERVER:/PATH`.
-    #[error("expected SERVER:/PATH, an IPv6 address in brackets")]
+    #[error("expected SERVER:/PATH, with an IPv6 address in brackets")]
     Form,
     /// Neither a DNS name nor an address.
     #[error("{0} is neither a DNS name nor an IP address")]
     Server(String),
     /// The path is not absolute.
-    #[error("path {0} is not absolute: begin it with `/`")]
+    #[error("path {0} is not absolute; start it with `/`")]
     Relative(String),
     /// A component is not a valid name.
-    #[error("path {path} has a component {component} that is no name: {why}")]
+    #[error("path {path} has an invalid component {component}: {why}")]
     Component {
         /// The path, shortened.
         path: String,
@@ -46,10 +46,10 @@ pub enum AddressError {
         why: NameError,
     },
     /// The path contains a line break or another control character.
-    #[error("path {0} holds a control character")]
+    #[error("path {0} contains a control character")]
     Control(String),
     /// The path is longer than servers accept.
-    #[error("the path has {0} bytes and at most {MAX_EXPORT_PATH} are possible")]
+    #[error("the path is {0} bytes long; the maximum is {MAX_EXPORT_PATH}")]
     TooLong(usize),
 }
 

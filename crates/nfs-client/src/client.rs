@@ -55,7 +55,7 @@ macro_rules! only_v4 {
 }
 
 impl VersionedClient {
-    /// Connects with the newest version that the target allows and the server speaks.
+    /// Connects with the newest version that the target allows and the server supports.
     async fn connect(target: Target, transport: Arc<dyn Transport>, deadline: Instant) -> Result<Self, NfsError> {
         let v3 = async |target, transport| {
             let client = v3::Client::connect(target, transport, IDLE_TIMEOUT, deadline).await?;
@@ -79,11 +79,11 @@ impl VersionedClient {
     }
 }
 
-/// Returns the error for a server that speaks neither major version.
+/// Returns the error for a server that supports neither major version.
 fn no_version_supported(error: NfsError, cause_v4: &str) -> NfsError {
     match error {
         NfsError::ProtocolNotSupported { cause, .. } => NfsError::ProtocolNotSupported {
-            asked: "4 or 3".to_owned(),
+            requested: "4 or 3".to_owned(),
             cause: format!("{cause_v4}; {cause}"),
         },
         error => error,
@@ -259,9 +259,10 @@ impl Client {
     /// Renames the object with this fileid. `NotFound` if the name does not exist, `NotSame` if it belongs to another
     /// object, `Exists` if the new name is taken.
     ///
-    /// The fileid is checked atomically with NFSv4 (VERIFY in the same compound), and just before the rename with NFSv3.
-    /// That the new name is free is checked just before the rename with either: the protocol has no atomic check, so the
-    /// caller must be the only one that creates this name.
+    /// With NFSv4, the server checks the fileid in the same request, immediately before the rename (VERIFY in the compound);
+    /// with NFSv3, the client checks it just before, in a request of its own. Neither is atomic: another client can still
+    /// change the name between the check and the rename. That the new name is free is checked just before, in a request of
+    /// its own with either version, so the caller must be the only one that creates this name.
     pub async fn rename(
         &self,
         from: (&FileHandle, &Name),
@@ -416,7 +417,7 @@ impl Client {
     /// Finds the next range of a file that is no hole, at or after `from`: its start and its end. `None` if only a hole
     /// follows. SEEK of NFSv4.2; `NotSupported` otherwise.
     pub async fn seek_data(&self, file: &FileHandle, from: u64) -> Result<Option<(u64, u64)>, NfsError> {
-        only_v4!(self, "looking for holes", client => client.seek_data(file, from, self.options()).await)
+        only_v4!(self, "seeking data", client => client.seek_data(file, from, self.options()).await)
     }
 
     /// Copies bytes on the server from one file of this export to another; the server may copy fewer. COPY of NFSv4.2;

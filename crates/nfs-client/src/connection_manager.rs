@@ -19,9 +19,9 @@ use crate::rpc::connection::Connection;
 use crate::transport::Transport;
 use crate::{Negotiated, NfsError, Protocol, Target};
 
-/// Time without a call after which the session is ended and the connection closed, so that a thousand idle clients cost
-/// neither side anything. Longer than the usual 30 s between two checks by a monitor, which then find the connection
-/// open.
+/// Time without a call after which the session is ended and the connection closed, so that idle clients take no
+/// resources on either side. Longer than the usual 30 s between two checks by a monitor, so that these reuse the
+/// connection.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// First pause between attempts to connect; it doubles up to [`MAX_PAUSE`].
@@ -30,21 +30,21 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum pause between attempts to connect: calls resume within seconds after a server returned.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-/// A connection that is lost sooner than this was useless; the next attempt follows after a pause.
+/// Minimum lifetime of a useful connection: after a shorter one, the next attempt follows after a pause.
 const MIN_USEFUL_LIFE: Duration = Duration::from_millis(100);
 
 /// Maximum time for ending a session. Ending it is best effort.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a major version does on a new connection and before it is closed.
+/// The parts of connection management that differ between major versions.
 pub trait ProtocolVersion: fmt::Debug + Send + Sync + Sized + 'static {
     /// What outlives a connection: the session of NFSv4; nothing in NFSv3.
     type Session: fmt::Debug + Send + Sync + 'static;
 
-    /// What the manager's task remembers between sessions.
+    /// State of the manager's task that outlives sessions.
     type ClientState: Default + Send + 'static;
 
-    /// Makes a new connection usable: returns to the `previous` session, or makes another.
+    /// Makes a new connection usable: binds it to the `previous` session, or creates another.
     fn establish(
         manager: &ConnectionManager<Self>,
         state: &mut Self::ClientState,
@@ -71,14 +71,14 @@ pub trait ProtocolVersion: fmt::Debug + Send + Sync + Sized + 'static {
         interval: Duration,
     );
 
-    /// Remembers why the session was invalidated by a call.
+    /// Records why a call invalidated the session.
     fn session_invalidated(state: &mut Self::ClientState, session: &Self::Session, connection: &Connection);
 
-    /// Lets no further call into a session.
+    /// Closes a session to further calls.
     fn close_session(session: &Self::Session);
 }
 
-/// What a version agreed on with the server.
+/// What a version negotiated with the server.
 #[derive(Debug)]
 pub struct HandshakeResult {
     /// Version in use.
@@ -124,12 +124,12 @@ pub enum CloseReason {
     Closed,
 }
 
-/// What a call does about failing attempts to connect.
+/// How a call handles failing attempts to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// Fails with the first failure.
     FailFast,
-    /// Waits out failures that may pass, until the deadline.
+    /// Retries transient failures until the deadline.
     UntilDeadline,
 }
 
@@ -145,7 +145,7 @@ impl Drop for DemandGuard<'_> {
 /// What the calls of one client share with the task that manages its connection.
 #[derive(Debug)]
 pub struct ConnectionManager<V: ProtocolVersion> {
-    /// The server, and how to speak to it.
+    /// The server, and how to connect to it.
     pub target: Target,
     /// What the version's calls share.
     pub version: V,
@@ -192,12 +192,12 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         manager
     }
 
-    /// What was negotiated on the newest connection.
+    /// Returns what was negotiated on the newest connection.
     pub fn negotiated(&self) -> Negotiated {
         self.negotiated.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Number of connections established so far.
+    /// Returns the number of connections established so far.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -207,7 +207,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         self.link.subscribe()
     }
 
-    /// The current session, if any.
+    /// Returns the current session, if any.
     pub fn session(&self) -> Option<Arc<V::Session>> {
         self.link.borrow().session.clone()
     }
@@ -271,7 +271,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
                 match link.ended {
                     Some(CloseReason::Fenced) => return Err(NfsError::Fenced { action }),
                     Some(CloseReason::Closed) => {
-                        let cause = "closed by us".to_owned();
+                        let cause = "closed by the client".to_owned();
                         return Err(NfsError::ConnectionLost {
                             action,
                             cause,
@@ -290,7 +290,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
                     .map(|(_, error)| error.clone())
             };
             if let Some(error) = &failure
-                && (policy == RetryPolicy::FailFast || !may_pass(error))
+                && (policy == RetryPolicy::FailFast || !is_transient(error))
             {
                 return Err(error.clone());
             }
@@ -304,7 +304,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         }
     }
 
-    /// Keeps calls from using a lost connection until the task notices the loss.
+    /// Keeps calls from using a lost connection until the task detects the loss.
     pub fn drop_connection(&self, connection: &Arc<Connection>) {
         self.link.send_if_modified(|link| {
             let current = link
@@ -318,7 +318,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         });
     }
 
-    /// Keeps calls from using a session that was found dead.
+    /// Keeps calls from using a session that the server no longer has.
     pub fn invalidate_session(&self, session: &Arc<V::Session>) {
         V::close_session(session);
         self.link.send_if_modified(|link| {
@@ -408,18 +408,18 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
                 Arc::new(self.open(server, *port, *source_port, deadline).await?)
             }
         };
-        let (session, agreement) = V::establish(self, state, &connection, previous, deadline).await?;
+        let (session, negotiated) = V::establish(self, state, &connection, previous, deadline).await?;
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         tracing::debug!(server = self.target.server, generation, took = ?began.elapsed(), "connected");
         *self.negotiated.lock().unwrap_or_else(PoisonError::into_inner) = Negotiated {
-            protocol: agreement.protocol,
+            protocol: negotiated.protocol,
             local: connection.local(),
             peer: connection.peer(),
             reserved_port: connection.has_reserved_port(),
-            implementation: agreement.implementation,
-            lease: agreement.lease,
-            max_operations: agreement.max_operations,
-            slots: agreement.slots,
+            implementation: negotiated.implementation,
+            lease: negotiated.lease,
+            max_operations: negotiated.max_operations,
+            slots: negotiated.slots,
             connected_in: began.elapsed(),
         };
         self.link.send_modify(|link| {
@@ -439,7 +439,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             return;
         };
         let lease = V::lease(state);
-        // Often enough to renew the lease by half of its time, and to notice idleness without much delay.
+        // Often enough to renew the lease by half of its time, and to detect idleness without much delay.
         let idle_check = self.idle_timeout / 6;
         let interval = lease.map_or(idle_check, |lease| (lease / 4).min(idle_check));
         let mut link = self.link.subscribe();
@@ -498,7 +498,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             }
         }
         if let Some(connection) = connection {
-            connection.end("closed by us");
+            connection.end("closed by the client");
         }
         self.link
             .send_modify(|link| (link.session, link.connection) = (None, None));
@@ -511,8 +511,8 @@ async fn back_off(pause: &mut Duration) {
     *pause = (*pause * 2).min(MAX_PAUSE);
 }
 
-/// Whether a failure to connect may pass without a change on the server.
-fn may_pass(error: &NfsError) -> bool {
+/// Whether a failure to connect may disappear without a change on the server.
+fn is_transient(error: &NfsError) -> bool {
     error.is_transport() || matches!(error, NfsError::Status { .. } | NfsError::Protocol { .. })
 }
 

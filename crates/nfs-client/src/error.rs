@@ -51,7 +51,7 @@ pub enum Status {
     WrongSecurity,
     /// NFS4ERR_MOVED.
     Moved,
-    /// NFS4ERR_NOT_SAME: the name belongs to another object than the one that is meant.
+    /// NFS4ERR_NOT_SAME: the name belongs to another object than the expected one.
     NotSame,
     /// NFS4ERR_DELAY, NFS4ERR_GRACE, repeated until the deadline.
     Delayed,
@@ -122,7 +122,7 @@ pub enum NfsError {
     ConnectionTimedOut {
         /// Address of the server.
         peer: SocketAddr,
-        /// How long the attempt took.
+        /// Duration of the attempt.
         after: Duration,
     },
     /// There is no route to the server, or the network failed in another way.
@@ -138,7 +138,7 @@ pub enum NfsError {
     NotResponding {
         /// What was attempted.
         action: &'static str,
-        /// How long the call took.
+        /// Duration of the call.
         after: Duration,
         /// Whether the call may have been executed: it changes something and was sent.
         outcome_unknown: bool,
@@ -153,11 +153,11 @@ pub enum NfsError {
         /// Whether the call may have been executed.
         outcome_unknown: bool,
     },
-    /// The server speaks none of the requested versions.
-    #[error("the server does not speak NFS {asked}: {cause}")]
+    /// The server supports none of the requested versions.
+    #[error("the server does not support NFS {requested}: {cause}")]
     ProtocolNotSupported {
         /// The requested versions.
-        asked: String,
+        requested: String,
         /// The server's reply.
         cause: String,
     },
@@ -256,7 +256,7 @@ pub enum NfsError {
 }
 
 impl NfsError {
-    /// Whether the call may have been executed although it failed. Only looking at the server shows whether it was.
+    /// Whether the call may have been executed although it failed. Only a lookup on the server shows whether it was.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::NotResponding { outcome_unknown, .. }

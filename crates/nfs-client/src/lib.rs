@@ -1,6 +1,6 @@
 //! An asynchronous NFS client in user space: no mount, no kernel module, no privileges.
 //!
-//! It speaks NFSv4.2, 4.1 and 4.0 (RFC 7862, RFC 8881, RFC 7530) and NFSv3 (RFC 1813) over TCP, on tokio. [`Client`] is one
+//! It supports NFSv4.2, 4.1 and 4.0 (RFC 7862, RFC 8881, RFC 7530) and NFSv3 (RFC 1813) over TCP, on tokio. [`Client`] is one
 //! export of one server; it hides the version.
 //!
 //! ```no_run
@@ -34,10 +34,12 @@
 //! # Versions
 //!
 //! [`Target::version`] selects the version: by default the newest that works, downgraded to NFSv3 only if the server does
-//! not speak NFSv4. Each operation is as few round trips as the version allows: with NFSv4, one compound for most.
+//! not support NFSv4. Each operation takes as few round trips as the version allows: with NFSv4, one compound for most.
 //!
-//! Renames and removals take the fileid of the object that is meant. NFSv4 checks it atomically, in the same compound;
-//! NFSv3 looks it up just before the change. COPY, CLONE, SEEK and extended attributes need NFSv4.2.
+//! Renames and removals take the fileid of the object. With NFSv4, the server checks it in the same request, immediately
+//! before the change (VERIFY in the compound); with NFSv3, the client checks it just before the change, in a request of its
+//! own. Neither is atomic: a COMPOUND runs its operations in order and stops at the first error (RFC 8881 section 16.2.3),
+//! but another client can still act between two of them. COPY, CLONE, SEEK and extended attributes need NFSv4.2.
 //!
 //! # Connections, sessions and fencing
 //!
@@ -60,7 +62,7 @@
 //! # Cancellation safety
 //!
 //! Dropping the future of a call leaves the client usable. A call of which no byte was sent is withdrawn; any other call
-//! may still be executed. Its slot is reused only once the server is done with it.
+//! may still be executed. Its slot is reused only once the server no longer processes it.
 //!
 //! # Limits
 //!

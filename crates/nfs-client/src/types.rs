@@ -29,10 +29,10 @@ pub enum NameError {
     #[error("`.` and `..` are not names")]
     Dots,
     /// Contains `/` or NUL.
-    #[error("a name must not hold `/` or NUL")]
+    #[error("a name must not contain `/` or NUL")]
     Separator,
     /// Longer than 255 bytes.
-    #[error("a name has at most {MAX_NAME} bytes")]
+    #[error("a name must not be longer than {MAX_NAME} bytes")]
     TooLong,
 }
 
@@ -113,13 +113,13 @@ pub struct Attributes {
     pub uid: Option<u32>,
     /// Group ID; absent as for `uid`.
     pub gid: Option<u32>,
-    /// Owner as the server spells it (`0`, `root@example.org`, `nobody`, …).
+    /// Owner as the server reports it (`0`, `root@example.org`, `nobody`, …).
     pub owner: String,
-    /// Group as the server spells it.
+    /// Group as the server reports it.
     pub group: String,
     /// Size in bytes.
     pub size: u64,
-    /// Number of the object in its file system: kept by a rename, never reused while the object exists.
+    /// Number of the object in its file system: a rename preserves it, and it is never reused while the object exists.
     pub fileid: u64,
     /// The file system of the object.
     pub fsid: FsId,
@@ -452,7 +452,7 @@ pub enum SourcePort {
 }
 
 /// Identity of a client in the server's lease and session state (RFC 8881 section 2.4). A client with the same owner and
-/// another verifier ends the sessions of the earlier one: that is how a new process fences off an old one.
+/// another verifier ends the sessions of the earlier one: this is how a new process fences off an old one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientOwner {
     /// `co_ownerid`, at most 1,024 bytes.
@@ -504,14 +504,14 @@ pub struct Target {
     pub version: VersionChoice,
     /// TCP port of NFS. Default: 2049.
     pub port: u16,
-    /// TCP port of NFSv3's MOUNT. Default: rpcbind is asked for it.
+    /// TCP port of NFSv3's MOUNT. Default: as registered with rpcbind.
     pub mount_port: Option<u16>,
     /// Local port. Default: below 1024, if permitted.
     pub source_port: SourcePort,
     /// Credential of every call, unless changed by [`Client::with_credential`](crate::Client::with_credential). Default:
     /// uid 0, gid 0.
     pub credential: Credential,
-    /// Identity towards the server. Default: [`ClientOwner::random`].
+    /// Identity of the client on the server. Default: [`ClientOwner::random`].
     pub owner: ClientOwner,
     /// Name of this machine in AUTH_SYS, at most 255 bytes. For the server's information. Default: `nfs-client`.
     pub machine_name: String,
@@ -645,8 +645,11 @@ mod tests {
         ] {
             assert_eq!(after.differs_from(&before), changed, "{what}");
         }
-        let untold = |mark: ChangeToken| ChangeToken { ctime: None, ..mark };
-        assert!(untold(read).differs_from(&untold(before)), "no ctime to tell it by");
-        assert!(!untold(before).differs_from(&untold(before)));
+        let without_ctime = |token: ChangeToken| ChangeToken { ctime: None, ..token };
+        assert!(
+            without_ctime(read).differs_from(&without_ctime(before)),
+            "no ctime to compare"
+        );
+        assert!(!without_ctime(before).differs_from(&without_ctime(before)));
     }
 }

@@ -1,4 +1,4 @@
-//! External Data Representation (RFC 4506): encoding, and decoding that trusts no length.
+//! External Data Representation (RFC 4506): encoding, and bounded decoding.
 
 use bytes::{Buf, Bytes};
 
@@ -6,14 +6,14 @@ use bytes::{Buf, Bytes};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XdrError {
     /// The record ends within the item.
-    #[error("{what} is cut off: {needed} bytes needed, {left} left")]
+    #[error("{what} is truncated: {needed} bytes needed, {remaining} remaining")]
     Short {
         /// The item.
         what: &'static str,
         /// Bytes needed.
         needed: usize,
-        /// Bytes left in the record.
-        left: usize,
+        /// Bytes remaining in the record.
+        remaining: usize,
     },
     /// A length or count exceeds what the protocol or the client allows.
     #[error("{what} has a length of {length}, over the limit of {limit}")]
@@ -98,7 +98,7 @@ impl Encoder {
     }
 }
 
-/// Decodes a message. Every length is compared with what is left before anything is taken or allocated.
+/// Decodes a message. Every length is checked against the remaining bytes before memory is allocated.
 #[derive(Debug, Clone)]
 pub struct Decoder(Bytes);
 
@@ -120,9 +120,13 @@ impl Decoder {
     }
 
     fn need(&self, what: &'static str, needed: usize) -> Result<(), XdrError> {
-        let left = self.0.len();
-        if left < needed {
-            Err(XdrError::Short { what, needed, left })
+        let remaining = self.0.len();
+        if remaining < needed {
+            Err(XdrError::Short {
+                what,
+                needed,
+                remaining,
+            })
         } else {
             Ok(())
         }

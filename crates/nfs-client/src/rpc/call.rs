@@ -55,7 +55,7 @@ pub fn rejection_error(connection: &Connection, action: &'static str, major: u32
             reserved_port,
         },
         Rejection::Unavailable(_) => NfsError::ProtocolNotSupported {
-            asked: major.to_string(),
+            requested: major.to_string(),
             cause,
         },
         Rejection::GarbageArgs | Rejection::SystemError(_) => NfsError::Protocol {

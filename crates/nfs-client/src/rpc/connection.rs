@@ -19,7 +19,7 @@ use crate::transport::Streams;
 use crate::xdr::XdrError;
 
 /// Replies to unknown calls after which the connection is closed. A stray reply after a cancelled call is harmless; many
-/// of them mean that the peer is confused.
+/// of them mean that the peer is broken.
 const MAX_STRAY_REPLIES: usize = 16;
 
 /// Queued calls are written together, up to about this many bytes at a time.
@@ -72,7 +72,7 @@ impl Shared {
             std::mem::take(&mut calls.in_flight)
         };
         for call in in_flight.into_values() {
-            // The caller may be gone: then nobody needs the error.
+            // A cancelled caller needs no error.
             let _ = call.reply.send(Err(ConnectionEnded {
                 cause: cause.clone(),
                 sent: call.sent,
@@ -161,7 +161,7 @@ impl Connection {
         let xid = calls.next_xid;
         calls.next_xid = xid.wrapping_add(1);
         if let Some(cause) = calls.ended.clone() {
-            // The receiver is in our hands, so this cannot fail.
+            // The receiver exists, so this cannot fail.
             let _ = sender.send(Err(ConnectionEnded { cause, sent: false }));
         } else {
             let call = InFlight {
@@ -206,7 +206,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.end("closed by us".into());
+        self.shared.end("closed by the client".into());
     }
 }
 
@@ -240,7 +240,7 @@ impl PendingCall {
         let last_reply = self.shared.opened + Duration::from_millis(self.shared.last_reply.load(Ordering::Relaxed));
         if last_reply < self.since {
             self.shared
-                .end(format!("nothing heard for {:?}", self.since.elapsed()).into());
+                .end(format!("no reply for {:?}", self.since.elapsed()).into());
         }
     }
 }
@@ -277,12 +277,12 @@ async fn read_replies(source: impl AsyncRead + Unpin, shared: &Shared) -> String
         shared.last_reply.store(elapsed, Ordering::Relaxed);
         let call = message::reply_xid(&reply).and_then(|xid| shared.calls().in_flight.remove(&xid));
         match call {
-            // The caller may be gone: then nobody needs the reply.
+            // A cancelled caller needs no reply.
             Some(call) => drop(call.reply.send(Ok(reply))),
             None => stray += 1,
         }
         if stray > MAX_STRAY_REPLIES {
-            return "the server answers calls that were never made".to_owned();
+            return "too many replies to unknown calls".to_owned();
         }
     }
 }
@@ -315,5 +315,5 @@ async fn write_calls(
             return format!("writing failed: {error}");
         }
     }
-    "closed by us".to_owned()
+    "closed by the client".to_owned()
 }

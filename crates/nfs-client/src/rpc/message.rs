@@ -31,13 +31,13 @@ pub enum Rejection {
     #[error("the server requires a stronger flavor than AUTH_SYS (AUTH_TOOWEAK)")]
     TooWeak,
     /// Any other authentication error, by number.
-    #[error("the server rejects our credential (auth_stat {0})")]
+    #[error("the server rejected the credential (auth_stat {0})")]
     AuthError(u32),
     /// PROG_UNAVAIL, PROG_MISMATCH, PROC_UNAVAIL or RPC_MISMATCH.
     #[error("the server has no such program or version ({0})")]
     Unavailable(String),
     /// GARBAGE_ARGS: the server could not decode the call.
-    #[error("the server could not decode our call")]
+    #[error("the server could not decode the call (GARBAGE_ARGS)")]
     GarbageArgs,
     /// SYSTEM_ERR or an unknown status: the call may have been executed.
     #[error("the server's RPC layer failed (accept_stat {0})")]

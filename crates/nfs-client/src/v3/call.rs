@@ -1,4 +1,4 @@
-//! Calls: sent until they are answered, across lost connections, as far as a repetition is harmless.
+//! Calls: sent until they are answered, across lost connections, as far as they may be executed twice.
 
 use tokio::time::{Instant, timeout_at};
 
@@ -22,9 +22,9 @@ const MAJOR: u32 = 3;
 pub(super) enum Effect {
     /// Changes nothing.
     ReadOnly,
-    /// Something, and the same once more does no harm.
+    /// Changes something; executing it twice has the same effect as once.
     Idempotent,
-    /// Something that must not be done twice: once it may have arrived, it is never sent again.
+    /// Changes something and must not be executed twice: once it may have been executed, it is never sent again.
     NonIdempotent,
 }
 

@@ -50,7 +50,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What every server accepts: used until the server has reported its limits.
+    /// Values that every server accepts, until the server has reported its limits.
     pub const UNKNOWN: Self = Self {
         read: 8192,
         write: 8192,
@@ -70,18 +70,18 @@ impl ProtocolVersion for V3 {
         _previous: Option<Arc<()>>,
         deadline: Instant,
     ) -> Result<(Arc<()>, HandshakeResult), NfsError> {
-        // Fails if the server does not speak the version.
+        // Fails if the server does not support the version.
         let null = nfs_procedure(nfs::NULL);
         let credential = manager.target.credential;
         call_once(connection, "connecting", null, credential, &Encoder::new(), deadline).await?;
-        let agreement = HandshakeResult {
+        let result = HandshakeResult {
             protocol: Protocol::V3,
             implementation: String::new(),
             lease: Duration::ZERO,
             max_operations: 1,
             slots: SLOTS,
         };
-        Ok((Arc::new(()), agreement))
+        Ok((Arc::new(()), result))
     }
 
     async fn end_session((): &(), _connection: &Connection, _deadline: Instant) {}

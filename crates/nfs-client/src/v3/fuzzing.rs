@@ -48,13 +48,13 @@ fn result(results: &mut Decoder, procedure: u32) -> Result<(), XdrError> {
     match procedure {
         nfs::GETATTR => wire::read(results).map(drop),
         nfs::READLINK => io::link_target(results).map(drop),
-        nfs::SYMLINK => results::made(results).map(drop),
+        nfs::SYMLINK => results::created(results).map(drop),
         nfs::COMMIT => io::verifier(results).map(drop),
         nfs::SETATTR => wire::wcc_data(results).map(drop),
-        nfs::LOOKUP => results::found(results).map(drop),
+        nfs::LOOKUP => results::lookup(results).map(drop),
         nfs::READ => results::data(results, 1 << 16).map(drop),
         nfs::WRITE => results::written(results).map(drop),
-        nfs::CREATE | nfs::MKDIR => results::made(results).map(drop),
+        nfs::CREATE | nfs::MKDIR => results::created(results).map(drop),
         nfs::READDIR | nfs::READDIRPLUS => {
             drop(readdir::any_page(results.clone(), None, procedure == nfs::READDIRPLUS));
             Ok(())

@@ -17,7 +17,7 @@ use crate::{
 };
 
 const WRITE: &str = "writing a file";
-const LINK: &str = "making a symbolic link";
+const LINK: &str = "creating a symbolic link";
 
 /// stable_how: the server may keep it in memory until the COMMIT (RFC 1813 section 3.3.7).
 const UNSTABLE: u32 = 0;
@@ -95,7 +95,7 @@ impl Client {
         reply.ok()?;
         let (end, bytes) = reply.take(|found| results::data(found, count))?;
         if bytes.is_empty() && !end {
-            return Err(reply.protocol_error("no data before the end of the file".to_owned()));
+            return Err(reply.protocol_error("empty READ before the end of the file".to_owned()));
         }
         Ok(Data { bytes, end })
     }
@@ -109,14 +109,14 @@ impl Client {
         options: CallOptions,
     ) -> Result<Written, NfsError> {
         let content = content.get(..self.max_transfer_sizes().1).unwrap_or(content);
-        let most = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        let requested = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let mut call = Call::new(WRITE, nfs::WRITE, Effect::Idempotent).on(file);
-        call.arguments.u64(offset).u32(most).u32(UNSTABLE).opaque(content);
+        call.arguments.u64(offset).u32(requested).u32(UNSTABLE).opaque(content);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let (count, committed, verifier) = reply.take(results::written)?;
-        if count == 0 || count > most || committed > FILE_SYNC {
-            return Err(reply.protocol_error(format!("{count} of {most} bytes written, stability {committed}")));
+        if count == 0 || count > requested || committed > FILE_SYNC {
+            return Err(reply.protocol_error(format!("{count} of {requested} bytes written, stability {committed}")));
         }
         Ok(Written {
             count: count as usize,
@@ -157,7 +157,7 @@ impl Client {
         call.arguments.opaque(target);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
-        let told = reply.take(results::made)?;
-        self.created_object(LINK, directory, name, told, options).await
+        let reported = reply.take(results::created)?;
+        self.created_object(LINK, directory, name, reported, options).await
     }
 }

@@ -12,7 +12,7 @@ use crate::call_options::CallOptions;
 use crate::error::split_status;
 use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
-const WALK: &str = "walking a path";
+const WALK: &str = "looking up a path";
 
 /// Maximum size of a READ or WRITE, in bytes: with its headers it is below the maximum size of a record.
 const MAX_TRANSFER: u32 = 512 << 10;
@@ -25,9 +25,9 @@ impl Client {
         let mut handle = self.root_handle(options).await?;
         let attributes = match split_status(self.attributes(&handle, options).await)? {
             Ok(attributes) => attributes,
-            // The directory that was exported is gone; possibly another one has its path now.
+            // The exported directory was removed or replaced: look up its path again.
             Err(Status::Stale) => {
-                self.forget_root_handle().await;
+                self.clear_root_handle().await;
                 handle = self.root_handle(options).await?;
                 self.attributes(&handle, options).await?
             }
@@ -59,7 +59,7 @@ impl Client {
 
     /// Reads FSINFO and PATHCONF, concurrently.
     async fn fetch_limits(&self, root: &FileHandle, options: CallOptions) -> Result<(), NfsError> {
-        const ACTION: &str = "asking for limits";
+        const ACTION: &str = "reading the server's limits";
         let info = Call::new(ACTION, nfs::FSINFO, Effect::ReadOnly).on(root);
         let conf = Call::new(ACTION, nfs::PATHCONF, Effect::ReadOnly).on(root);
         let (info, conf) = tokio::try_join!(self.call(options, &info), self.call(options, &conf))?;
@@ -119,8 +119,8 @@ impl Client {
             Err(Status::NotFound) => return Ok(None),
             Err(status) => return Err(NfsError::Status { action, status }),
         }
-        let (handle, told) = reply.take(results::found)?;
-        let attributes = match told {
+        let (handle, reported) = reply.take(results::lookup)?;
+        let attributes = match reported {
             Some(attributes) => attributes,
             None => self.attributes(&handle, options).await?,
         };
@@ -161,7 +161,7 @@ impl Client {
     /// Reads space and inodes at the export's root.
     pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
         let root = self.root(options).await?;
-        let call = Call::new("reading space and inodes", nfs::FSSTAT, Effect::ReadOnly).on(&root.handle);
+        let call = Call::new("reading file system statistics", nfs::FSSTAT, Effect::ReadOnly).on(&root.handle);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(results::statistics)

@@ -2,9 +2,8 @@
 //!
 //! The protocol has no sessions: the server keeps no state for the client and cannot recognize a retransmission. So a call
 //! that changes something is sent again only where a repetition is harmless; otherwise its outcome is unknown once its
-//! reply is lost. It has no VERIFY either: the fileid of a name is looked up just before a rename or removal, and the
-//! caller must be the only one that changes the name. `..` is never looked up: at the root of an export it leads out of
-//! the export.
+//! reply is lost. It has no VERIFY either: the fileid of a name is looked up just before a rename or removal, in a call of
+//! its own. `..` is never looked up: at the root of an export it leads out of the export.
 
 mod attributes;
 mod call;

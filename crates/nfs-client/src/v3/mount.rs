@@ -22,8 +22,8 @@ use crate::{FileHandle, FileKind, Name, NfsError, Status};
 
 pub(super) const MOUNT: &str = "mounting the export (MNT)";
 
-/// How long a root handle is cached. A burst of calls sends one MNT, and calls further apart send one each: that is how a
-/// disk that was unmounted below the export is noticed.
+/// How long a root handle is cached. A burst of calls sends one MNT, and calls further apart send one each, so that a disk
+/// that was unmounted below the export is detected.
 const ROOT_CACHE_TIME: Duration = Duration::from_secs(5);
 
 /// MNTPATHLEN: maximum length of a path in MOUNT, in bytes.
@@ -54,7 +54,7 @@ impl Client {
         let mut cached = timeout_at(options.deadline, self.manager.version.root.lock())
             .await
             .map_err(|_| not_responding)?;
-        // NFS and MOUNT must be of the same server, whichever has the address now.
+        // MOUNT must reach the same server as NFS: use the address of the NFS connection.
         let (_, connection) = self
             .manager
             .ready(MOUNT, options.deadline, RetryPolicy::UntilDeadline)
@@ -75,8 +75,8 @@ impl Client {
         Ok(root)
     }
 
-    /// Forgets a root handle that the server refused.
-    pub(super) async fn forget_root_handle(&self) {
+    /// Drops a cached root handle that the server refused.
+    pub(super) async fn clear_root_handle(&self) {
         *self.manager.version.root.lock().await = None;
     }
 
@@ -123,12 +123,12 @@ async fn mnt(
     options: CallOptions,
 ) -> Result<Result<FileHandle, u32>, NfsError> {
     let mut results = call_once(connection, MOUNT, MNT, options.credential, path, options.deadline).await?;
-    let answer = decode_mnt(&mut results).map_err(|error| protocol_error(MOUNT, &error))?;
-    match answer {
+    let result = decode_mnt(&mut results).map_err(|error| protocol_error(MOUNT, &error))?;
+    match result {
         // An empty list has no meaning (RFC 2623 section 2.7 leaves it to the server).
         Ok((_, flavors)) if !flavors.is_empty() && !flavors.contains(&AUTH_SYS) => Err(NfsError::SecurityFlavor {
             action: MOUNT,
-            cause: format!("it offers flavors {flavors:?}"),
+            cause: format!("offered flavors: {flavors:?}"),
         }),
         Ok((root, _)) => Ok(Ok(root)),
         Err(code) => Ok(Err(code)),
@@ -148,7 +148,7 @@ pub(super) fn decode_mnt(results: &mut Decoder) -> Result<Result<(FileHandle, Ve
 
 /// Returns the paths that the server exports, to any client.
 async fn exports(connection: &Connection, options: CallOptions) -> Result<Vec<String>, NfsError> {
-    const ACTION: &str = "asking for the exports (EXPORT)";
+    const ACTION: &str = "listing the exports (EXPORT)";
     let nothing = Encoder::new();
     let mut results = call_once(
         connection,
@@ -207,7 +207,7 @@ impl Client {
         let path = &self.manager.target.path;
         let (local, reserved_port) = (connection.local(), connection.has_reserved_port());
         let status = status(code);
-        // A server may hide its list: then only the status counts.
+        // A server may hide its list: then the status decides.
         let exports = exports(connection, options).await.unwrap_or_default();
         let closest = exports
             .iter()
@@ -250,7 +250,7 @@ impl Client {
         rest: &[&str],
         options: CallOptions,
     ) -> Option<NfsError> {
-        // The export's path as the server spells it, unchecked.
+        // The export's path exactly as the server lists it.
         let root = mnt(connection, &dirpath(export), options).await.ok()?.ok()?;
         Some(match self.walk_below(&root, rest, options).await {
             Ok(()) => NfsError::SubdirectoryMountRefused {

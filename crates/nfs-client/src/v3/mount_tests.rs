@@ -35,7 +35,7 @@ async fn refusals_of_the_rpc_layer_are_told_apart() {
     .await;
     let refused = newer.connect().await.unwrap_err();
     assert!(
-        matches!(&refused, NfsError::ProtocolNotSupported { asked, .. } if asked == "3"),
+        matches!(&refused, NfsError::ProtocolNotSupported { requested, .. } if requested == "3"),
         "{refused}"
     );
 }

@@ -14,9 +14,9 @@ use crate::error::split_status;
 use crate::types::RemoveKind;
 use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status};
 
-const MAKE: &str = "making a directory";
+const CREATE: &str = "creating a directory";
 const REMOVE: &str = "removing";
-const REMOVE_BATCH: &str = "removing many names";
+const REMOVE_BATCH: &str = "removing entries";
 
 /// Removals in flight at a time: half of the slots, so that a batch leaves room for other calls.
 const MAX_IN_FLIGHT: usize = 64;
@@ -31,14 +31,14 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<(FileRef, bool), NfsError> {
-        self.check_name_length(MAKE, name)?;
-        let mut call = Call::new(MAKE, nfs::MKDIR, Effect::NonIdempotent).at(directory, name);
+        self.check_name_length(CREATE, name)?;
+        let mut call = Call::new(CREATE, nfs::MKDIR, Effect::NonIdempotent).at(directory, name);
         // MKDIR sets the mode too: the directory never permits more than requested.
         attributes::settable(&mut call.arguments, set.without_owner(), false);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
-        let told = reply.take(results::made)?;
-        let node = self.created_object(MAKE, directory, name, told, options).await?;
+        let reported = reply.take(results::created)?;
+        let node = self.created_object(CREATE, directory, name, reported, options).await?;
         Ok((node, false))
     }
 
@@ -48,10 +48,10 @@ impl Client {
         action: &'static str,
         directory: &FileHandle,
         name: &Name,
-        told: (Option<FileHandle>, Option<Attributes>),
+        reported: (Option<FileHandle>, Option<Attributes>),
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
-        match told {
+        match reported {
             (Some(handle), Some(attributes)) => Ok(FileRef { handle, attributes }),
             (Some(handle), None) => {
                 let attributes = self.attributes(&handle, options).await?;
@@ -98,7 +98,7 @@ impl Client {
     ) -> Result<Attributes, NfsError> {
         let mut call = Call::new("setting attributes", nfs::SETATTR, Effect::Idempotent).on(object);
         attributes::settable(&mut call.arguments, part, touch);
-        // No guard on the ctime.
+        // sattrguard3: none.
         call.arguments.boolean(false);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
@@ -108,8 +108,8 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid and replaces an object with the new name. The fileid is compared just before:
-    /// the protocol cannot do both atomically.
+    /// Renames the object with this fileid and replaces an object with the new name. The fileid is compared just before,
+    /// in a call of its own: the protocol has no conditional rename.
     pub async fn rename_over(
         &self,
         from: (&FileHandle, &Name),
@@ -149,7 +149,7 @@ impl Client {
         name: &Name,
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        const LINK: &str = "linking a file";
+        const LINK: &str = "creating a hard link";
         self.check_name_length(LINK, name)?;
         let mut call = Call::new(LINK, nfs::LINK, Effect::NonIdempotent).on(object);
         call.arguments.opaque(&directory.0).opaque(name.as_bytes());
@@ -185,16 +185,17 @@ impl Client {
         names: &[Name],
         options: CallOptions,
     ) -> Result<Vec<RemoveOutcome>, NfsError> {
-        let (mut left, mut flying) = (names.iter(), FuturesOrdered::new());
+        let (mut remaining, mut in_flight) = (names.iter(), FuturesOrdered::new());
         let mut outcomes = Vec::with_capacity(names.len());
         loop {
-            let room = MAX_IN_FLIGHT.saturating_sub(flying.len());
-            flying.extend(
-                left.by_ref()
+            let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
+            in_flight.extend(
+                remaining
+                    .by_ref()
                     .take(room)
                     .map(|name| self.remove_any(directory, name, options)),
             );
-            match flying.next().await {
+            match in_flight.next().await {
                 Some(outcome) => outcomes.push(outcome?),
                 None => break,
             }
@@ -224,7 +225,7 @@ impl Client {
                     status,
                 });
             }
-            // Servers answer REMOVE of a directory with any of these.
+            // REMOVE of a directory: the status differs between servers.
             Status::IsDirectory | Status::NotPermitted | Status::Access | Status::Invalid => {}
             status => return Ok(RemoveOutcome::Refused(status)),
         }

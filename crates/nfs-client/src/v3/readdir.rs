@@ -45,18 +45,18 @@ impl Client {
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        most: u32,
+        max_size: u32,
         options: CallOptions,
     ) -> Result<Page, NfsError> {
-        let most = self.limits().read.min(MAX_PAGE).min(most.max(MIN_PAGE));
+        let max_size = self.limits().read.min(MAX_PAGE).min(max_size.max(MIN_PAGE));
         let mut from = from;
         loop {
-            let mut page = match self.page(directory, from, (Form::Plus, most), options).await {
+            let mut page = match self.page(directory, from, (Form::Plus, max_size), options).await {
                 // Some servers do not support READDIRPLUS at all, or not on every file system.
                 Err(NfsError::Status {
                     status: Status::NotSupported,
                     ..
-                }) => self.page(directory, from, (Form::Plain, most), options).await?,
+                }) => self.page(directory, from, (Form::Plain, max_size), options).await?,
                 page => page?,
             };
             // On some servers, a page may contain only `.` and `..`.
@@ -74,7 +74,7 @@ impl Client {
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        (form, most): (Form, u32),
+        (form, max_size): (Form, u32),
         options: CallOptions,
     ) -> Result<Page, NfsError> {
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
@@ -86,9 +86,9 @@ impl Client {
         call.arguments.u64(cookie).fixed(&verifier);
         if form == Form::Plus {
             // dircount: bytes of names and cookies only. The size of the whole reply is what matters.
-            call.arguments.u32(most);
+            call.arguments.u32(max_size);
         }
-        call.arguments.u32(most);
+        call.arguments.u32(max_size);
         let mut reply = self.call(options, &call).await?;
         if reply.code == code::BAD_COOKIE {
             return Err(NfsError::Status {
@@ -108,16 +108,16 @@ impl Client {
         options: CallOptions,
     ) -> Result<(), NfsError> {
         let mut unknown = entries.iter_mut().filter(|entry| entry.kind.is_none());
-        let mut flying = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         loop {
-            let room = LOOKUPS.saturating_sub(flying.len());
-            flying.extend(
+            let room = LOOKUPS.saturating_sub(in_flight.len());
+            in_flight.extend(
                 unknown
                     .by_ref()
                     .take(room)
                     .map(|entry| self.fetch_attributes_of(directory, entry, options)),
             );
-            match flying.next().await {
+            match in_flight.next().await {
                 Some(looked_up) => looked_up?,
                 None => return Ok(()),
             }
@@ -148,18 +148,18 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         let fileid = reply.take(|results| results.u64("fileid"))?;
         let name = reply.take(|results| results.opaque("name", MAX_NAME))?;
         let cookie = reply.take(|results| results.u64("cookie"))?;
-        let mut told: Option<FullAttributes> = None;
+        let mut reported: Option<FullAttributes> = None;
         if form == Form::Plus {
-            told = reply.take(attributes::optional_details)?;
+            reported = reply.take(attributes::optional_details)?;
             reply.take(attributes::optional_handle)?;
         }
         page.advance(cookie).map_err(|cause| reply.protocol_error(cause))?;
-        // NFSv3 lists them; they are useless.
+        // Only NFSv3 lists them.
         if matches!(name.as_ref(), b"." | b"..") {
             continue;
         }
         let name = PageBuilder::name(&name).map_err(|cause| reply.protocol_error(cause))?;
-        let attributes = told.as_ref().map(|told| &told.attributes);
+        let attributes = reported.as_ref().map(|reported| &reported.attributes);
         page.push(Entry {
             name,
             kind: attributes.map(|attributes| attributes.kind),
@@ -167,7 +167,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
             // At a mount point, this is the fileid of the directory underneath, unlike the one in the attributes.
             fileid: Some(fileid),
             fsid: attributes.map(|attributes| attributes.fsid),
-            used: told.as_ref().map(|told| told.used),
+            used: reported.as_ref().map(|reported| reported.used),
             links: attributes.map(|attributes| attributes.links),
         });
     }

@@ -7,20 +7,20 @@ use crate::xdr::{Decoder, XdrError};
 use crate::{Attributes, FileHandle, Statistics};
 
 /// LOOKUP: the object, and its attributes if the server reports them.
-pub fn found(results: &mut Decoder) -> Result<(FileHandle, Option<Attributes>), XdrError> {
+pub fn lookup(results: &mut Decoder) -> Result<(FileHandle, Option<Attributes>), XdrError> {
     Ok((attributes::handle(results)?, attributes::optional(results)?))
 }
 
 /// CREATE, MKDIR and SYMLINK: the new object, as far as the server reports it.
-pub fn made(results: &mut Decoder) -> Result<(Option<FileHandle>, Option<Attributes>), XdrError> {
+pub fn created(results: &mut Decoder) -> Result<(Option<FileHandle>, Option<Attributes>), XdrError> {
     Ok((attributes::optional_handle(results)?, attributes::optional(results)?))
 }
 
-/// READ of at most `most` bytes: whether the file ends there, and the data.
-pub fn data(results: &mut Decoder, most: usize) -> Result<(bool, Bytes), XdrError> {
+/// READ of at most `max` bytes: whether the file ends there, and the data.
+pub fn data(results: &mut Decoder, max: usize) -> Result<(bool, Bytes), XdrError> {
     attributes::optional(results)?;
     results.u32("count")?;
-    Ok((results.boolean("end of file")?, results.opaque("data", most)?))
+    Ok((results.boolean("end of file")?, results.opaque("data", max)?))
 }
 
 /// WRITE: the number of bytes, their stability, and the write verifier.

@@ -1,4 +1,4 @@
-//! The port of MOUNT: rpcbind version 2 (RFC 1833 section 3), which every server supports and which returns all that is
+//! The port of MOUNT: rpcbind version 2 (RFC 1833 section 3), which every server supports. Its GETPORT returns all that is
 //! needed.
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::rpc::call::protocol_error;
 use crate::xdr::{Decoder, Encoder};
 use crate::{Credential, NfsError, SourcePort};
 
-const ACTION: &str = "asking rpcbind for MOUNT's port";
+const ACTION: &str = "querying rpcbind for the MOUNT port (GETPORT)";
 /// Port of rpcbind.
 const PORT: u16 = 111;
 /// IPPROTO_TCP.
@@ -25,7 +25,7 @@ pub(super) async fn mount_port(
     server: IpAddr,
     deadline: Instant,
 ) -> Result<u16, NfsError> {
-    // rpcbind answers any port, and reserved ports are few.
+    // rpcbind accepts calls from any source port, and reserved ports are scarce.
     let connection = manager
         .open(&server.to_string(), PORT, SourcePort::Any, deadline)
         .await?;
@@ -41,13 +41,13 @@ pub(super) fn decode_port(results: &mut Decoder) -> Result<u16, NfsError> {
     let port = results.u32("port").map_err(|error| protocol_error(ACTION, &error))?;
     match u16::try_from(port) {
         Ok(0) => Err(NfsError::ProtocolNotSupported {
-            asked: "3".to_owned(),
-            cause: "rpcbind knows no MOUNT version 3 over TCP".to_owned(),
+            requested: "3".to_owned(),
+            cause: "MOUNT version 3 over TCP is not registered with rpcbind".to_owned(),
         }),
         Ok(port) => Ok(port),
         Err(_) => Err(NfsError::Protocol {
             action: ACTION,
-            cause: format!("a port with number {port}"),
+            cause: format!("invalid port {port}"),
             outcome_unknown: false,
         }),
     }

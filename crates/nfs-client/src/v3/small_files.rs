@@ -21,7 +21,7 @@ const GUARDED: u32 = 1;
 /// stable_how: on stable storage before the reply.
 const FILE_SYNC: u32 = 2;
 
-/// How often a file is looked up because it was replaced while it was read.
+/// Maximum number of lookups of a file that is replaced while it is read.
 const MAX_LOOKUPS: usize = 8;
 
 impl Client {
@@ -134,14 +134,14 @@ impl Client {
         }
         let mut reply = self.call(options, &call).await?;
         if reply.repeated && status(reply.code) == Status::Exists {
-            // The file of another client, or of this call: a server that fails after it created the file and before it
-            // stored the verifier does not recognize the retransmission.
-            let cause = "the name is taken, perhaps by the same call when its reply was lost";
+            // The file of another client, or of the first transmission: a server that fails after it created the file and
+            // before it stored the verifier does not recognize the retransmission.
+            let cause = "the name exists, possibly created by the first transmission of this call";
             return Err(outcome_unknown(&call, cause.to_owned()));
         }
         reply.ok()?;
-        let told = reply.take(results::made)?;
-        self.created_object(CREATE, directory, name, told, options).await
+        let reported = reply.take(results::created)?;
+        self.created_object(CREATE, directory, name, reported, options).await
     }
 
     /// Writes the content of a file to stable storage.

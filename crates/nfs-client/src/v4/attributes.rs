@@ -14,7 +14,7 @@ const MAX_BITMAP_WORDS: usize = 8;
 /// Maximum length of an owner, in bytes. The protocol has no limit; user@domain names are much shorter.
 const MAX_OWNER: usize = 1024;
 
-/// What a [`crate::Node`] is made of.
+/// The attributes of a [`crate::FileRef`].
 pub const FILE_ATTRIBUTES: &[u32] = &[
     attribute::TYPE,
     attribute::SIZE,
@@ -26,7 +26,7 @@ pub const FILE_ATTRIBUTES: &[u32] = &[
     attribute::OWNER_GROUP,
 ];
 
-/// What [`crate::Details`] are made of.
+/// The attributes of [`crate::FullAttributes`].
 pub const FULL_ATTRIBUTES: &[u32] = &[
     attribute::TYPE,
     attribute::CHANGE,
@@ -119,8 +119,8 @@ pub fn directory(message: &mut Encoder) {
     message.u32(4).u32(kind::DIRECTORY);
 }
 
-/// Encodes `fattr4` for SETATTR, CREATE and OPEN. Owners are sent as numbers, which servers take with AUTH_SYS
-/// (RFC 8881 section 5.9); one that insists on names answers BADOWNER.
+/// Encodes `fattr4` for SETATTR, CREATE and OPEN. Owners are sent as numbers, which servers accept with AUTH_SYS
+/// (RFC 8881 section 5.9); one that requires names answers BADOWNER.
 pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
     let mut set = Vec::new();
     let mut values = Encoder::new();
@@ -151,7 +151,7 @@ pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
     message.opaque(values.as_bytes());
 }
 
-/// Decoded attributes: each absent if the server left it out.
+/// Decoded attributes: each absent if the server did not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecodedAttributes {
     pub kind: Option<FileKind>,
@@ -229,7 +229,7 @@ fn read_one(found: &mut DecodedAttributes, attribute: u32, values: &mut Decoder)
         attribute::MOUNTED_ON_FILEID => found.mounted_on_fileid = Some(values.u64("mounted_on_fileid")?),
         value => {
             return Err(XdrError::Invalid {
-                what: "attribute that was not asked for",
+                what: "attribute that was not requested",
                 value,
             });
         }
@@ -240,7 +240,7 @@ fn read_one(found: &mut DecodedAttributes, attribute: u32, values: &mut Decoder)
 fn read_time(values: &mut Decoder) -> Result<Time, XdrError> {
     let seconds = values.u64("time")?.cast_signed();
     let nanos = values.u32("time")?;
-    // A value of a second or more has no meaning, and no other server would accept it.
+    // A value of a second or more is invalid, and a copy of it would be refused by other servers.
     if nanos >= 1_000_000_000 {
         return Err(XdrError::Invalid {
             what: "nanoseconds",
@@ -267,14 +267,14 @@ impl DecodedAttributes {
         Some(Duration::from_secs(seconds.into()))
     }
 
-    /// All that [`DETAILS`] asks for; `Err` names a missing attribute.
-    pub fn details(self) -> Result<FullAttributes, &'static str> {
+    /// Converts the attributes in [`FULL_ATTRIBUTES`]; `Err` names a missing one.
+    pub fn full_attributes(self) -> Result<FullAttributes, &'static str> {
         let times = Times {
             accessed: self.accessed.or(self.modified).ok_or("time_access")?,
             modified: self.modified.ok_or("time_modify")?,
         };
         let (change, used, ctime) = (self.change.ok_or("change")?, self.space_used, self.ctime);
-        let attributes = self.node()?;
+        let attributes = self.file_attributes()?;
         Ok(FullAttributes {
             used: used.unwrap_or(attributes.size),
             attributes,
@@ -284,8 +284,8 @@ impl DecodedAttributes {
         })
     }
 
-    /// What [`MARK`] asks for; `None` if an attribute is missing.
-    pub fn mark(&self) -> Option<ChangeToken> {
+    /// Converts the attributes in [`CHANGE_TOKEN`]; `None` if one is missing.
+    pub fn change_token(&self) -> Option<ChangeToken> {
         Some(ChangeToken {
             change: self.change?,
             size: self.size?,
@@ -294,8 +294,8 @@ impl DecodedAttributes {
         })
     }
 
-    /// A node's attributes; `Err` names a missing attribute.
-    pub fn node(self) -> Result<Attributes, &'static str> {
+    /// Converts the attributes in [`FILE_ATTRIBUTES`]; `Err` names a missing one.
+    pub fn file_attributes(self) -> Result<Attributes, &'static str> {
         let owner = String::from_utf8_lossy(&self.owner.unwrap_or_default()).into_owned();
         let group = String::from_utf8_lossy(&self.group.unwrap_or_default()).into_owned();
         Ok(Attributes {
@@ -314,7 +314,7 @@ impl DecodedAttributes {
     }
 }
 
-/// Returns the number if an owner is spelled as one: `0@example.org` is a name.
+/// Returns the number if an owner is numeric: `0@example.org` is a name.
 fn number(owner: &str) -> Option<u32> {
     owner
         .bytes()

@@ -3,7 +3,7 @@
 //!
 //! A request keeps its slot and sequence ID until the server has answered it. When a connection is lost, the same
 //! request is sent on the next one: the server's reply cache distinguishes a retransmission from a new request. When the
-//! session is lost, that cache is gone: a request that may have been executed and changes something then fails with its
+//! session is lost, its reply cache is lost too: a request that may have been executed and changes something then fails with its
 //! outcome unknown; everything else starts over in the new session.
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of operations in a compound, SEQUENCE included. ganesha announces 200 and fails above 100.
 pub(super) const MAX_OPERATIONS: u32 = 100;
 
-/// Minimum number of operations in a compound: a checked rename must fit.
+/// Minimum number of operations in a compound: a rename with VERIFY must fit.
 const MIN_OPERATIONS: u32 = 8;
 
 /// Request and reply size between sessions: [`session`](super::session) refuses smaller sessions.
@@ -135,7 +135,7 @@ async fn call_until_answered(
         // Headers and SEQUENCE take less than 512 bytes.
         if compound.len() + 512 > session.max_request {
             let limit = format!(
-                "a request of {} bytes, the server takes {}",
+                "a request of {} bytes; the server accepts {}",
                 compound.len(),
                 session.max_request
             );

@@ -19,7 +19,7 @@ use crate::rpc::connection::Connection;
 pub struct V4 {
     /// Operations that the server accepts in a compound, SEQUENCE included.
     pub max_operations: AtomicU32,
-    /// NFSv4.0: the client ID, while the server is believed to know it. Locked while a new one is requested.
+    /// NFSv4.0: the client ID, as far as the server is known to have it. Locked while a new one is requested.
     pub client_id: tokio::sync::Mutex<Option<u64>>,
 }
 
@@ -55,8 +55,8 @@ impl ProtocolVersion for V4 {
                 Arc::new(handshake(manager, state, connection, deadline).await?)
             }
         };
-        let agreement = state.agreement(&session);
-        Ok((session, agreement))
+        let result = state.handshake_result(&session);
+        Ok((session, result))
     }
 
     async fn end_session(session: &Session, connection: &Connection, deadline: Instant) {
@@ -75,7 +75,7 @@ impl ProtocolVersion for V4 {
     }
 
     fn session_invalidated(state: &mut ClientState, session: &Session, connection: &Connection) {
-        // See `handshake` on fencing: a restart cuts the connection, and an old lease may have expired.
+        // See `handshake` on fencing: a server restart cuts the connection, and an old lease may have expired.
         state.taken = !connection.has_ended() && session.since_renewal() < state.lease();
     }
 

@@ -1,5 +1,5 @@
 //! The client ID of NFSv4.0 (RFC 7530 sections 9.1.1, 16.33 and 16.34), which only file creation needs. It is requested
-//! when the client connects, and again when the server has forgotten it (after a restart, or a lease time without an open
+//! when the client connects, and again when the server no longer has it (after a restart, or a lease time without an open
 //! file): the OPEN that failed is then sent again with the new client ID.
 
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::rpc::connection::Connection;
 use crate::xdr::{Decoder, XdrError};
 use crate::{ClientOwner, NfsError};
 
-const SETCLIENTID: &str = "introducing ourselves (SETCLIENTID)";
+const SETCLIENTID: &str = "registering the client (SETCLIENTID)";
 
-/// How often SETCLIENTID is repeated because the server forgot the client before SETCLIENTID_CONFIRM.
+/// How often SETCLIENTID is repeated because the server dropped the client before SETCLIENTID_CONFIRM.
 const MAX_RESTARTS: usize = 3;
 
 /// Maximum READ and WRITE size of a server that does not report its own, in bytes: every server supports this.
@@ -38,9 +38,9 @@ pub(super) struct ServerLimits {
     pub sizes: (usize, usize),
 }
 
-/// Reads the server's limits in NFSv4.0; `None` if it does not speak that version.
+/// Reads the server's limits in NFSv4.0; `None` if it does not support that version.
 pub(super) async fn fetch_limits(connection: &Connection, deadline: Instant) -> Result<Option<ServerLimits>, NfsError> {
-    let mut compound = Compound::new("asking for the server's limits");
+    let mut compound = Compound::new("reading the server's limits");
     compound.op(op::PUTROOTFH);
     compound.attributes(&[attribute::LEASE_TIME, attribute::MAXREAD, attribute::MAXWRITE]);
     let mut reply = call_without_session(connection, 0, &compound, deadline).await?;
@@ -73,8 +73,8 @@ pub(super) async fn set(connection: &Connection, owner: &ClientOwner, deadline: 
     loop {
         let (id, confirm) = match set_unconfirmed(connection, owner, &name, deadline).await? {
             Ok(unconfirmed) => unconfirmed,
-            // Another principal holds the name, for example after the server's squashing changed. It expires with its
-            // lease; until then, use another name.
+            // Another principal holds the owner name, for example after a change of the server's squashing. It expires
+            // with its lease; until then, use another name.
             Err(code::CLID_INUSE) if name == owner.owner => {
                 name.extend(rand::random::<[u8; 8]>());
                 continue;
@@ -124,7 +124,7 @@ pub(super) fn decode_client_id(results: &mut Decoder) -> Result<(u64, [u8; 8]), 
 }
 
 impl Client {
-    /// Returns the client ID; requests another if the server is believed to know none.
+    /// Returns the client ID; requests another if none is known to be valid.
     pub(super) async fn client_id(&self, options: CallOptions) -> Result<u64, NfsError> {
         let began = Instant::now();
         let manager = &self.manager;
@@ -133,19 +133,19 @@ impl Client {
             let (_, connection) = manager
                 .ready(SETCLIENTID, options.deadline, RetryPolicy::UntilDeadline)
                 .await?;
-            let Ok(mut known) = timeout_at(options.deadline, manager.version.client_id.lock()).await else {
+            let Ok(mut current) = timeout_at(options.deadline, manager.version.client_id.lock()).await else {
                 return Err(NfsError::NotResponding {
                     action: SETCLIENTID,
                     after: began.elapsed(),
                     outcome_unknown: false,
                 });
             };
-            if let Some(id) = *known {
+            if let Some(id) = *current {
                 return Ok(id);
             }
             match set(&connection, &manager.target.owner, options.deadline).await {
                 Ok(id) => {
-                    *known = Some(id);
+                    *current = Some(id);
                     return Ok(id);
                 }
                 // Nothing depends on it yet: try again on the next connection.
@@ -155,11 +155,11 @@ impl Client {
         }
     }
 
-    /// Forgets a client ID that the server does not know.
-    pub(super) async fn forget_client_id(&self, id: u64) {
-        let mut known = self.manager.version.client_id.lock().await;
-        if *known == Some(id) {
-            *known = None;
+    /// Drops a client ID that the server no longer has.
+    pub(super) async fn invalidate_client_id(&self, id: u64) {
+        let mut current = self.manager.version.client_id.lock().await;
+        if *current == Some(id) {
+            *current = None;
         }
     }
 }

@@ -150,9 +150,9 @@ pub struct Reply {
     action: &'static str,
     changes: bool,
     first_modifying: Option<usize>,
-    asked: std::vec::IntoIter<u32>,
+    requested: std::vec::IntoIter<u32>,
     status: u32,
-    /// Number of results left.
+    /// Number of results not decoded yet.
     count: usize,
     results: Decoder,
 }
@@ -167,7 +167,7 @@ impl Reply {
             action: compound.action,
             changes: compound.is_modifying(),
             first_modifying: compound.first_modifying,
-            asked: compound.operations.clone().into_iter(),
+            requested: compound.operations.clone().into_iter(),
             status,
             count,
             results,
@@ -184,7 +184,7 @@ impl Reply {
             op::SEQUENCE => {}
             value => {
                 return Err(XdrError::Invalid {
-                    what: "operation where SEQUENCE was asked for",
+                    what: "operation instead of SEQUENCE",
                     value,
                 });
             }
@@ -219,8 +219,8 @@ impl Reply {
 
     /// Starts decoding the result of the next operation, which must be `number` and must have succeeded.
     pub fn op(&mut self, number: u32) -> Result<(), NfsError> {
-        if self.asked.next() != Some(number) {
-            return Err(self.protocol_error(format!("operation {number} was not asked for here")));
+        if self.requested.next() != Some(number) {
+            return Err(self.protocol_error(format!("operation {number} was not requested here")));
         }
         if self.count == 0 {
             // No result follows a failed operation; without any result, the status of the compound counts.
@@ -233,7 +233,7 @@ impl Reply {
         self.count -= 1;
         match self.u32("operation")? {
             answered if answered == number => {}
-            answered => return Err(self.protocol_error(format!("operation {answered} answered instead of {number}"))),
+            answered => return Err(self.protocol_error(format!("result of operation {answered} instead of {number}"))),
         }
         match self.u32("operation status")? {
             code::OK => Ok(()),
@@ -244,13 +244,13 @@ impl Reply {
 
     /// Returns the next operation in the reply and expects exactly it: for replies without a request.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub fn ask_what_is_answered(&mut self) -> Option<u32> {
+    pub fn expect_next_result(&mut self) -> Option<u32> {
         let answered = self.results.clone().u32("operation").ok()?;
-        self.asked = vec![answered].into_iter();
+        self.requested = vec![answered].into_iter();
         (self.count > 0).then_some(answered)
     }
 
-    /// Returns the results that are left.
+    /// Returns the results that are not decoded yet.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn rest(&self) -> Decoder {
         self.results.clone()
@@ -300,8 +300,8 @@ impl Reply {
     pub fn file_attributes(&mut self) -> Result<crate::Attributes, NfsError> {
         let found = self.attributes()?;
         found
-            .node()
-            .map_err(|missing| self.protocol_error(format!("the server has no attribute {missing:?}")))
+            .file_attributes()
+            .map_err(|missing| self.protocol_error(format!("attribute {missing:?} is missing")))
     }
 
     /// Decodes the results of GETFH and GETATTR.

@@ -2,8 +2,8 @@
 
 use super::compound::{Compound, Reply};
 use super::constants::op;
-use super::copy_offload::{copied, offloaded};
-use super::io::{link_target, part, taken};
+use super::copy_offload::{decode_copy, decode_offload_status};
+use super::io::{decode_write, link_target, part};
 use super::xattrs::{names, value};
 use crate::NfsError;
 use crate::xdr::{Decoder, Encoder};
@@ -49,7 +49,7 @@ fn a_write_takes_something_and_no_more_than_there_was() {
         let mut reply = reply(op::WRITE, |message| {
             message.u32(count).u32(committed).fixed(&[7; 8]);
         });
-        taken(&mut reply, 10)
+        decode_write(&mut reply, 10)
     };
     assert!(!write(10, 0).unwrap().stable);
     assert!(write(1, 2).unwrap().stable);
@@ -80,7 +80,7 @@ fn one_copy_has_at_most_one_name_in_the_background() {
             }
             message.u64(5).u32(0).fixed(&[7; 8]).boolean(true).boolean(true);
         });
-        copied(&mut reply)
+        decode_copy(&mut reply)
     };
     assert!(copy(0).is_ok() && copy(1).is_ok());
     assert!(makes_no_sense(copy(2)));
@@ -89,7 +89,7 @@ fn one_copy_has_at_most_one_name_in_the_background() {
         let mut reply = begun(op::OFFLOAD_STATUS, |message| {
             message.u64(5).u32(ends).u32(0).u32(0);
         });
-        offloaded(&mut reply)
+        decode_offload_status(&mut reply)
     };
     assert_eq!(status(0).unwrap(), (5, None));
     assert_eq!(status(1).unwrap(), (5, Some(0)));

@@ -13,7 +13,7 @@ use crate::error::split_status;
 use crate::xdr::XdrError;
 use crate::{Copied, FileHandle, NfsError, Protocol, Status};
 
-const SEEK: &str = "looking for holes";
+const SEEK: &str = "seeking data";
 const COPY: &str = "copying on the server";
 const CLONE: &str = "cloning a file";
 
@@ -25,27 +25,27 @@ const UNSTABLE: u32 = 0;
 
 /// Result of COPY.
 pub(super) struct CopyResult {
-    /// Stateid of an asynchronous copy.
-    background: Option<StateId>,
+    /// Stateid of an asynchronous copy; absent if the copy is complete.
+    callback_id: Option<StateId>,
     count: u64,
     committed: u32,
     verifier: [u8; 8],
 }
 
 /// Decodes the result of SEEK, after its status: whether it is the end of the file, and the offset.
-pub(super) fn sought(reply: &mut Reply) -> Result<(bool, u64), NfsError> {
+pub(super) fn decode_seek(reply: &mut Reply) -> Result<(bool, u64), NfsError> {
     reply.take(|results| Ok((results.boolean("end of file")?, results.u64("offset")?)))
 }
 
 /// Decodes the result of COPY, after its status.
-pub(super) fn copied(reply: &mut Reply) -> Result<CopyResult, NfsError> {
-    let background = match reply.u32("copies in the background")? {
+pub(super) fn decode_copy(reply: &mut Reply) -> Result<CopyResult, NfsError> {
+    let callback_id = match reply.u32("callback stateids")? {
         0 => None,
         1 => Some(reply.stateid()?),
-        many => return Err(reply.protocol_error(format!("{many} copies in the background for one"))),
+        many => return Err(reply.protocol_error(format!("{many} callback stateids for one copy"))),
     };
     let result = CopyResult {
-        background,
+        callback_id,
         count: reply.take(|results| results.u64("count"))?,
         committed: reply.u32("committed")?,
         verifier: reply.take(|results| results.array("write verifier"))?,
@@ -58,7 +58,7 @@ pub(super) fn copied(reply: &mut Reply) -> Result<CopyResult, NfsError> {
 }
 
 /// Decodes the result of OFFLOAD_STATUS, after its status: bytes copied, and the final status once the copy has ended.
-pub(super) fn offloaded(reply: &mut Reply) -> Result<(u64, Option<u32>), NfsError> {
+pub(super) fn decode_offload_status(reply: &mut Reply) -> Result<(u64, Option<u32>), NfsError> {
     reply.take(|results| {
         let count = results.u64("count")?;
         let end = match results.u32("ends")? {
@@ -72,7 +72,7 @@ pub(super) fn offloaded(reply: &mut Reply) -> Result<(u64, Option<u32>), NfsErro
 
 impl Client {
     /// Fails unless the version is 4.2. Older versions lack some operations, and a server may close the connection when it
-    /// receives one that it does not know.
+    /// receives an unknown one.
     pub(super) fn require_4_2(&self, action: &'static str) -> Result<(), NfsError> {
         if self.negotiated().protocol == Protocol::V4_2 {
             return Ok(());
@@ -122,8 +122,8 @@ impl Client {
         let code = reply.code();
         match split_status(reply.op(op::SEEK))? {
             Ok(()) => {
-                let (end, offset) = sought(&mut reply)?;
-                // Some servers report with `end` that no data follows.
+                let (end, offset) = decode_seek(&mut reply)?;
+                // Some servers set `sr_eof` if no data follows.
                 Ok((what == HOLE || !end).then_some(offset))
             }
             // Only a hole follows (RFC 7862 section 15.11.3).
@@ -153,12 +153,12 @@ impl Client {
         for before in [op::PUTFH, op::SAVEFH, op::PUTFH, op::COPY] {
             reply.op(before)?;
         }
-        let result = copied(&mut reply)?;
+        let result = decode_copy(&mut reply)?;
         if result.count > count {
             return Err(reply.protocol_error(format!("{} bytes copied of {count}", result.count)));
         }
-        if let Some(background) = result.background {
-            return self.wait_for_copy(to.0, background, count, options).await;
+        if let Some(callback_id) = result.callback_id {
+            return self.wait_for_copy(to.0, callback_id, count, options).await;
         }
         Ok(Copied {
             count: result.count,
@@ -172,7 +172,7 @@ impl Client {
         &self,
         to: &FileHandle,
         copy: StateId,
-        asked: u64,
+        requested: u64,
         options: CallOptions,
     ) -> Result<Copied, NfsError> {
         let mut pause = Backoff::new();
@@ -183,9 +183,9 @@ impl Client {
             let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
             reply.op(op::OFFLOAD_STATUS)?;
-            match offloaded(&mut reply)? {
-                (count, _) if count > asked => {
-                    return Err(reply.protocol_error(format!("{count} bytes copied of {asked}")));
+            match decode_offload_status(&mut reply)? {
+                (count, _) if count > requested => {
+                    return Err(reply.protocol_error(format!("{count} bytes copied of {requested}")));
                 }
                 (_, None) => {}
                 (count, Some(code::OK)) => {
@@ -205,7 +205,7 @@ impl Client {
         }
         let mut compound = Compound::new(COPY);
         stateid(compound.at(to).modifying_op(op::OFFLOAD_CANCEL), copy);
-        // If this fails, the copy ends by itself; a repetition of the copy writes the same bytes.
+        // If this fails, the copy runs to its end; copying again writes the same bytes.
         let _ = self.call(options, &compound).await;
         Err(NfsError::NotResponding {
             action: COPY,

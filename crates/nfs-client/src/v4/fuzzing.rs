@@ -17,8 +17,8 @@ pub fn replies(record: &[u8]) {
     results_of(record, &mut |_, _| ());
 }
 
-/// Decodes a reply record; passes each decoded result to `told`, as its operation and its bytes.
-pub fn results_of(record: &[u8], told: &mut dyn FnMut(u32, Bytes)) {
+/// Decodes a reply record; passes each decoded result to `visit`, as its operation and its bytes.
+pub fn results_of(record: &[u8], visit: &mut dyn FnMut(u32, Bytes)) {
     let Ok(RpcReply::Success(results)) = message::decode_reply(Bytes::copy_from_slice(record), ReplyVerifier::Sys)
     else {
         return;
@@ -26,19 +26,19 @@ pub fn results_of(record: &[u8], told: &mut dyn FnMut(u32, Bytes)) {
     let Ok(mut reply) = Reply::new(&Compound::new("fuzzing"), results) else {
         return;
     };
-    let in_session = reply.ask_what_is_answered() == Some(op::SEQUENCE);
+    let in_session = reply.expect_next_result() == Some(op::SEQUENCE);
     if in_session && !sequence(&mut reply) {
         return;
     }
-    while let Some(number) = reply.ask_what_is_answered() {
+    while let Some(number) = reply.expect_next_result() {
         // The result begins after the operation's number and status.
         let begin = reply.rest();
         if result(&mut reply, number, in_session).is_err() {
             return;
         }
-        let (whole, left) = (begin.rest(), reply.rest().left());
-        let end = whole.len().saturating_sub(left);
-        told(number, whole.slice(8.min(end)..end));
+        let (whole, remaining) = (begin.rest(), reply.rest().left());
+        let end = whole.len().saturating_sub(remaining);
+        visit(number, whole.slice(8.min(end)..end));
     }
 }
 
@@ -53,7 +53,7 @@ fn sequence(reply: &mut Reply) -> bool {
 fn result(reply: &mut Reply, number: u32, in_session: bool) -> Result<(), NfsError> {
     match number {
         op::GETFH => reply.handle().map(drop),
-        op::GETATTR => reply.attributes().map(|found| drop(found.node())),
+        op::GETATTR => reply.attributes().map(|found| drop(found.file_attributes())),
         op::SETATTR => reply.set_attributes(),
         op::OPEN if in_session => small_files::opened(reply).map(drop),
         op::WRITE => small_files::written(reply).map(drop),
@@ -77,9 +77,9 @@ fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
         op::CLOSE => reply.stateid().map(drop),
         op::READLINK => io::link_target(reply).map(drop),
         op::COMMIT => io::verifier(reply).map(drop),
-        op::SEEK => copy_offload::sought(reply).map(drop),
-        op::COPY => copy_offload::copied(reply).map(drop),
-        op::OFFLOAD_STATUS => copy_offload::offloaded(reply).map(drop),
+        op::SEEK => copy_offload::decode_seek(reply).map(drop),
+        op::COPY => copy_offload::decode_copy(reply).map(drop),
+        op::OFFLOAD_STATUS => copy_offload::decode_offload_status(reply).map(drop),
         op::GETXATTR => xattrs::value(reply).map(drop),
         op::SETXATTR => reply.change_info(),
         op::LISTXATTRS => xattrs::names(reply).map(drop),
@@ -99,8 +99,8 @@ pub fn attributes(data: &[u8]) {
     let Ok(found) = wire::read(&mut Decoder::new(Bytes::copy_from_slice(data))) else {
         return;
     };
-    drop(found.clone().details());
-    let Ok(node) = found.node() else { return };
+    drop(found.clone().full_attributes());
+    let Ok(node) = found.file_attributes() else { return };
     let set = SetAttributes {
         mode: Some(node.mode),
         uid: node.uid,

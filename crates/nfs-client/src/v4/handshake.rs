@@ -4,19 +4,19 @@
 //! # Fencing
 //!
 //! A client with the same owner and another verifier replaces this one: its CREATE_SESSION ends this client's sessions
-//! (RFC 8881 section 18.35.4, client restart). That is how a new process fences off the old one. Two clients that both
-//! returned this way after each loss would evict each other forever. So a client does it at most once, when it connects
-//! first. Later it only asks: EXCHANGE_ID with UPD_CONFIRMED_REC_A changes nothing on the server unless the confirmed
-//! record of the owner carries this client's verifier. The results:
+//! (RFC 8881 section 18.35.4, client restart). This is how a new process fences off the old one. Two clients that both
+//! registered this way after each loss would evict each other forever. So a client does it at most once, when it connects
+//! first. Later it only updates its own record: EXCHANGE_ID with UPD_CONFIRMED_REC_A changes nothing on the server unless
+//! the confirmed record of the owner has this client's verifier. The results:
 //!
-//! - OK: the record is still this client's, only the session is gone: create a session under the same client ID.
+//! - OK: the record is still this client's and only the session was lost: create a session under the same client ID.
 //! - NOT_SAME: a client with another verifier holds the owner: fenced off, permanently.
 //! - NOENT: there is no confirmed record. The server restarted, the lease expired, this client ended its own idle session,
-//!   or another client took the owner and has gone. A restart cuts the connection, and a lease does not expire within a
-//!   lease time of its renewal: a session that is lost on a standing connection with a fresh lease was taken, so that is
-//!   fenced off too. Otherwise this client returns as a new one.
+//!   or another client took the owner and ended since. A restart cuts the connection, and a lease does not expire within a
+//!   lease time of its renewal: if a session is lost while the connection is up and the lease is valid, another client
+//!   took the owner, so this client is fenced off too. Otherwise it registers as a new client.
 //!
-//! Any other status (a server that does not know the flag) is treated as NOENT. The number of evictions is thus bounded by
+//! Any other status (a server that does not support the flag) is treated as NOENT. The number of evictions is thus bounded by
 //! the number of clients that ever connect with one owner.
 
 use std::sync::atomic::Ordering;
@@ -35,8 +35,7 @@ use crate::rpc::connection::Connection;
 use crate::xdr::{Decoder, XdrError};
 use crate::{NfsError, Protocol, Status, Target, VersionChoice};
 
-const EXCHANGE_ID: &str = "introducing ourselves (EXCHANGE_ID)";
-const CREATE_SESSION: &str = "making a session (CREATE_SESSION)";
+const EXCHANGE_ID: &str = "registering the client (EXCHANGE_ID)";
 
 /// Lease time until the server has reported its own (the server chooses it, RFC 8881 section 5.8.1.11; 90 s is usual).
 const ASSUMED_LEASE: Duration = Duration::from_secs(90);
@@ -66,16 +65,16 @@ pub struct ClientRecord {
     pub implementation: String,
 }
 
-/// What the connection manager's task remembers between sessions.
+/// State of the connection manager's task that outlives sessions.
 #[derive(Debug, Default)]
 pub struct ClientState {
-    /// Whether a session was ever created: from then on this client asks before it takes the owner.
-    pub introduced: bool,
+    /// Whether a session was ever created: from then on this client checks who holds the owner before it takes it.
+    pub registered: bool,
     /// The minor version that was negotiated.
     pub protocol: Option<Protocol>,
     /// The client ID, and the sequence ID of its next CREATE_SESSION.
     pub client: Option<(u64, u32)>,
-    /// Whether the session was lost although only a client with the same owner explains that.
+    /// Whether the session was lost in a way that only another client with the same owner explains.
     pub taken: bool,
     /// Lease time, if the server reported it.
     pub lease: Option<Duration>,
@@ -86,13 +85,13 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    /// The lease time to go by.
+    /// Returns the lease time, or the usual one if the server does not report it.
     pub fn lease(&self) -> Duration {
         self.lease.unwrap_or(ASSUMED_LEASE)
     }
 
-    /// What was negotiated with the server.
-    pub fn agreement(&self, session: &Session) -> HandshakeResult {
+    /// Returns what was negotiated with the server.
+    pub fn handshake_result(&self, session: &Session) -> HandshakeResult {
         HandshakeResult {
             protocol: self.protocol.unwrap_or(Protocol::V4_1),
             implementation: self.implementation.clone(),
@@ -127,7 +126,7 @@ pub(super) async fn handshake(
     loop {
         let result = handshake_once(manager, state, connection, deadline).await;
         match &result {
-            // Another client of the same owner, just ending, took the client record with it: start again.
+            // Another client with the same owner is ending and destroyed the client record: start again.
             Err(NfsError::Status {
                 status: Status::Other(code::EXPIRED | code::STALE_CLIENTID | code::BADSESSION | code::DEADSESSION),
                 ..
@@ -155,9 +154,9 @@ async fn handshake_once(
             result => return result,
         }
     }
-    let asked: Vec<_> = versions.iter().map(Protocol::to_string).collect();
+    let requested: Vec<_> = versions.iter().map(Protocol::to_string).collect();
     Err(NfsError::ProtocolNotSupported {
-        asked: asked.join(" or "),
+        requested: requested.join(" or "),
         cause: refused.unwrap_or_default(),
     })
 }
@@ -171,12 +170,12 @@ async fn set_client_id(
 ) -> Result<Session, NfsError> {
     let Some(limits) = client_id::fetch_limits(connection, deadline).await? else {
         return Err(NfsError::ProtocolNotSupported {
-            asked: Protocol::V4_0.to_string(),
+            requested: Protocol::V4_0.to_string(),
             cause: "NFS4ERR_MINOR_VERS_MISMATCH".to_owned(),
         });
     };
-    // Now, not when the first file is created: what an earlier client with the same owner left open is closed before this
-    // client's first change, and a file that it is about to create is refused.
+    // Now, not when the first file is created: the server closes the files of an earlier client with the same owner before
+    // this client's first change, and rejects the OPENs that the earlier client still sends.
     let id = client_id::set(connection, &manager.target.owner, deadline).await?;
     *manager.version.client_id.lock().await = Some(id);
     state.protocol = Some(Protocol::V4_0);
@@ -199,9 +198,9 @@ async fn create_session(
 ) -> Result<Session, NfsError> {
     let target = &manager.target;
     let mut record = None;
-    if state.introduced {
+    if state.registered {
         match exchange_id(connection, target, minors, true, deadline).await {
-            Ok(ours) if ours.confirmed => record = Some(ours),
+            Ok(current) if current.confirmed => record = Some(current),
             Err(NfsError::Status {
                 action,
                 status: Status::NotSame,
@@ -209,9 +208,7 @@ async fn create_session(
                 return Err(NfsError::Fenced { action });
             }
             Ok(_) | Err(NfsError::Status { .. }) if state.taken => {
-                return Err(NfsError::Fenced {
-                    action: "returning to the server",
-                });
+                return Err(NfsError::Fenced { action: EXCHANGE_ID });
             }
             Ok(_) | Err(NfsError::Status { .. }) => {}
             Err(error) => return Err(error),
@@ -223,7 +220,7 @@ async fn create_session(
     };
     let (session, operations) = create_session_in_sequence(state, connection, &record, deadline).await?;
     session::reclaim_complete(connection, &session, deadline).await?;
-    state.introduced = true;
+    state.registered = true;
     state.taken = false;
     state.protocol = Some(if record.minor == 2 {
         Protocol::V4_2
@@ -238,7 +235,7 @@ async fn create_session(
 }
 
 /// Sends CREATE_SESSION with the right sequence ID. For a confirmed client, the one that follows this client's last
-/// CREATE_SESSION; the value from EXCHANGE_ID is the second guess (undefined then, RFC 8881 section 18.35.3).
+/// CREATE_SESSION; the value from EXCHANGE_ID is the fallback (undefined then, RFC 8881 section 18.35.3).
 async fn create_session_in_sequence(
     state: &mut ClientState,
     connection: &Connection,
@@ -249,11 +246,11 @@ async fn create_session_in_sequence(
         .client
         .filter(|(id, _)| *id == record.id)
         .map(|(_, sequence)| sequence);
-    let guesses = known
+    let candidates = known
         .into_iter()
         .chain([record.sequence, record.sequence.wrapping_add(1)]);
     let mut refusal = code::SEQ_MISORDERED;
-    for sequence in guesses {
+    for sequence in candidates {
         match session::create_session(connection, record, sequence, deadline).await? {
             CreateSessionResult::Created(session, operations) => {
                 state.client = Some((record.id, sequence.wrapping_add(1)));
@@ -266,11 +263,11 @@ async fn create_session_in_sequence(
         }
     }
     state.client = None;
-    Err(status_error(CREATE_SESSION, refusal))
+    Err(status_error(session::CREATE_SESSION, refusal))
 }
 
-/// Sends EXCHANGE_ID in the first of `minors` that the server speaks. `update`: succeeds only if the confirmed record of
-/// the owner carries this client's verifier.
+/// Sends EXCHANGE_ID in the first of `minors` that the server supports. `update`: succeeds only if the confirmed record of
+/// the owner has this client's verifier.
 pub async fn exchange_id(
     connection: &Connection,
     target: &Target,
@@ -301,7 +298,7 @@ pub async fn exchange_id(
                 .u32(0),
         };
         let mut reply = call_without_session(connection, minor, &compound, deadline).await?;
-        // A server that does not know the operation does not know the version either, whatever its status.
+        // A server that does not support the operation does not support the version either, whatever its status.
         if !matches!(
             reply.code(),
             code::MINOR_VERS_MISMATCH | code::NOTSUPP | code::OP_ILLEGAL
@@ -310,9 +307,9 @@ pub async fn exchange_id(
             return reply.take(|results| decode_exchange_id(results, minor));
         }
     }
-    let asked: Vec<_> = minors.iter().map(Protocol::to_string).collect();
+    let requested: Vec<_> = minors.iter().map(Protocol::to_string).collect();
     Err(NfsError::ProtocolNotSupported {
-        asked: asked.join(" or "),
+        requested: requested.join(" or "),
         cause: "NFS4ERR_MINOR_VERS_MISMATCH".to_owned(),
     })
 }

@@ -42,22 +42,22 @@ pub(super) fn verifier(reply: &mut Reply) -> Result<[u8; 8], NfsError> {
 }
 
 /// Decodes the result of READ: no more than requested, and not empty before the end of the file.
-pub(super) fn part(reply: &mut Reply, asked: usize) -> Result<Data, NfsError> {
-    let (end, bytes) = data(reply, asked)?;
+pub(super) fn part(reply: &mut Reply, requested: usize) -> Result<Data, NfsError> {
+    let (end, bytes) = data(reply, requested)?;
     if bytes.is_empty() && !end {
-        return Err(reply.protocol_error("no data before the end of the file".to_owned()));
+        return Err(reply.protocol_error("empty READ before the end of the file".to_owned()));
     }
     Ok(Data { bytes, end })
 }
 
 /// Decodes the result of WRITE: at least one byte, and no more than sent.
-pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError> {
+pub(super) fn decode_write(reply: &mut Reply, requested: usize) -> Result<Written, NfsError> {
     reply.op(op::WRITE)?;
     let count = reply.u32("count")? as usize;
     let committed = reply.u32("committed")?;
     let verifier = verifier(reply)?;
-    if count == 0 || count > asked || committed > FILE_SYNC {
-        return Err(reply.protocol_error(format!("{count} of {asked} bytes written, stability {committed}")));
+    if count == 0 || count > requested || committed > FILE_SYNC {
+        return Err(reply.protocol_error(format!("{count} of {requested} bytes written, stability {committed}")));
     }
     Ok(Written {
         count,
@@ -70,8 +70,8 @@ pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError
 fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
     let found = reply.attributes()?;
     found
-        .details()
-        .map_err(|missing| reply.protocol_error(format!("the server has no attribute {missing:?}")))
+        .full_attributes()
+        .map_err(|missing| reply.protocol_error(format!("attribute {missing:?} is missing")))
 }
 
 pub(super) fn read(compound: &mut Compound, state: StateId, offset: u64, count: usize) {
@@ -113,8 +113,8 @@ impl Client {
         // The compound ends here for directories, links and special files.
         let begin = match split_status(data(&mut reply, first))? {
             Ok((end, bytes)) => {
-                let mark = reply.attributes()?.mark();
-                mark.map(|mark| (Data { bytes, end }, mark))
+                let token = reply.attributes()?.change_token();
+                token.map(|token| (Data { bytes, end }, token))
             }
             Err(_) => None,
         };
@@ -161,7 +161,7 @@ impl Client {
         message.u64(offset).u32(UNSTABLE).opaque(content);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        taken(&mut reply, content.len())
+        decode_write(&mut reply, content.len())
     }
 
     /// Commits what was written to stable storage.
@@ -193,7 +193,7 @@ impl Client {
         target: &[u8],
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
-        let mut compound = Compound::new("making a symbolic link");
+        let mut compound = Compound::new("creating a symbolic link");
         let message = compound.at(directory).modifying_op(op::CREATE);
         message.u32(kind::LINK).opaque(target).opaque(name.as_bytes());
         attributes::settable(message, SetAttributes::default());

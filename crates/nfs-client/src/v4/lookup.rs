@@ -12,7 +12,7 @@ use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistic
 /// Operations per name of a walk: LOOKUP, GETFH, GETATTR.
 const OPERATIONS_PER_NAME: usize = 3;
 
-const TO_ROOT: &str = "walking to the export's path";
+const TO_ROOT: &str = "looking up the export's path";
 
 /// Start of a walk.
 #[derive(Clone, Copy)]
@@ -165,12 +165,12 @@ impl Client {
         options: CallOptions,
     ) -> Result<Vec<FileRef>, NfsError> {
         let walked = self
-            .walk_names("walking a path", Start::At(directory), names, options)
+            .walk_names("looking up a path", Start::At(directory), names, options)
             .await?;
         match walked.stopped {
             None | Some(Status::NotFound) => Ok(walked.nodes),
             Some(status) => Err(NfsError::Status {
-                action: "walking a path",
+                action: "looking up a path",
                 status,
             }),
         }
@@ -187,11 +187,11 @@ impl Client {
         'walk: while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
             let room = (self.max_operations().saturating_sub(1) / OPERATIONS_PER_NAME).max(1);
             let mut compound = Compound::new(action);
-            let begin = match (nodes.last(), start) {
+            let from = match (nodes.last(), start) {
                 (Some(node), _) => Start::At(&node.handle),
                 (None, start) => start,
             };
-            let first = match begin {
+            let first = match from {
                 Start::ServerRoot => {
                     compound.op(op::PUTROOTFH);
                     op::PUTROOTFH
@@ -201,7 +201,7 @@ impl Client {
                     op::PUTFH
                 }
             };
-            let asked = rest.len().min(room);
+            let requested = rest.len().min(room);
             for name in rest.iter().take(room) {
                 compound.lookup(name).file_ref();
             }
@@ -212,7 +212,7 @@ impl Client {
             }
             match split_status(reply.op(first))? {
                 Ok(()) => {}
-                // The start directory is gone: that is not a missing name.
+                // The start directory no longer exists: that is not a missing name.
                 Err(status) if matches!(start, Start::At(_)) => return Err(NfsError::Status { action, status }),
                 Err(status) => {
                     return Ok(WalkResult {
@@ -221,7 +221,7 @@ impl Client {
                     });
                 }
             }
-            for _ in 0..asked {
+            for _ in 0..requested {
                 match split_status(found(&mut reply))? {
                     Ok(node) => nodes.push(node),
                     Err(_) if reply.is_too_large() => {
@@ -243,7 +243,7 @@ impl Client {
     /// Reads space and inodes at the export's root.
     pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
         let root = self.root(options).await?;
-        let mut compound = Compound::new("reading space and inodes");
+        let mut compound = Compound::new("reading file system statistics");
         compound.at(&root.handle).attributes(attributes::STATISTICS);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;

@@ -12,10 +12,10 @@ use crate::error::split_status;
 use crate::types::RemoveKind;
 use crate::{Attributes, FileHandle, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status};
 
-const MAKE: &str = "making a directory";
+const CREATE: &str = "creating a directory";
 const SET: &str = "setting attributes";
 const REMOVE: &str = "removing";
-const REMOVE_BATCH: &str = "removing many names";
+const REMOVE_BATCH: &str = "removing entries";
 
 /// Room for the headers of a request and one more name, in bytes.
 const REQUEST_HEADERS: usize = 1024;
@@ -36,7 +36,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<(FileRef, bool), NfsError> {
         let (owner, mode) = (non_empty(set.owner()), non_empty(set.without_owner()));
-        let mut compound = Compound::new(MAKE);
+        let mut compound = Compound::new(CREATE);
         compound.at(directory);
         let message = compound.modifying_op(op::CREATE);
         message.u32(kind::DIRECTORY).opaque(name.as_bytes());
@@ -56,8 +56,8 @@ impl Client {
         let mut node = match split_status(reply.file_ref())? {
             Ok(node) => node,
             Err(status) => {
-                let found = self.lookup(MAKE, directory, name, options).await?;
-                let node = found.ok_or(NfsError::Status { action: MAKE, status })?;
+                let found = self.lookup(CREATE, directory, name, options).await?;
+                let node = found.ok_or(NfsError::Status { action: CREATE, status })?;
                 return Ok((node, false));
             }
         };
@@ -138,8 +138,8 @@ impl Client {
             .opaque(from.1.as_bytes())
             .opaque(to.1.as_bytes());
         let mut reply = self.call(options, &compound).await?;
-        for before in [op::PUTFH, op::SAVEFH, op::LOOKUP, op::VERIFY, op::PUTFH, op::RENAME] {
-            reply.op(before)?;
+        for operation in [op::PUTFH, op::SAVEFH, op::LOOKUP, op::VERIFY, op::PUTFH, op::RENAME] {
+            reply.op(operation)?;
         }
         // The change_info of both directories.
         reply.change_info()?;
@@ -154,12 +154,12 @@ impl Client {
         name: &Name,
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        let mut compound = Compound::new("linking a file");
+        let mut compound = Compound::new("creating a hard link");
         compound.at(object).op(op::SAVEFH);
         compound.at(directory).modifying_op(op::LINK).opaque(name.as_bytes());
         let mut reply = self.call(options, &compound).await?;
-        for before in [op::PUTFH, op::SAVEFH, op::PUTFH, op::LINK] {
-            reply.op(before)?;
+        for operation in [op::PUTFH, op::SAVEFH, op::PUTFH, op::LINK] {
+            reply.op(operation)?;
         }
         reply.change_info()
     }
@@ -174,7 +174,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<(), NfsError> {
         // REMOVE removes files and directories in NFSv4: VERIFY and NVERIFY check the type.
-        let (check, other) = match kind {
+        let (check, mismatch) = match kind {
             RemoveKind::Directory => (op::VERIFY, Status::NotDirectory),
             RemoveKind::NonDirectory => (op::NVERIFY, Status::IsDirectory),
         };
@@ -183,15 +183,15 @@ impl Client {
         attributes::directory(compound.op(check));
         compound.at(directory).modifying_op(op::REMOVE).opaque(name.as_bytes());
         let mut reply = self.call(options, &compound).await?;
-        for before in [op::PUTFH, op::LOOKUP, op::VERIFY] {
-            reply.op(before)?;
+        for operation in [op::PUTFH, op::LOOKUP, op::VERIFY] {
+            reply.op(operation)?;
         }
         match split_status(reply.op(check))? {
             Ok(()) => {}
             Err(Status::NotSame | Status::Other(code::SAME)) => {
                 return Err(NfsError::Status {
                     action: REMOVE,
-                    status: other,
+                    status: mismatch,
                 });
             }
             Err(status) => return Err(NfsError::Status { action: REMOVE, status }),
@@ -210,22 +210,22 @@ impl Client {
         options: CallOptions,
     ) -> Result<Vec<RemoveOutcome>, NfsError> {
         let mut outcomes: Vec<Option<RemoveOutcome>> = vec![None; names.len()];
-        let mut left: VecDeque<(usize, &Name)> = names.iter().enumerate().collect();
-        // Names delayed since the last one was done: once that is all of them, pause.
-        let mut put_off = 0;
+        let mut remaining: VecDeque<(usize, &Name)> = names.iter().enumerate().collect();
+        // Names delayed since the last one that was not: once that is all of them, pause.
+        let mut delayed_in_a_row = 0;
         let mut pause = Backoff::new();
-        while !left.is_empty() {
-            if put_off >= left.len() {
+        while !remaining.is_empty() {
+            if delayed_in_a_row >= remaining.len() {
                 if !pause.pause_before(options.deadline).await {
                     break;
                 }
-                put_off = 0;
+                delayed_in_a_row = 0;
             }
             let room = self.max_operations().saturating_sub(1).max(1);
             let mut compound = Compound::new(REMOVE_BATCH);
             compound.at(directory);
             let longest = self.max_request().saturating_sub(REQUEST_HEADERS);
-            for (_, name) in left.iter().take(room) {
+            for (_, name) in remaining.iter().take(room) {
                 if compound.count() > 1 && compound.len() > longest {
                     break;
                 }
@@ -251,30 +251,33 @@ impl Client {
             }
             for _ in 1..compound.count() {
                 let refused = split_status(reply.op(op::REMOVE))?;
-                let Some((index, name)) = left.pop_front() else { break };
+                let Some((index, name)) = remaining.pop_front() else {
+                    break;
+                };
                 let outcome = match refused {
                     Ok(()) => {
                         reply.change_info()?;
                         RemoveOutcome::Removed
                     }
                     Err(Status::NotFound) => RemoveOutcome::Absent,
-                    // Possibly the delegation of a client that is gone, which takes a lease time. The other names need not wait.
+                    // Possibly the server recalls a delegation from a dead client, which takes a lease time. The other names need
+                    // not wait.
                     Err(Status::Delayed) => {
-                        left.push_back((index, name));
-                        put_off += 1;
+                        remaining.push_back((index, name));
+                        delayed_in_a_row += 1;
                         break;
                     }
-                    // Some servers detect in the middle of a compound that it is too long.
+                    // Some servers detect only in the middle of a compound that it is too long.
                     Err(_) if reply.is_too_large() && self.reduce_max_operations(&compound).is_ok() => {
-                        left.push_front((index, name));
+                        remaining.push_front((index, name));
                         break;
                     }
                     Err(status) => RemoveOutcome::Refused(status),
                 };
                 let stopped = refused.is_err();
-                put_off = 0;
-                if let Some(place) = outcomes.get_mut(index) {
-                    *place = Some(outcome);
+                delayed_in_a_row = 0;
+                if let Some(slot) = outcomes.get_mut(index) {
+                    *slot = Some(outcome);
                 }
                 if stopped {
                     break;

@@ -1,8 +1,8 @@
 //! Creating a file in NFSv4.0 (RFC 7530 sections 9.1 and 16.16): OPEN needs a client ID, an open owner with a sequence ID,
 //! and possibly a confirmation.
 //!
-//! Each open has a random open owner of its own: so no two calls have to be ordered, and no sequence ID has to be known after
-//! a lost reply. The content is written in the compound of the open, with the anonymous stateid, so that the file appears
+//! Each open has a random open owner of its own: calls need no common order, and no sequence ID must be known after a lost
+//! reply. The content is written in the compound of the open, with the anonymous stateid, so that the file appears
 //! with its content. No other operation of this client needs an open.
 
 use super::attributes;
@@ -22,7 +22,7 @@ const ACCESS_WRITE: u32 = 2;
 /// rflags: the open must be confirmed (OPEN4_RESULT_CONFIRM).
 const CONFIRM: u32 = 2;
 
-/// How often an open is repeated because the server forgot the client ID.
+/// How often an open is repeated because the server no longer has the client ID.
 const MAX_RESTARTS: u32 = 3;
 
 /// Maximum length of the principal in a delegation's permissions, in bytes.
@@ -139,7 +139,7 @@ impl Client {
                     if restarts < MAX_RESTARTS =>
                 {
                     restarts += 1;
-                    self.forget_client_id(id).await;
+                    self.invalidate_client_id(id).await;
                 }
                 Err(status) => return Err(NfsError::Status { action: CREATE, status }),
             }
@@ -161,7 +161,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         // The file exists, whatever the status: without its handle, it is looked up.
-        let (mut node, looked) = match split_status(reply.file_ref())? {
+        let (mut node, has_handle) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             Err(status) => match self.lookup(CREATE, directory, name, options).await? {
                 Some(node) => (node, false),
@@ -169,23 +169,23 @@ impl Client {
             },
         };
         let mut whole = Ok(None);
-        let mut done = 0;
-        if looked && !content.is_empty() {
+        let mut written_count = 0;
+        if has_handle && !content.is_empty() {
             match split_status(written(&mut reply)) {
-                Ok(Ok(count)) => done = count.min(content.len()),
+                Ok(Ok(count)) => written_count = count.min(content.len()),
                 // Delayed, or refused with the anonymous stateid: the stateid of the open may work.
                 Ok(Err(_)) => {}
                 Err(error) => whole = Err(error),
             }
         }
-        if looked && done == content.len() && whole.is_ok() {
+        if has_handle && written_count == content.len() && whole.is_ok() {
             whole = reply.file_attributes().map(Some).or(Ok(None));
         }
         let handle = &node.handle;
         let state = self.confirm_open(handle, &open, options).await;
-        if whole.is_ok() && done < content.len() {
+        if whole.is_ok() && written_count < content.len() {
             whole = self
-                .write_rest_v40(handle, state, done, content, options)
+                .write_rest_v40(handle, state, written_count, content, options)
                 .await
                 .map(|()| None);
         }
@@ -222,7 +222,7 @@ impl Client {
         if !open.confirm {
             return open.stateid;
         }
-        let mut compound = Compound::new("confirming an open");
+        let mut compound = Compound::new("confirming an open (OPEN_CONFIRM)");
         let message = compound.at(file).op(op::OPEN_CONFIRM);
         stateid(message, open.stateid);
         message.u32(1);
@@ -241,17 +241,17 @@ impl Client {
         &self,
         file: &FileHandle,
         state: StateId,
-        mut done: usize,
+        mut written_count: usize,
         content: &[u8],
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = content.get(written_count..).filter(|rest| !rest.is_empty()) {
             let part = rest.get(..self.max_write()).unwrap_or(rest);
             let mut compound = Compound::new(CREATE);
-            write(compound.at(file), state, done, part);
+            write(compound.at(file), state, written_count, part);
             let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
-            done += written(&mut reply)?.min(part.len());
+            written_count += written(&mut reply)?.min(part.len());
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Client {
     /// Closes the file and returns a delegation. After a failure, the server does both when the lease expires.
     async fn close_v40(&self, file: &FileHandle, open: &Open, state: StateId, options: CallOptions) {
         if let Some(delegation) = open.delegation {
-            let mut compound = Compound::new("giving a delegation back");
+            let mut compound = Compound::new("returning a delegation (DELEGRETURN)");
             stateid(compound.at(file).op(op::DELEGRETURN), delegation);
             let _ = self.call(options, &compound).await;
         }

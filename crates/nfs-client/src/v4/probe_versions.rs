@@ -1,4 +1,4 @@
-//! Finds the versions that a server offers, without leaving state on it.
+//! Probes the versions that a server offers, without leaving state on it.
 
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::rpc::message::{NFS_PROGRAM, Procedure, RpcReply};
 use crate::transport::Transport;
 use crate::{Credential, NfsError, OfferedVersions, Target};
 
-const ACTION: &str = "asking for versions";
+const ACTION: &str = "probing NFS versions";
 
 /// NULL of NFSv3 (RFC 1813 section 3.3.0).
 const NULL_V3: Procedure = Procedure {
@@ -35,16 +35,16 @@ pub async fn probe_versions(
     for minor in 0..=2 {
         let mut compound = Compound::new(ACTION);
         compound.op(op::PUTROOTFH);
-        let known = match call_without_session(&connection, minor, &compound, deadline).await {
-            // Without a session, 4.1 and 4.2 answer OP_NOT_IN_SESSION: they know the version.
+        let supported = match call_without_session(&connection, minor, &compound, deadline).await {
+            // Without a session, 4.1 and 4.2 answer OP_NOT_IN_SESSION: they support the version.
             Ok(reply) => reply.code() != code::MINOR_VERS_MISMATCH,
             Err(NfsError::ProtocolNotSupported { .. }) => false,
             Err(error) => return Err(error),
         };
         match minor {
-            0 => offered.v4_0 = known,
-            1 => offered.v4_1 = known,
-            _ => offered.v4_2 = known,
+            0 => offered.v4_0 = supported,
+            1 => offered.v4_1 = supported,
+            _ => offered.v4_2 = supported,
         }
     }
     let reply = rpc::call_once(&connection, ACTION, NULL_V3, Credential::default(), &[], deadline).await?;

@@ -28,8 +28,9 @@ impl Client {
         from: Option<PageCookie>,
         options: CallOptions,
     ) -> Result<Page, NfsError> {
-        let wanted = attributes::ENTRY;
-        self.list_attributes(directory, from, (MAX_PAGE, wanted), options).await
+        let requested = attributes::ENTRY;
+        self.list_attributes(directory, from, (MAX_PAGE, requested), options)
+            .await
     }
 
     /// The same with the disk usage of each entry, in a page of limited size.
@@ -37,39 +38,39 @@ impl Client {
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        most: u32,
+        max_size: u32,
         options: CallOptions,
     ) -> Result<Page, NfsError> {
-        let longest = usize::try_from(most).unwrap_or(MAX_PAGE);
-        let wanted = attributes::ENTRY_WITH_USAGE;
-        self.list_attributes(directory, from, (longest, wanted), options).await
+        let limit = usize::try_from(max_size).unwrap_or(MAX_PAGE);
+        let requested = attributes::ENTRY_WITH_USAGE;
+        self.list_attributes(directory, from, (limit, requested), options).await
     }
 
     async fn list_attributes(
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        (longest, wanted): (usize, &[u32]),
+        (limit, requested): (usize, &[u32]),
         options: CallOptions,
     ) -> Result<Page, NfsError> {
-        let most = self
+        let max_size = self
             .max_reply()
             .saturating_sub(REPLY_HEADERS)
-            .min(longest)
+            .min(limit)
             .clamp(MIN_PAGE as usize, MAX_PAGE);
-        let mut most = u32::try_from(most).unwrap_or(u32::MAX);
+        let mut max_size = u32::try_from(max_size).unwrap_or(u32::MAX);
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
         let mut reply = loop {
             let mut compound = Compound::new(LIST);
             let message = compound.at(directory).op(op::READDIR);
-            message.u64(cookie).fixed(&verifier).u32(most).u32(most);
-            attributes::bitmap(message, wanted);
+            message.u64(cookie).fixed(&verifier).u32(max_size).u32(max_size);
+            attributes::bitmap(message, requested);
             let reply = self.call(options, &compound).await?;
             // The server's limit is lower than announced.
-            if !reply.is_too_large() || most <= MIN_PAGE {
+            if !reply.is_too_large() || max_size <= MIN_PAGE {
                 break reply;
             }
-            most = (most / 2).max(MIN_PAGE);
+            max_size = (max_size / 2).max(MIN_PAGE);
         };
         reply.op(op::PUTFH)?;
         match split_status(reply.op(op::READDIR))? {
@@ -93,7 +94,7 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
         page.advance(cookie).map_err(|cause| reply.protocol_error(cause))?;
         let name = PageBuilder::name(&name).map_err(|cause| reply.protocol_error(cause))?;
         if page.len() >= MAX_ENTRIES {
-            return Err(reply.protocol_error("a page of more entries than fit in what was asked for".to_owned()));
+            return Err(reply.protocol_error("more entries than fit into the requested size".to_owned()));
         }
         let known = found.error.is_none();
         page.push(Entry {

@@ -20,7 +20,10 @@ use crate::rpc::call::protocol_error;
 use crate::rpc::connection::Connection;
 use crate::xdr::{Decoder, Encoder, XdrError};
 
-/// Calls in flight on a connection without a session: servers have at least that many threads for one client.
+/// What errors report as the action.
+pub const CREATE_SESSION: &str = "creating a session (CREATE_SESSION)";
+
+/// Calls in flight on a connection without a session: servers process at least that many for one client.
 const CALLS_WITHOUT_SESSION: u32 = 32;
 
 /// Slots requested: enough to keep a server busy over a round trip of milliseconds.
@@ -64,7 +67,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that was just created.
+    /// Returns a session that was just created.
     pub fn new(
         id: [u8; 16],
         client_id: u64,
@@ -85,12 +88,12 @@ impl Session {
         }
     }
 
-    /// Stands in for a session in NFSv4.0: its slots only bound the number of calls in flight.
+    /// Returns the placeholder for a session in NFSv4.0: its slots only limit the number of calls in flight.
     pub fn sessionless(sizes: (usize, usize)) -> Self {
         Self::new([0; 16], 0, 0, sizes, CALLS_WITHOUT_SESSION)
     }
 
-    /// Whether the server knows the slots. False in NFSv4.0.
+    /// Whether the server has a slot table for the session. False in NFSv4.0.
     pub fn has_slot_table(&self) -> bool {
         self.minor > 0
     }
@@ -121,8 +124,8 @@ impl Session {
     }
 }
 
-/// A slot held by a request. Dropping it without [`Slots::release`] takes it out of use for the rest of the session,
-/// which is right for a slot whose sequence number is no longer known.
+/// A slot in use by a request. Dropping it without [`Slots::release`] retires it for the rest of the session, as is
+/// necessary for a slot whose sequence ID is no longer known.
 #[derive(Debug)]
 pub struct Slot {
     /// Slot ID.
@@ -171,7 +174,7 @@ impl Slots {
         self.permits.add_permits(1);
     }
 
-    /// Lets no further request have a slot.
+    /// Closes the table: no further request gets a slot.
     pub fn close(&self) {
         self.permits.close();
     }
@@ -192,7 +195,7 @@ pub async fn create_session(
     sequence: u32,
     deadline: Instant,
 ) -> Result<CreateSessionResult, NfsError> {
-    let mut compound = Compound::new("making a session (CREATE_SESSION)");
+    let mut compound = Compound::new(CREATE_SESSION);
     let message = compound.op(op::CREATE_SESSION);
     message.u64(client.id).u32(sequence).u32(0);
     // Fore channel: header padding, sizes, operations, slots, no RDMA.
@@ -206,7 +209,7 @@ pub async fn create_session(
         .u32(0);
     // Back channel: none is bound to the connection; the sizes are the minimum that servers accept.
     message.u32(0).u32(4096).u32(4096).u32(0).u32(8).u32(1).u32(0);
-    // Callback program, and AUTH_NONE for it.
+    // Callback program, with AUTH_NONE.
     message.u32(0x4000_0000).u32(1).u32(0);
     let mut reply = call_without_session(connection, client.minor, &compound, deadline).await?;
     let code = reply.code();
@@ -223,7 +226,7 @@ pub async fn create_session(
     } = granted;
     let limits = format!("sizes {request} and {reply_size}, {operations} operations, {slots} slots");
     if request < MIN_SIZE || reply_size < MIN_SIZE || operations < 8 || slots == 0 {
-        return Err(reply.protocol_error(format!("a session too small to work with: {limits}")));
+        return Err(reply.protocol_error(format!("session limits too small: {limits}")));
     }
     let sizes = (request.min(WANTED_SIZE) as usize, reply_size.min(WANTED_SIZE) as usize);
     Ok(CreateSessionResult::Created(
@@ -259,7 +262,7 @@ pub(super) fn decode_session(results: &mut Decoder) -> Result<GrantedSession, Xd
     })
 }
 
-/// Sends a compound in a new session, before calls get its slots; `None` if the session was lost meanwhile.
+/// Sends a compound in a new session, before calls use its slots; `None` if the session was lost in the meantime.
 async fn call_in_new_session(
     connection: &Connection,
     session: &Session,
@@ -279,7 +282,7 @@ async fn call_in_new_session(
             Err(error) => Err(error),
         }
         .map_err(|error| protocol_error(compound.action, &error))?;
-        // Also after DELAY: the next attempt is another request, or the reply cache would answer it.
+        // Also after DELAY: the next attempt is a new request; with the same sequence ID, the reply cache would answer it.
         session.slots.release(slot, true);
         session.record_renewal();
         let again = Instant::now() + call::PAUSE;
@@ -291,9 +294,9 @@ async fn call_in_new_session(
 }
 
 /// Sends RECLAIM_COMPLETE as the first request of a new session: there is nothing to reclaim, and a server in its grace
-/// period refuses to open files until it knows (RFC 8881 section 18.51).
+/// period refuses to open files until it arrives (RFC 8881 section 18.51).
 pub async fn reclaim_complete(connection: &Connection, session: &Session, deadline: Instant) -> Result<(), NfsError> {
-    let mut compound = Compound::new("starting afresh (RECLAIM_COMPLETE)");
+    let mut compound = Compound::new("ending lock reclaim (RECLAIM_COMPLETE)");
     compound.op(op::RECLAIM_COMPLETE).boolean(false);
     // COMPLETE_ALREADY and the like: an earlier RECLAIM_COMPLETE was received.
     call_in_new_session(connection, session, &compound, deadline)
@@ -307,7 +310,7 @@ pub async fn fetch_lease(
     session: &Session,
     deadline: Instant,
 ) -> Result<Option<Duration>, NfsError> {
-    let mut compound = Compound::new("asking for the lease time");
+    let mut compound = Compound::new("reading the lease time");
     compound.op(op::PUTROOTFH);
     compound.attributes(&[attribute::LEASE_TIME]);
     let Some(mut reply) = call_in_new_session(connection, session, &compound, deadline).await? else {
@@ -323,7 +326,7 @@ pub async fn bind(connection: &Connection, session: &Session, deadline: Instant)
     if !session.has_slot_table() {
         return Ok(client_id::fetch_limits(connection, deadline).await?.is_some());
     }
-    let mut compound = Compound::new("returning to the session (BIND_CONN_TO_SESSION)");
+    let mut compound = Compound::new("binding the connection to the session (BIND_CONN_TO_SESSION)");
     // Fore channel only, no RDMA.
     compound
         .op(op::BIND_CONN_TO_SESSION)
@@ -341,13 +344,13 @@ pub async fn destroy(connection: &Connection, session: &Session, deadline: Insta
     if !session.has_slot_table() {
         return;
     }
-    let mut compound = Compound::new("ending the session (DESTROY_SESSION)");
+    let mut compound = Compound::new("destroying the session (DESTROY_SESSION)");
     compound.op(op::DESTROY_SESSION).fixed(&session.id);
     if call_without_session(connection, session.minor, &compound, deadline)
         .await
         .is_ok()
     {
-        let mut compound = Compound::new("ending the lease (DESTROY_CLIENTID)");
+        let mut compound = Compound::new("destroying the client ID (DESTROY_CLIENTID)");
         compound.op(op::DESTROY_CLIENTID).u64(session.client_id);
         // CLIENTID_BUSY while another client with the same owner has a session.
         let _ = call_without_session(connection, session.minor, &compound, deadline).await;

@@ -18,8 +18,8 @@ use crate::rpc::connection::{Connection, PendingCall};
 use crate::rpc::message::{Rejection, RpcReply};
 use crate::xdr::XdrError;
 
-/// The slot of a request. Dropped before the reply, it is held until the reply arrives or the connection is lost:
-/// abandoned calls must not pile up on a slow server.
+/// The slot of a request. If it is dropped before the reply, the slot is freed once the reply arrives or the connection
+/// is lost: cancelled calls must not pile up on a slow server.
 struct SlotGuard {
     session: Arc<Session>,
     slot: Option<Slot>,
@@ -34,7 +34,7 @@ impl Drop for SlotGuard {
             (Some(mut pending), Ok(runtime)) => {
                 let session = self.session.clone();
                 runtime.spawn(async move {
-                    // Answered or lost, it no longer loads the server.
+                    // Answered or lost: it no longer puts load on the server.
                     let _ = pending.reply().await;
                     session.slots.release(slot, true);
                 });

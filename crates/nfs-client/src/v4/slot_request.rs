@@ -22,11 +22,11 @@ use crate::{Credential, NfsError, Status};
 pub(super) enum CallStep {
     /// The server answered it.
     Answered(Reply),
-    /// The server executed nothing that matters: the call may start over.
+    /// The server executed nothing, or nothing that changes anything: the call may be sent again as a new request.
     Restart,
 }
 
-/// A request that holds a slot. Dropped before its reply, it leaves the slot to [`recover_slot`].
+/// A request that occupies a slot. If it is dropped before its reply, [`recover_slot`] frees the slot.
 pub(super) struct SlotRequest<'a> {
     manager: &'a Arc<Manager>,
     session: Arc<Session>,
@@ -100,10 +100,13 @@ impl<'a> SlotRequest<'a> {
             self.pending = None;
             match self.process_reply(compound, &connection, reply)? {
                 Some(step) => return Ok(step),
-                // The server still works on it, or delays every request: send the same request again.
+                // The server is still processing it, or delays every request: send the same request again.
                 None if backoff.pause_before(options.deadline).await => {}
                 None if self.maybe_executed => {
-                    return Err(outcome_unknown(compound, "the server puts us off".to_owned()));
+                    return Err(outcome_unknown(
+                        compound,
+                        "the server keeps answering NFS4ERR_DELAY".to_owned(),
+                    ));
                 }
                 None => {
                     return Err(NfsError::Status {
@@ -140,11 +143,11 @@ impl<'a> SlotRequest<'a> {
         };
         let compound_status = reply.code();
         let status = match reply.sequence() {
-            // Another server has the address now, or this one was reconfigured.
+            // Another server took over the address, or this one was reconfigured.
             Ok(None) if compound_status == code::MINOR_VERS_MISMATCH => {
                 self.manager.invalidate_session(&self.session);
                 return self
-                    .session_lost(compound, "the server no longer speaks our version")
+                    .session_lost(compound, "the server no longer supports the minor version")
                     .map(Some);
             }
             // Refused before SEQUENCE: the slot was not used.
@@ -154,7 +157,7 @@ impl<'a> SlotRequest<'a> {
             }
             Ok(Some((code::OK, results))) => match self.matches_request(results) {
                 Ok(true) => code::OK,
-                Ok(false) => return self.protocol_error(compound, "an answer to another request".to_owned()),
+                Ok(false) => return self.protocol_error(compound, "the reply belongs to another request".to_owned()),
                 Err(error) => return self.protocol_error(compound, error.to_string()),
             },
             Ok(Some((status, _))) => status,
@@ -174,13 +177,13 @@ impl<'a> SlotRequest<'a> {
                 self.release(true);
                 self.reply_not_cached(compound).map(Some)
             }
-            // The slot was not used; the caller has to send less.
+            // The slot was not used; the caller must send a smaller compound.
             code::TOO_MANY_OPS | code::REQ_TOO_BIG | code::REP_TOO_BIG | code::REP_TOO_BIG_TO_CACHE => {
                 self.slot_not_used(compound)?;
                 Ok(Some(CallStep::Answered(reply)))
             }
             code::CONN_NOT_BOUND_TO_SESSION => {
-                connection.end("the server does not bind it to our session");
+                connection.end("not bound to the session (NFS4ERR_CONN_NOT_BOUND_TO_SESSION)");
                 self.manager.drop_connection(connection);
                 Ok(None)
             }
@@ -215,7 +218,7 @@ impl<'a> SlotRequest<'a> {
         if compound.is_modifying() {
             return Err(outcome_unknown(
                 compound,
-                "the server did not keep the reply".to_owned(),
+                "the server did not cache the reply".to_owned(),
             ));
         }
         Ok(CallStep::Restart)
@@ -241,15 +244,15 @@ impl<'a> SlotRequest<'a> {
         })
     }
 
-    /// Handles a request that the server refused before it looked at the slot. If an earlier copy of it may have been
-    /// executed, the outcome remains unknown and the slot is left to [`recover_slot`].
+    /// Handles a request that the server rejected before it processed SEQUENCE. If an earlier transmission may have been
+    /// executed, the outcome remains unknown and [`recover_slot`] frees the slot.
     fn slot_not_used(&mut self, compound: &Compound) -> Result<(), NfsError> {
         if !self.maybe_executed {
             self.release(false);
         } else if compound.is_modifying() {
             return Err(outcome_unknown(
                 compound,
-                "the reply was lost, and the server refuses its repetition".to_owned(),
+                "the reply was lost, and the server rejects the retransmission".to_owned(),
             ));
         }
         Ok(())
@@ -267,10 +270,10 @@ impl Drop for SlotRequest<'_> {
         let Some(slot) = self.slot.take() else { return };
         self.pending.take_if(|pending| pending.withdraw());
         if self.pending.is_none() && !self.maybe_executed {
-            // Nothing of it was ever sent: the sequence ID is still the next one.
+            // No byte of it was sent: the sequence ID is unused.
             return self.session.slots.release(slot, false);
         }
-        // Without a runtime everything ends, the session included.
+        // Without a runtime, the session ends too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let link = self.manager.subscribe();
             runtime.spawn(recover_slot(link, self.session.clone(), slot, self.pending.take()));
@@ -278,8 +281,8 @@ impl Drop for SlotRequest<'_> {
     }
 }
 
-/// Waits for the reply to a request whose caller is gone, and frees its slot. If the connection is lost, a lone SEQUENCE
-/// with the same sequence ID on the next connection proves that the server is done with the request: executed or not, it
+/// Waits for the reply to a cancelled request, and frees its slot. If the connection is lost, a lone SEQUENCE
+/// with the same sequence ID on the next connection proves that the server no longer processes the request: executed or not, it
 /// is never executed later.
 async fn recover_slot(
     mut link: watch::Receiver<LinkState<Session>>,
@@ -313,7 +316,7 @@ async fn recover_slot(
                 _ => return,
             }
         };
-        let sequence_only = Compound::new("settling a slot");
+        let sequence_only = Compound::new("recovering a slot");
         let arguments = sequence_only.arguments(session.minor, Some(&session.sequence(&slot, false)));
         pending = Some(connection.submit(COMPOUND, Credential::default(), &arguments));
     }
@@ -324,7 +327,7 @@ fn sequence_status(reply: Result<RpcReply, XdrError>) -> Option<u32> {
     let Ok(RpcReply::Success(results)) = reply else {
         return None;
     };
-    let mut reply = Reply::new(&Compound::new("settling a slot"), results).ok()?;
+    let mut reply = Reply::new(&Compound::new("recovering a slot"), results).ok()?;
     reply.sequence().ok()?.map(|(status, _)| status)
 }
 

@@ -55,11 +55,11 @@ pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
             0 => Ok(()),
             // OPEN_DELEGATE_NONE_EXT: two of its reasons carry a boolean.
             3 => match results.u32("reason for no delegation")? {
-                1 | 2 => results.boolean("promise of a delegation").map(drop),
+                1 | 2 => results.boolean("delegation promised").map(drop),
                 _ => Ok(()),
             },
             value => Err(XdrError::Invalid {
-                what: "delegation that was not wanted",
+                what: "delegation that was not requested",
                 value,
             }),
         }
@@ -96,7 +96,7 @@ pub(super) fn data(reply: &mut Reply, count: usize) -> Result<(bool, bytes::Byte
 }
 
 /// Whether a server that refuses a READ with this status may accept it after an OPEN.
-fn wants_open(status: Status) -> bool {
+fn may_need_open(status: Status) -> bool {
     matches!(
         status,
         Status::Other(code::BAD_STATEID | code::OPENMODE) | Status::NotSupported
@@ -129,7 +129,7 @@ impl Client {
         let mut opens = false;
         let mut next = match split_status(part(&mut reply, count))? {
             Ok(part) => part,
-            Err(status) if wants_open(status) && !self.is_sessionless() => {
+            Err(status) if may_need_open(status) && !self.is_sessionless() => {
                 opens = true;
                 self.read_opened(&node.handle, 0, count, options).await?
             }
@@ -208,7 +208,7 @@ impl Client {
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         let stateid = opened(&mut reply)?;
-        let (node, looked) = match split_status(reply.file_ref())? {
+        let (node, has_handle) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             // The file exists, whatever the status.
             Err(status) => match self.lookup(CREATE, directory, name, options).await? {
@@ -217,12 +217,12 @@ impl Client {
             },
         };
         let mut file = Opened { stateid, node };
-        let filled = if looked {
-            self.filled(&mut reply, &mut file, content, options).await
+        let result = if has_handle {
+            self.finish_create(&mut reply, &mut file, content, options).await
         } else {
             self.write_and_close(&mut file, content, options).await
         };
-        match filled {
+        match result {
             Ok(()) => Ok(file.node),
             Err(error) => {
                 // A file without its content is worse than none: a reader would mistake it for the complete file.
@@ -241,17 +241,17 @@ impl Client {
     }
 
     /// Decodes the results of WRITE and CLOSE; completes in steps what the compound did not.
-    async fn filled(
+    async fn finish_create(
         &self,
         reply: &mut Reply,
         file: &mut Opened,
         content: &[u8],
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        let mut done = 0;
+        let mut written_count = 0;
         if !content.is_empty() {
             match split_status(written(reply)) {
-                Ok(Ok(count)) => done = count,
+                Ok(Ok(count)) => written_count = count,
                 // Delayed, or the server does not support the current stateid: try a compound of its own.
                 Ok(Err(_)) => {
                     return self.write_and_close(file, content, options).await;
@@ -262,9 +262,9 @@ impl Client {
                 }
             }
         }
-        if done < content.len() {
-            let rest = content.get(done..).unwrap_or_default();
-            return self.write_rest(file, done, rest, options).await;
+        if written_count < content.len() {
+            let rest = content.get(written_count..).unwrap_or_default();
+            return self.write_rest(file, written_count, rest, options).await;
         }
         let attributes = reply.file_attributes();
         if attributes.is_err() || reply.op(op::CLOSE).is_err() {

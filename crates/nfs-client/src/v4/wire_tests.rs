@@ -96,7 +96,7 @@ fn attributes_come_back_as_the_server_reports_them() {
             .opaque(b"1000")
             .opaque(b"root@example.org");
     });
-    let attributes = found.unwrap().node().unwrap();
+    let attributes = found.unwrap().file_attributes().unwrap();
     assert_eq!(
         (attributes.kind, attributes.mode, attributes.fileid),
         (FileKind::Directory, 0o2755, 99)
@@ -122,7 +122,7 @@ fn owners_are_numbers_only_when_spelled_so() {
         let found = found(&words, |values| {
             values.u32(1).u64(0).u64(0).u64(0).u64(1).u32(0o600).opaque(owner);
         });
-        assert_eq!(found.unwrap().node().unwrap().uid, uid, "{owner:?}");
+        assert_eq!(found.unwrap().file_attributes().unwrap().uid, uid, "{owner:?}");
     }
 }
 
@@ -148,7 +148,7 @@ fn attributes_that_make_no_sense_are_refused() {
             values.u32(1);
         })
         .is_err(),
-        "not asked for"
+        "not requested"
     );
     assert!(found(&[0; 9], |_| ()).is_err(), "a bitmap without end");
     let long = vec![b'x'; 2000];
@@ -159,7 +159,7 @@ fn attributes_that_make_no_sense_are_refused() {
         .is_err(),
         "a long owner"
     );
-    assert_eq!(found(&[0], |_| ()).unwrap().node(), Err("type"));
+    assert_eq!(found(&[0], |_| ()).unwrap().file_attributes(), Err("type"));
 }
 
 #[test]

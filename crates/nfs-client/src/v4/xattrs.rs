@@ -37,7 +37,7 @@ pub(super) fn names(reply: &mut Reply) -> Result<(u64, Vec<Bytes>, bool), NfsErr
     for _ in 0..count {
         let name = reply.take(|results| results.opaque("attribute's name", MAX_NAME))?;
         if name.is_empty() || name.contains(&0) {
-            return Err(reply.protocol_error(format!("an attribute is called \"{}\"", name.escape_ascii())));
+            return Err(reply.protocol_error(format!("invalid attribute name \"{}\"", name.escape_ascii())));
         }
         names.push(Bytes::copy_from_slice(&name));
     }
@@ -52,8 +52,8 @@ impl Client {
         let (mut all, mut cookie, mut bytes) = (Vec::new(), 0, 0);
         loop {
             let mut compound = Compound::new(LIST);
-            let most = u32::try_from(MAX_LIST.min(self.max_transfer_sizes().0)).unwrap_or(u32::MAX);
-            compound.at(object).op(op::LISTXATTRS).u64(cookie).u32(most);
+            let max_size = u32::try_from(MAX_LIST.min(self.max_transfer_sizes().0)).unwrap_or(u32::MAX);
+            compound.at(object).op(op::LISTXATTRS).u64(cookie).u32(max_size);
             let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
             reply.op(op::LISTXATTRS)?;
@@ -65,13 +65,13 @@ impl Client {
                     limit: format!("more than {MAX_LIST} bytes of names"),
                 });
             }
-            let none = names.is_empty();
+            let is_empty = names.is_empty();
             all.extend(names);
             if end {
                 return Ok(all);
             }
-            if none || next == cookie {
-                return Err(reply.protocol_error("no names before the end of the names".to_owned()));
+            if is_empty || next == cookie {
+                return Err(reply.protocol_error("empty LISTXATTRS before the end of the names".to_owned()));
             }
             cookie = next;
         }
