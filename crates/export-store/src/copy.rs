@@ -172,7 +172,7 @@ impl Copier {
     async fn run(self: Arc<Self>, from: FileRef, to: FileHandle) -> Outcome {
         let mut counting = tokio::task::JoinSet::new();
         counting.spawn(Arc::clone(&self).count(from.clone()));
-        let copied = Arc::clone(&self).tree(from.handle, to).await;
+        let copied = Arc::clone(&self).tree(&from, to).await;
         // The rest of the count is no longer needed.
         counting.abort_all();
         copied

@@ -17,18 +17,14 @@ use crate::count::totals::UsageTotals;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::store::ExportStore;
+use crate::tree_walk::{Obstacle, Step, TreeWalk};
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
-use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
+use nfs_client::{Client, Entry, FileKind, FileRef, Name, NfsError, Status};
 
-/// Maximum depth of directories to count. The purge has the same limit; a path has at most 4,096 bytes on Linux, so at
-/// most 2,048 components.
-const DEEPEST: usize = 1024;
 /// Maximum number of names counted in one tree, so that an endless listing ends. At the default rate, this many take
 /// three days.
 const MAX_NAMES: u64 = 500_000_000;
-/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MAX_RESTARTS: u32 = 3;
 /// Interval and maximum number of attempts of a call that the server does not answer: a restart of the server, or of
 /// the network between, must not end the count of a large tree. Ten minutes in total, because file handles may not stay
 /// valid much longer.
@@ -47,7 +43,7 @@ pub enum Place<'a> {
 /// Returns the size of a page in bytes. The server looks up the attributes of each entry, which takes one seek per
 /// entry on a disk with nothing cached. A page has about 250 entries near the root and a few at great depth, because
 /// each directory on the path keeps the names of one page in memory.
-fn page_of(depth: usize) -> u32 {
+fn page_size(depth: usize) -> u32 {
     match depth {
         0..8 => 32 << 10,
         8..64 => 8 << 10,
@@ -55,118 +51,82 @@ fn page_of(depth: usize) -> u32 {
     }
 }
 
-/// A directory on the path to the current one.
-struct Step {
-    handle: FileHandle,
-    fileid: u64,
-    /// Where the listing continues.
-    next: Next,
-    /// Subdirectories of the last page that are not counted yet.
-    inside: Vec<Name>,
-    /// The totals before this directory, to restart it.
-    before: UsageTotals,
-    restarts: u32,
-}
-
-#[derive(Clone, Copy)]
-enum Next {
-    Page(Option<PageCookie>),
-    End,
-}
+/// Totals before each directory on the path, to restart it.
+type Walk = TreeWalk<UsageTotals>;
 
 /// A count in progress.
 pub(super) struct Count<'a, G> {
     nfs: &'a Client,
-    /// The file system that the count does not leave.
-    fsid: FsId,
-    pace: &'a mut RateLimiter,
+    rate: &'a mut RateLimiter,
     go_on: G,
-    sums: UsageTotals,
-    way: Vec<Step>,
+    totals: UsageTotals,
 }
 
 impl<'a, G: FnMut(&TreeUsage) -> bool + Send> Count<'a, G> {
-    pub(super) fn new(nfs: &'a Client, root: &FileRef, pace: &'a mut RateLimiter, go_on: G) -> Self {
-        let sums = UsageTotals::default();
+    pub(super) fn new(nfs: &'a Client, rate: &'a mut RateLimiter, go_on: G) -> Self {
         Self {
             nfs,
-            fsid: root.attributes.fsid,
-            pace,
+            rate,
             go_on,
-            way: vec![Step::into(root, &sums)],
-            sums,
+            totals: UsageTotals::default(),
         }
     }
 
-    /// Counts to the end. Returns `None` if the callback stopped it.
-    pub(super) async fn run(mut self) -> Result<Option<TreeUsage>, NfsError> {
-        let handle = self.way.first().map(|root| root.handle.clone());
-        if let Some(handle) = handle {
-            let nfs = self.nfs;
-            match ask(|| nfs.full_attributes(&handle)).await {
-                Ok(root) => self.sums.root(root.used),
-                // The server cannot report it: assume one block.
-                Err(error) if error.is_server_reply() => {}
-                Err(error) => return Err(error),
-            }
+    /// Counts the content of a directory to the end. Returns `None` if the callback stopped it.
+    pub(super) async fn run(mut self, root: &FileRef) -> Result<Option<TreeUsage>, NfsError> {
+        let nfs = self.nfs;
+        match retry(|| nfs.full_attributes(&root.handle)).await {
+            Ok(root) => self.totals.root(root.used),
+            // The server cannot report it: assume one block.
+            Err(error) if error.is_server_reply() => {}
+            Err(error) => return Err(error),
         }
-        while let Some(step) = self.way.last_mut() {
-            match (step.inside.pop(), step.next) {
-                (Some(name), _) => self.enter(&name).await?,
-                (None, Next::Page(from)) => {
-                    self.list(from).await?;
-                    if !(self.go_on)(&self.sums.content()) {
+        let mut walk = Walk::new(root, self.totals.clone());
+        loop {
+            match walk.next_step() {
+                Step::LookUp(name) => self.enter(&mut walk, &name).await?,
+                Step::ReadPage => {
+                    self.read_page(&mut walk).await?;
+                    if !(self.go_on)(&self.totals.content()) {
                         return Ok(None);
                     }
+                    if self.totals.content().names > MAX_NAMES {
+                        self.totals.unread();
+                        break;
+                    }
                 }
-                (None, Next::End) => {
-                    self.way.pop();
-                }
+                Step::Leave if walk.leave() => {}
+                Step::Leave => break,
             }
         }
-        Ok(Some(self.sums.content()))
+        Ok(Some(self.totals.content()))
     }
 
     /// Counts the next page of the current directory.
-    async fn list(&mut self, from: Option<PageCookie>) -> Result<(), NfsError> {
-        let depth = self.way.len();
-        let Some(handle) = self.way.last().map(|step| step.handle.clone()) else {
-            return Ok(());
+    async fn read_page(&mut self, walk: &mut Walk) -> Result<(), NfsError> {
+        let (nfs, size) = (self.nfs, page_size(walk.depth()));
+        let directory = &walk.current().handle.clone();
+        let list = |from| retry(move || nfs.list_with_usage(directory, from, size));
+        let page = match walk.read_page(list).await {
+            Ok(Some(page)) => page,
+            Ok(None) => return Ok(()),
+            Err(error) => return self.skip(walk, error),
         };
-        let nfs = self.nfs;
-        let listed = ask(|| nfs.list_with_usage(&handle, from, page_of(depth))).await;
-        let page = match listed {
-            Ok(page) => page,
-            Err(error) => return self.unlisted(error),
-        };
-        self.pace.spend(page.entries.len()).await;
-        let mut inside = Vec::new();
-        for entry in page.entries {
-            if entry.fsid.is_some_and(|fsid| fsid != self.fsid) {
-                self.sums.elsewhere();
-                continue;
-            }
-            self.count_one(&entry);
-            // An entry without a kind may be a directory.
-            if matches!(entry.kind, Some(FileKind::Directory) | None) {
-                inside.push(entry.name);
-            }
+        self.rate.spend(page.entries.len() + page.elsewhere).await;
+        if page.is_first {
+            // A listing that begins again counts everything in the directory again.
+            self.totals = walk.current().data.clone();
         }
-        let endless = self.sums.content().names > MAX_NAMES;
-        if let Some(step) = self.way.last_mut() {
-            step.inside = inside;
-            step.next = page.next.map_or(Next::End, |next| Next::Page(Some(next)));
-        }
-        if endless {
-            self.sums.unread();
-            self.way.clear();
+        self.totals.elsewhere(page.elsewhere);
+        for entry in &page.entries {
+            self.count_one(entry);
         }
         Ok(())
     }
 
     fn count_one(&mut self, entry: &Entry) {
         let Some(kind) = entry.kind else {
-            return self.sums.unknown();
+            return self.totals.unknown();
         };
         let size = entry.size.unwrap_or(0);
         let used = entry.used.unwrap_or(size);
@@ -175,62 +135,44 @@ impl<'a, G: FnMut(&TreeUsage) -> bool + Send> Count<'a, G> {
             FileKind::Directory => 1,
             _ => entry.links.unwrap_or(1),
         };
-        self.sums.one(kind, size, used, links);
+        self.totals.one(kind, size, used, links);
     }
 
-    /// Handles a directory that cannot be listed. The count continues with the others.
-    fn unlisted(&mut self, error: NfsError) -> Result<(), NfsError> {
-        let is_root = self.way.len() <= 1;
-        let Some(step) = self.way.last_mut() else {
-            return Err(error);
-        };
+    /// Skips the rest of a directory that cannot be listed. The count continues with the others.
+    fn skip(&mut self, walk: &mut Walk, error: NfsError) -> Result<(), NfsError> {
         match error.status() {
-            Some(Status::NotSame) if step.restarts < MAX_RESTARTS => {
-                // The totals since the directory was entered are those of its content, so discard them.
-                self.sums = step.before.clone();
-                step.next = Next::Page(None);
-                step.restarts += 1;
-                return Ok(());
-            }
             // Removed since it was looked up.
-            Some(Status::Stale | Status::NotFound) if !is_root => {}
+            Some(Status::Stale | Status::NotFound) if walk.depth() > 0 => {}
             Some(Status::Stale | Status::NotFound) => return Err(error),
             _ if !error.is_server_reply() => return Err(error),
-            _ => self.sums.unread(),
+            _ => self.totals.unread(),
         }
-        step.next = Next::End;
+        walk.current().stop();
         Ok(())
     }
 
     /// Enters a directory, unless it is on another file system or already on the path.
-    async fn enter(&mut self, name: &Name) -> Result<(), NfsError> {
-        let Some(handle) = self.way.last().map(|step| step.handle.clone()) else {
-            return Ok(());
-        };
-        let nfs = self.nfs;
-        let found = ask(|| nfs.lookup(&handle, name)).await;
-        self.pace.spend(1).await;
+    async fn enter(&mut self, walk: &mut Walk, name: &Name) -> Result<(), NfsError> {
+        let (nfs, parent) = (self.nfs, &walk.current().handle);
+        let found = retry(|| nfs.lookup(parent, name)).await;
+        self.rate.spend(1).await;
         let node = match found {
             Ok(Some(node)) => node,
             // Removed since it was listed.
             Ok(None) => return Ok(()),
             Err(error) if matches!(error.status(), Some(Status::Stale | Status::NotFound)) => return Ok(()),
             Err(error) if error.is_server_reply() => {
-                self.sums.unread();
+                self.totals.unread();
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        let found = &node.attributes;
-        let is_loop = self.way.iter().any(|step| step.fileid == found.fileid);
-        if found.kind != FileKind::Directory {
-            self.sums.late(found.kind, found.size, found.links);
-        } else if found.fsid != self.fsid {
-            self.sums.elsewhere();
-        } else if is_loop || self.way.len() >= DEEPEST {
-            self.sums.unread();
-        } else {
-            self.way.push(Step::into(&node, &self.sums));
+        let FileRef { handle, attributes } = node;
+        match walk.obstacle(&attributes) {
+            None => walk.enter(attributes.fileid, handle, self.totals.clone()),
+            Some(Obstacle::NotDirectory) => self.totals.late(attributes.kind, attributes.size, attributes.links),
+            Some(Obstacle::OtherFileSystem) => self.totals.elsewhere(1),
+            Some(Obstacle::Loop | Obstacle::TooDeep) => self.totals.unread(),
         }
         Ok(())
     }
@@ -238,7 +180,7 @@ impl<'a, G: FnMut(&TreeUsage) -> bool + Send> Count<'a, G> {
 
 /// Calls the server, and retries after transport errors only. Does not retry after a reply of the server or after a
 /// loss of leadership.
-async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -> Result<T, NfsError> {
+async fn retry<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -> Result<T, NfsError> {
     let mut tries = 1;
     loop {
         match call().await {
@@ -247,19 +189,6 @@ async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
             answered => return answered,
-        }
-    }
-}
-
-impl Step {
-    fn into(node: &FileRef, before: &UsageTotals) -> Self {
-        Self {
-            handle: node.handle.clone(),
-            fileid: node.attributes.fileid,
-            next: Next::Page(None),
-            inside: Vec::new(),
-            before: before.clone(),
-            restarts: 0,
         }
     }
 }
@@ -278,7 +207,7 @@ pub(crate) async fn count(
     let Some(root) = verified_tree(store, place, file_id).await? else {
         return Ok(None);
     };
-    let counted = Count::new(&store.nfs, &root, pace, go_on).run().await.context(doing);
+    let counted = Count::new(&store.nfs, pace, go_on).run(&root).await.context(doing);
     let counted = store.with_hints(counted).await?;
     // If the directory was renamed, removed or replaced meanwhile, the result is meaningless.
     let still = verified_tree(store, place, file_id).await?;
@@ -337,7 +266,7 @@ mod tests {
         let asked = &Cell::new(0);
         let after = |times: u32, error: fn() -> NfsError| {
             asked.set(0);
-            ask(move || {
+            retry(move || {
                 asked.set(asked.get() + 1);
                 std::future::ready(if asked.get() > times { Ok(()) } else { Err(error()) })
             })

@@ -7,8 +7,8 @@ use crate::record::State;
 use crate::records::ReadRecord;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths, records};
-use nfs_client::FileRef;
+use crate::{layout, paths, readdir, records};
+use nfs_client::{FileRef, Name};
 
 /// What exists under a name on the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,27 +55,14 @@ pub(crate) async fn recorded_volumes(
     verified: &VerifiedRoot,
     leave_out: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<Vec<String>, ExportError> {
-    let doing = || "listing the records".to_owned();
-    let (mut volumes, mut seen) = (Vec::new(), 0);
-    let mut from = None;
-    loop {
-        let page = store.nfs.list(&verified.records.handle, from).await.context(doing)?;
-        seen += page.entries.len();
-        let names = page.entries.iter().filter(|entry| !layout::is_draft(&entry.name));
-        let names = names.filter_map(|entry| std::str::from_utf8(entry.name.as_bytes()).ok());
-        // Names that the caller leaves out take no memory.
-        let kept = names.filter(|name| layout::record(name).is_ok() && !leave_out(name));
-        volumes.extend(kept.map(str::to_owned));
-        if seen > MAX_RECORDS {
-            let limit = format!("more than {MAX_RECORDS} entries");
-            let action = "listing";
-            return Err(nfs_client::NfsError::Limit { action, limit }).context(doing);
-        }
-        match page.next {
-            Some(next) => from = Some(next),
-            None => break,
-        }
-    }
+    // Names that the caller leaves out take no memory.
+    let volume_of = |name: Name| {
+        let volume = std::str::from_utf8(name.as_bytes()).ok()?;
+        let is_volume = !layout::is_draft(&name) && layout::record(volume).is_ok() && !leave_out(volume);
+        is_volume.then(|| volume.to_owned())
+    };
+    let records = &verified.records.handle;
+    let mut volumes = readdir::select_names(store, records, "the records", MAX_RECORDS, volume_of).await?;
     // Servers list entries in their own order, which may differ between calls.
     volumes.sort_unstable();
     volumes.dedup();

@@ -12,18 +12,17 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use crate::error::{ErrorContext as _, ExportError};
 pub use crate::listing::row::{ExportListing, ListedDirectory, Presence, Signature};
 use crate::listing::row::{nothing, state, text};
+use crate::readdir::DirectoryReader;
 use crate::record::{MAX_RECORD_LEN, Record, State};
 use crate::signature::{RecordsKey, SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::{identity, layout};
-use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
+use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, Status};
 
 /// Maximum number of rows: with the longest possible texts, they take about 100 MiB.
 const MAX_ROWS: usize = 100_000;
 /// Maximum number of names to read in one directory, so that an endless listing ends.
 const MAX_NAMES: usize = 1_000_000;
-/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MAX_RESTARTS: u32 = 3;
 /// Number of concurrent reads of records.
 const READS: usize = 16;
 
@@ -228,34 +227,28 @@ impl Surveyor<'_> {
         path: &str,
         wanted: impl Fn(&Name) -> bool,
     ) -> Result<Vec<Name>, ExportError> {
-        let (mut names, mut seen, mut restarts) = (Vec::new(), 0, 0);
-        let mut from: Option<PageCookie> = None;
-        let left = loop {
-            let page = match self.managed.nfs.list(directory, from).await {
-                Ok(page) => page,
-                Err(error) if error.status() == Some(Status::NotSame) && restarts < MAX_RESTARTS => {
-                    (from, seen, restarts) = (None, 0, restarts + 1);
-                    names.clear();
-                    continue;
-                }
+        let mut reader = DirectoryReader::new(directory.clone()).with_max_entries(MAX_NAMES);
+        let mut names = Vec::new();
+        let incomplete = loop {
+            let page = match reader.next_page(&self.managed.nfs).await {
+                Ok(Some(page)) => page,
+                Ok(None) => break None,
                 Err(error) if error.is_server_reply() => break Some(error.to_string()),
                 Err(error) => return Err(error).context(|| format!("listing {path}")),
             };
-            seen += page.entries.len();
+            if page.is_first {
+                names.clear();
+            }
             let found = page.entries.into_iter().map(|entry| entry.name);
             names.extend(found.filter(|name| wanted(name)));
-            if names.len() > self.room() || seen > MAX_NAMES {
+            if names.len() > self.room() {
                 break Some("more names than are listed here".to_owned());
-            }
-            match page.next {
-                Some(next) => from = Some(next),
-                None => break None,
             }
         };
         names.truncate(self.room());
         names.sort();
-        let left = left.map(|why| format!("{path}: {why}"));
-        self.survey.unseen.extend(left);
+        let incomplete = incomplete.map(|why| format!("{path}: {why}"));
+        self.survey.unseen.extend(incomplete);
         Ok(names)
     }
 }

@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::error::{ErrorContext as _, ExportError};
+use crate::error::ExportError;
 use crate::naming::DirectoryPath;
 use crate::record::{Record, State};
 use crate::records::ReadRecord;
 use crate::request::ClaimRef;
 use crate::store::ExportStore;
+use crate::unsigned_records::records_folder;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths, records};
-use nfs_client::{FileHandle, FileKind, FileRef};
+use crate::{layout, readdir, records};
+use nfs_client::{FileHandle, FileRef};
 
 /// Maximum age of the records of other clusters for checks of parent directories. Adoption always reads them again.
 const FRESH: Duration = Duration::from_secs(60);
@@ -168,30 +169,14 @@ pub(crate) async fn live_volumes(
 
 async fn read_records(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
     let ours = layout::cluster(&store.config.cluster_id)?;
-    let records = layout::name(layout::RECORDS)?;
-    let names = paths::list_names(store, &verified.reserved.handle, layout::RESERVED, MAX_CLUSTERS).await?;
+    let names = readdir::list_names(store, &verified.reserved.handle, layout::RESERVED, MAX_CLUSTERS).await?;
     let mut found = Vec::new();
     for name in names.into_iter().filter(|name| *name != ours) {
-        let doing = || format!("reading the records of the cluster {name}");
-        // A file, such as the identity, or a link is not a cluster's folder.
-        let Some(folder) = store
-            .nfs
-            .lookup(&verified.reserved.handle, &name)
-            .await
-            .context(doing)?
-        else {
+        let Some(folder) = records_folder(store, verified, &name).await? else {
             continue;
         };
-        if folder.attributes.kind != FileKind::Directory {
-            continue;
-        }
-        let Some(folder) = store.nfs.lookup(&folder.handle, &records).await.context(doing)? else {
-            continue;
-        };
-        if folder.attributes.kind != FileKind::Directory {
-            continue;
-        }
-        let read = read_folder(store, verified, &folder.handle, &doing()).await?;
+        let path = format!("the records of the cluster {name}");
+        let read = read_folder(store, verified, &folder.handle, &path).await?;
         found.push((name.to_string(), read));
     }
     Ok(found)
@@ -201,9 +186,9 @@ async fn read_folder(
     store: &ExportStore,
     verified: &VerifiedRoot,
     records: &FileHandle,
-    doing: &str,
+    path: &str,
 ) -> Result<Vec<Record>, ExportError> {
-    let names = paths::list_names(store, records, doing, MAX_RECORDS).await?;
+    let names = readdir::list_names(store, records, path, MAX_RECORDS).await?;
     let read = stream::iter(
         names
             .into_iter()

@@ -9,37 +9,7 @@ use crate::record::Record;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{Conflict, ReservedPath, layout, other_clusters};
-use nfs_client::{FileHandle, FileKind, FileRef, Name, Status};
-
-/// Lists a directory. Fails if it has more than `most` entries.
-pub(crate) async fn list_names(
-    store: &ExportStore,
-    directory: &FileHandle,
-    path: &str,
-    most: usize,
-) -> Result<Vec<Name>, ExportError> {
-    let mut names = Vec::new();
-    let mut from = None;
-    loop {
-        let page = store
-            .nfs
-            .list(directory, from)
-            .await
-            .context(|| format!("listing {path}"))?;
-        names.extend(page.entries.into_iter().map(|entry| entry.name));
-        if names.len() > most {
-            return Err(nfs_client::NfsError::Limit {
-                action: "listing",
-                limit: format!("more than {most} entries"),
-            })
-            .context(|| format!("listing {path}"));
-        }
-        match page.next {
-            Some(next) => from = Some(next),
-            None => return Ok(names),
-        }
-    }
-}
+use nfs_client::{FileKind, FileRef, Status};
 
 /// Returns the paths to reserve for a path relative to the export's root.
 pub(crate) fn reserved_paths(store: &ExportStore, export_id: &str, path: &str) -> Vec<ReservedPath> {
@@ -113,29 +83,6 @@ pub(crate) fn reserve(
         directory: directory.to_string(),
         conflict: Box::new(conflict),
     })
-}
-
-/// Reports whether a directory is empty.
-pub(crate) async fn is_empty(
-    store: &ExportStore,
-    node: &FileRef,
-    path: &impl std::fmt::Display,
-) -> Result<bool, ExportError> {
-    let mut from = None;
-    loop {
-        let page = store
-            .nfs
-            .list(&node.handle, from)
-            .await
-            .context(|| format!("listing {path}"))?;
-        if !page.entries.is_empty() {
-            return Ok(false);
-        }
-        match page.next {
-            Some(next) => from = Some(next),
-            None => return Ok(true),
-        }
-    }
 }
 
 /// Reports whether a directory is the root of a backend of any cluster.

@@ -18,7 +18,7 @@ use crate::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{other_clusters, paths, records, rollback, volume_record};
+use crate::{other_clusters, paths, readdir, records, rollback, volume_record};
 use nfs_client::FileRef;
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -345,7 +345,7 @@ async fn observe(
     if step == ProvisionStep::CheckEmpty
         && let (Some(leaf), PathOccupant::Directory { empty, .. }) = (leaf, &mut there)
     {
-        *empty = Some(paths::is_empty(store, leaf, directory).await?);
+        *empty = Some(readdir::is_empty(store, leaf, directory).await?);
         step = decide(written, there, request.existing);
     }
     Ok((nodes, step))
@@ -382,7 +382,7 @@ async fn refuse(
         },
         ProvisionStep::Refuse => Err(ExportError::DirectoryExists {
             directory: directory.to_string(),
-            holds_something: !paths::is_empty(store, leaf, directory).await?,
+            holds_something: !readdir::is_empty(store, leaf, directory).await?,
         }),
         ProvisionStep::Unusable => Err(ExportError::PathUnusable {
             path: directory.to_string(),

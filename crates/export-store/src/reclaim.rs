@@ -17,7 +17,7 @@ use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
-use crate::{archives, layout, paths, records, trash, volume_record};
+use crate::{archives, layout, paths, readdir, records, trash, volume_record};
 use nfs_client::{FileRef, Name, Status};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -243,7 +243,7 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
 async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     match paths::leaf(&reclaim.nodes, reclaim.directory()) {
         Some(leaf) => {
-            reclaim.seen.empty = Some(paths::is_empty(store, leaf, reclaim.directory()).await?);
+            reclaim.seen.empty = Some(readdir::is_empty(store, leaf, reclaim.directory()).await?);
             Ok(())
         }
         None => observe(store, reclaim).await,

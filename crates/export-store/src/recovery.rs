@@ -11,7 +11,7 @@ use crate::request::RecoveryReport;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, paths, records, trash, unsigned_records};
+use crate::{archives, layout, paths, readdir, records, trash, unsigned_records};
 use nfs_client::{FileKind, Name};
 
 /// Number of concurrent reads of records.
@@ -34,7 +34,7 @@ pub(crate) async fn recover(
     has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<RecoveryReport, ExportError> {
     remove_probe_leftovers(store, verified).await?;
-    let names = paths::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
+    let names = readdir::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
     let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
     remove_leftovers(store, verified, &verified.records, &drafts).await?;
     let without = names.into_iter().filter(|name| {
@@ -112,7 +112,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
 /// Removes files left by an interrupted probe or creation of an identity.
 async fn remove_probe_leftovers(store: &ExportStore, verified: &VerifiedRoot) -> Result<(), ExportError> {
     let path = "the cluster's folder";
-    let names = paths::list_names(store, &verified.cluster.handle, path, MAX_RECORDS).await?;
+    let names = readdir::list_names(store, &verified.cluster.handle, path, MAX_RECORDS).await?;
     let leftovers: Vec<Name> = names.into_iter().filter(layout::is_leftover).collect();
     remove_leftovers(store, verified, &verified.cluster, &leftovers).await
 }

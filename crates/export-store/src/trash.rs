@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::purge::{Purge, Root};
+use crate::readdir::DirectoryReader;
 use crate::record::{Record, State};
 use crate::request::{PurgeLimits, PurgeReport, TrashContent};
 use crate::store::ExportStore;
@@ -14,7 +15,7 @@ use nfs_client::{FileRef, Name, Status};
 /// Maximum number of names to try in the trash. Names end with a time in seconds.
 const TRASH_NAMES: i64 = 8;
 /// Maximum number of trash entries to count.
-const MAX_COUNTED: usize = 1_000_000;
+const MAX_COUNTED: u64 = 1_000_000;
 /// Maximum duration of counting them.
 const COUNTING: Duration = Duration::from_secs(60);
 
@@ -54,41 +55,50 @@ pub(crate) fn track_tombstone(store: &ExportStore, record: &Record) {
 }
 
 pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Result<TrashContent, ExportError> {
-    let mut entries = 0_u64;
-    let mut oldest = None;
-    let mut count = |since: Option<i64>| {
-        entries += 1;
-        oldest = match (oldest, since) {
-            (Some(oldest), Some(since)) if oldest < since => Some(oldest),
-            (oldest, since) => since.or(oldest),
-        };
-    };
-    let mut from = None;
+    let mut content = EntryTimes::default();
     let began = Instant::now();
-    let mut listed = 0;
-    loop {
-        let page = store.nfs.list(&verified.trash.handle, from).await;
-        let page = page.context(|| "listing the trash".into())?;
-        for entry in &page.entries {
-            count(layout::trashed_since(&entry.name));
+    let mut reader = DirectoryReader::new(verified.trash.handle.clone());
+    while let Some(page) = reader
+        .next_page(&store.nfs)
+        .await
+        .context(|| "listing the trash".into())?
+    {
+        if page.is_first {
+            content = EntryTimes::default();
         }
-        listed += page.entries.len();
-        match page.next {
-            // The count is informational: stop on an endless listing.
-            Some(next) if listed < MAX_COUNTED && began.elapsed() < COUNTING => from = Some(next),
-            _ => break,
+        for entry in &page.entries {
+            content.add(layout::trashed_since(&entry.name));
+        }
+        // The count is informational: stop on an endless listing.
+        if content.entries >= MAX_COUNTED || began.elapsed() >= COUNTING {
+            break;
         }
     }
     for record in tombstones(store) {
-        count(match record.state {
+        content.add(match record.state {
             State::Tombstone { since } => Some(since),
             _ => None,
         });
     }
+    let oldest = content.oldest;
     Ok(TrashContent {
-        entries,
+        entries: content.entries,
         oldest: oldest.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()),
     })
+}
+
+/// Number of deleted directories, and the time of the oldest deletion.
+#[derive(Default)]
+struct EntryTimes {
+    entries: u64,
+    oldest: Option<i64>,
+}
+
+impl EntryTimes {
+    fn add(&mut self, deleted: Option<i64>) {
+        self.entries += 1;
+        self.oldest = self.oldest.into_iter().chain(deleted).min();
+    }
 }
 
 pub(crate) async fn purge(

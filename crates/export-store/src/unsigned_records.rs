@@ -6,7 +6,7 @@ use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths};
+use crate::{layout, readdir};
 use nfs_client::{FileKind, FileRef, Name};
 
 /// Maximum number of other clusters to report.
@@ -87,14 +87,14 @@ pub(crate) async fn refresh_other_clusters(store: &ExportStore, verified: &Verif
 async fn list_other_clusters(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<OtherCluster>, ExportError> {
     let ours = layout::cluster(&store.config.cluster_id)?;
     let reserved = &verified.reserved.handle;
-    let names = paths::list_names(store, reserved, layout::RESERVED, MAX_CLUSTERS).await?;
+    let names = readdir::list_names(store, reserved, layout::RESERVED, MAX_CLUSTERS).await?;
     let mut others = Vec::new();
     for name in names.into_iter().filter(|name| *name != ours) {
         let Some(folder) = records_folder(store, verified, &name).await? else {
             continue;
         };
         let path = format!("the records of the cluster {name}");
-        let mut named = paths::list_names(store, &folder.handle, &path, MAX_COUNTED).await?;
+        let mut named = readdir::list_names(store, &folder.handle, &path, MAX_COUNTED).await?;
         named.retain(|name| !layout::is_draft(name));
         named.sort_unstable();
         if named.is_empty() {

@@ -15,7 +15,7 @@ impl Copier {
             self.tally.expect(content);
             true
         };
-        let counted = Count::new(nfs, &root, &mut pace, go_on).run().await;
+        let counted = Count::new(nfs, &mut pace, go_on).run(&root).await;
         let complete = counted.is_ok_and(|counted| counted.is_some_and(|content| content.unread == 0));
         self.tally.counted.store(complete, Ordering::Relaxed);
     }

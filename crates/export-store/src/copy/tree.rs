@@ -7,26 +7,21 @@ use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 
 use crate::copy::{Copier, CopyError, CopyProgress, Outcome};
+use crate::tree_walk::{Obstacle, Step, TreeWalk};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, SetAttributes, Status};
 
-/// Maximum depth of directories to copy. The purge has the same limit, and a path has at most 4,096 bytes on Linux.
-const DEEPEST: usize = 1024;
 /// Maximum number of directory names waiting to be copied, in total: 100,000 take about 10 MiB. Only a tree built for
 /// that purpose has this many beside the current path.
 const MAX_WAITING: usize = 100_000;
-/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MAX_RESTARTS: u32 = 3;
 /// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
-/// A directory to copy.
+/// A directory in the source, and its copy.
 pub(super) struct Directory {
     from: FileHandle,
     to: FileHandle,
     /// Path below the tree's root, for messages.
     pub(super) path: Arc<str>,
-    depth: usize,
-    waiting: Arc<AtomicUsize>,
 }
 
 impl Directory {
@@ -43,17 +38,42 @@ impl Directory {
     }
 }
 
+/// A directory that is being copied.
+struct OpenCopy {
+    directory: Arc<Directory>,
+    /// Attributes to set once the copy is complete. The root's own attributes are set when the copy is published.
+    attributes: Option<FullAttributes>,
+    /// Files being copied.
+    files: JoinSet<Outcome>,
+    /// Subdirectories being copied concurrently.
+    forks: JoinSet<Outcome>,
+    queued: QueuedNames,
+}
+
+impl OpenCopy {
+    fn new(directory: Directory, attributes: Option<FullAttributes>, queued: QueuedNames) -> Self {
+        Self {
+            directory: Arc::new(directory),
+            attributes,
+            files: JoinSet::new(),
+            forks: JoinSet::new(),
+            queued,
+        }
+    }
+}
+
+type Walk = TreeWalk<OpenCopy>;
+
 impl Copier {
-    /// Copies the content of the tree. The root's own attributes are set when the copy is published.
-    pub(super) async fn tree(self: Arc<Self>, from: FileHandle, to: FileHandle) -> Outcome {
-        let root = Directory {
-            from,
+    /// Copies the content of the tree.
+    pub(super) async fn tree(self: Arc<Self>, from: &FileRef, to: FileHandle) -> Outcome {
+        let directory = Directory {
+            from: from.handle.clone(),
             to,
             path: Arc::from(""),
-            depth: 0,
-            waiting: Arc::default(),
         };
-        self.directory(Arc::new(root)).await
+        let root = OpenCopy::new(directory, None, QueuedNames::default());
+        self.walk(Walk::new(from, root)).await
     }
 
     pub(super) fn failed(&self, path: &str, source: NfsError) -> CopyError {
@@ -63,128 +83,130 @@ impl Copier {
         }
     }
 
-    /// Boxed because it is recursive. Each directory is a separate task, so that depth takes no stack.
-    fn directory(self: Arc<Self>, directory: Arc<Directory>) -> BoxFuture<'static, Outcome> {
+    /// Boxed because a walk spawns others.
+    fn walk(self: Arc<Self>, mut walk: Walk) -> BoxFuture<'static, Outcome> {
         Box::pin(async move {
-            let (mut files, mut below) = (JoinSet::new(), JoinSet::new());
-            let (mut next, mut restarts) = (None, 0);
             loop {
-                let page = match self.from.store.nfs().list(&directory.from, next).await {
-                    Ok(page) => page,
-                    Err(error) if error.status() == Some(Status::NotSame) && restarts < MAX_RESTARTS => {
-                        (next, restarts) = (None, restarts + 1);
-                        continue;
-                    }
-                    // Removed since it was listed, with its content.
-                    Err(error) if error.status() == Some(Status::Stale) && directory.depth > 0 => {
-                        CopyProgress::one(&self.tally.vanished);
-                        break;
-                    }
-                    Err(error) => return Err(self.failed(&directory.path, error)),
-                };
-                self.from.still().await?;
-                self.to.still().await?;
-                let mut inside = Vec::new();
-                for entry in page.entries {
-                    let elsewhere = entry.fsid.is_some_and(|fsid| fsid != self.from.fsid);
-                    match entry.kind {
-                        _ if elsewhere => CopyProgress::one(&self.tally.elsewhere),
-                        Some(FileKind::Other) => CopyProgress::one(&self.tally.special),
-                        Some(FileKind::Regular | FileKind::Symlink) => {
-                            self.spawn_file(&directory, entry.name, &mut files).await?;
+                match walk.next_step() {
+                    Step::LookUp(name) => self.enter(&mut walk, name).await?,
+                    Step::ReadPage => self.read_page(&mut walk).await?,
+                    Step::Leave => {
+                        self.finish(&mut walk.current().data).await?;
+                        if !walk.leave() {
+                            return Ok(());
                         }
-                        Some(FileKind::Directory) | None => inside.push(entry.name),
                     }
-                }
-                let waiting = Waiting::new(&directory, inside.len())?;
-                for name in inside {
-                    self.enter(&directory, name, &mut files, &mut below).await?;
-                }
-                drop(waiting);
-                match page.next {
-                    Some(page) => next = Some(page),
-                    None => break,
                 }
             }
-            all(&mut files).await?;
-            all(&mut below).await
+        })
+    }
+
+    /// Copies the files of the next page of the current directory.
+    async fn read_page(self: &Arc<Self>, walk: &mut Walk) -> Outcome {
+        let from = walk.current().handle.clone();
+        let page = match walk.read_page(|next| self.from.store.nfs().list(&from, next)).await {
+            Ok(Some(page)) => page,
+            Ok(None) => return Ok(()),
+            // Removed since it was looked up, with its content.
+            Err(error) if error.status() == Some(Status::Stale) && walk.depth() > 0 => {
+                CopyProgress::one(&self.tally.vanished);
+                walk.current().stop();
+                return Ok(());
+            }
+            Err(error) => return Err(self.failed(&walk.current().data.directory.path, error)),
+        };
+        self.from.still().await?;
+        self.to.still().await?;
+        CopyProgress::add(&self.tally.elsewhere, page.elsewhere as u64);
+        let open = &mut walk.current().data;
+        let mut subdirectories = 0;
+        for entry in page.entries {
+            match entry.kind {
+                Some(FileKind::Other) => CopyProgress::one(&self.tally.special),
+                Some(FileKind::Regular | FileKind::Symlink) => self.spawn_file(open, entry.name).await?,
+                Some(FileKind::Directory) | None => subdirectories += 1,
+            }
+        }
+        open.queued.replace(subdirectories).map_err(|why| CopyError::TooDeep {
+            path: open.directory.path.to_string(),
+            why,
         })
     }
 
     /// Starts copying a file as soon as the budget allows one more.
-    async fn spawn_file(
-        self: &Arc<Self>,
-        directory: &Arc<Directory>,
-        name: Name,
-        files: &mut JoinSet<Outcome>,
-    ) -> Outcome {
+    async fn spawn_file(self: &Arc<Self>, open: &mut OpenCopy, name: Name) -> Outcome {
         let permit = Arc::clone(&self.budget.files).acquire_owned().await;
-        let (copier, directory) = (Arc::clone(self), Arc::clone(directory));
-        files.spawn(async move {
+        let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
+        open.files.spawn(async move {
             let copied = copier.file(&directory, &name).await;
             drop(permit);
             copied
         });
-        while let Some(done) = files.try_join_next() {
+        while let Some(done) = open.files.try_join_next() {
             joined(done)?;
         }
         Ok(())
     }
 
-    /// Copies a directory: concurrently if the budget allows it, otherwise before continuing.
-    async fn enter(
-        self: &Arc<Self>,
-        above: &Arc<Directory>,
-        name: Name,
-        files: &mut JoinSet<Outcome>,
-        below: &mut JoinSet<Outcome>,
-    ) -> Outcome {
-        let path = above.path_of(&name);
-        let found = self.from.store.nfs().lookup_and_read(&above.from, &name, 0).await;
+    /// Copies a subdirectory of the current directory: concurrently if the budget allows it, otherwise before
+    /// continuing.
+    async fn enter(self: &Arc<Self>, walk: &mut Walk, name: Name) -> Outcome {
+        let parent = Arc::clone(&walk.current().data.directory);
+        let path = parent.path_of(&name);
+        let found = self.from.store.nfs().lookup_and_read(&parent.from, &name, 0).await;
         let Some(found) = found.map_err(|error| self.failed(&path, error))? else {
             CopyProgress::one(&self.tally.vanished);
             return Ok(());
         };
-        match found.details.attributes.kind {
-            _ if found.details.attributes.fsid != self.from.fsid => {
+        let attributes = &found.details.attributes;
+        match (walk.obstacle(attributes), attributes.kind) {
+            (None, _) => {}
+            (Some(Obstacle::OtherFileSystem), _) => {
                 CopyProgress::one(&self.tally.elsewhere);
                 return Ok(());
             }
-            FileKind::Directory => {}
-            FileKind::Other => {
+            (Some(Obstacle::NotDirectory), FileKind::Regular | FileKind::Symlink) => {
+                return self.spawn_file(&mut walk.current().data, name).await;
+            }
+            (Some(Obstacle::NotDirectory), _) => {
                 CopyProgress::one(&self.tally.special);
                 return Ok(());
             }
-            FileKind::Regular | FileKind::Symlink => return self.spawn_file(above, name, files).await,
+            (Some(Obstacle::Loop), _) => {
+                return Err(CopyError::Contradiction {
+                    path,
+                    why: "the directories form a loop: check the server's file system".to_owned(),
+                });
+            }
+            (Some(Obstacle::TooDeep), _) => {
+                return Err(CopyError::TooDeep {
+                    path,
+                    why: "it is deeper than 1,024 directories",
+                });
+            }
         }
-        if above.depth >= DEEPEST {
-            return Err(CopyError::TooDeep {
-                path,
-                why: "it is deeper than 1,024 directories",
-            });
-        }
-        let made = self.make(above, &name, &path).await?;
-        let details = found.details;
-        let directory = Arc::new(Directory {
-            from: found.handle,
+        let file_id = attributes.fileid;
+        let made = self.make(&parent, &name, &path).await?;
+        let directory = Directory {
+            from: found.handle.clone(),
             to: made.handle,
             path: Arc::from(path),
-            depth: above.depth + 1,
-            waiting: Arc::clone(&above.waiting),
-        });
-        let fork = Arc::clone(&self.budget.forks).try_acquire_owned();
-        let at_once = fork.is_ok();
-        let copier = Arc::clone(self);
-        below.spawn(async move {
-            Arc::clone(&copier).directory(Arc::clone(&directory)).await?;
-            copier.finish(&directory, &details).await?;
-            drop(fork);
-            Ok(())
-        });
-        if !at_once {
-            return all(below).await;
+        };
+        let queued = walk.current().data.queued.beside();
+        let open = OpenCopy::new(directory, Some(found.details), queued);
+        match Arc::clone(&self.budget.forks).try_acquire_owned() {
+            Err(_) => walk.enter(file_id, found.handle, open),
+            Ok(permit) => {
+                let fork = Arc::clone(self).walk(walk.fork(file_id, found.handle, open));
+                walk.current().data.forks.spawn(async move {
+                    fork.await?;
+                    drop(permit);
+                    Ok(())
+                });
+            }
         }
-        while let Some(done) = below.try_join_next() {
+        let forks = &mut walk.current().data.forks;
+        while let Some(done) = forks.try_join_next() {
             joined(done)?;
         }
         Ok(())
@@ -212,35 +234,52 @@ impl Copier {
         Err(self.failed(path, error))
     }
 
-    /// Sets the attributes of a complete directory to those of the source.
-    async fn finish(&self, directory: &Directory, as_is: &FullAttributes) -> Outcome {
-        self.copy_xattrs(&directory.from, &directory.to, &directory.path)
-            .await?;
-        self.dress(&directory.to, as_is, None, &directory.path).await?;
+    /// Waits for the content of a directory, and sets the attributes of the copy to those of the source.
+    async fn finish(&self, open: &mut OpenCopy) -> Outcome {
+        all(&mut open.files).await?;
+        all(&mut open.forks).await?;
+        let Some(attributes) = &open.attributes else {
+            return Ok(());
+        };
+        let Directory { from, to, path } = &*open.directory;
+        self.copy_xattrs(from, to, path).await?;
+        self.dress(to, attributes, None, path).await?;
         CopyProgress::one(&self.tally.files);
         Ok(())
     }
 }
 
-/// Names waiting to be copied, counted until dropped.
-struct Waiting(Arc<AtomicUsize>, usize);
+/// Subdirectories of one page that are still to be copied, counted in the total of the copy until dropped.
+#[derive(Default)]
+struct QueuedNames {
+    total: Arc<AtomicUsize>,
+    count: usize,
+}
 
-impl Waiting {
-    fn new(directory: &Directory, count: usize) -> Result<Self, CopyError> {
-        let waiting = Self(Arc::clone(&directory.waiting), count);
-        if waiting.0.fetch_add(count, Ordering::Relaxed) + count > MAX_WAITING {
-            return Err(CopyError::TooDeep {
-                path: directory.path.to_string(),
-                why: "the tree is too deep and too broad at once",
-            });
+impl QueuedNames {
+    /// Returns the same total, without names yet.
+    fn beside(&self) -> Self {
+        Self {
+            total: Arc::clone(&self.total),
+            count: 0,
         }
-        Ok(waiting)
+    }
+
+    /// Counts the names of the next page instead. Returns the reason if there are too many in total.
+    fn replace(&mut self, count: usize) -> Result<(), &'static str> {
+        self.total.fetch_sub(self.count, Ordering::Relaxed);
+        self.count = count;
+        let total = self.total.fetch_add(count, Ordering::Relaxed) + count;
+        match total > MAX_WAITING {
+            true => Err("the tree is too deep and too broad at once"),
+            false => Ok(()),
+        }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedNames {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
+        self.total.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 

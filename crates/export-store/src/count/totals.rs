@@ -62,8 +62,8 @@ impl UsageTotals {
         }
     }
 
-    pub(super) fn elsewhere(&mut self) {
-        self.counts.elsewhere += 1;
+    pub(super) fn elsewhere(&mut self, directories: usize) {
+        self.counts.elsewhere = self.counts.elsewhere.saturating_add(directories as u64);
     }
 
     pub(super) fn unread(&mut self) {

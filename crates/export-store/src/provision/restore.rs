@@ -15,7 +15,7 @@ use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, paths, records, volume_record};
+use crate::{archives, layout, paths, readdir, records, volume_record};
 use nfs_client::FileRef;
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -134,7 +134,7 @@ async fn restore_step(
             .map(Some),
         (RestoreStep::Refuse, _, Some(leaf)) => Err(ExportError::DirectoryExists {
             directory: directory.to_string(),
-            holds_something: !paths::is_empty(store, leaf, directory).await?,
+            holds_something: !readdir::is_empty(store, leaf, directory).await?,
         }),
         (RestoreStep::Taken, Some(seen), _) => Err(ExportError::ArchiveTaken {
             volume: restore.which.volume.clone(),

@@ -8,15 +8,14 @@ use tokio::sync::Semaphore;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::purge::batch::{batch, is_over};
+use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
+use crate::tree_walk::{self, Obstacle};
 use crate::verified_root::VerifiedRoot;
 use nfs_client::{
     Client, Credential, Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status,
 };
 
-/// Maximum depth of directories to purge. Nothing reasonable is deeper (a path has at most 4,096 bytes on Linux, so at
-/// most 2,048 components), and each level takes memory.
-const DEEPEST: usize = 1024;
 /// Number of names to remove in one call: servers support between 50 and 100 operations in a compound.
 const CHUNK: usize = 64;
 /// Number of concurrent lookups of subdirectories.
@@ -109,7 +108,6 @@ pub(super) async fn visit(
     visitor.remove_ready().await?;
     visitor.pass().await?;
     if visitor.denied && visitor.visit.children.is_empty() && visitor.become_owner().await? {
-        visitor.visit.failures.clear();
         visitor.pass().await?;
     }
     visitor.visit.actor = visitor.actor;
@@ -153,18 +151,24 @@ impl Visitor<'_> {
     /// listed while the previous ones are removed.
     async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
-        let (nfs, handle) = (self.nfs.clone(), self.task.handle.clone());
-        let end = self.task.end;
-        let mut listed = batch(&nfs, &handle, None, end).await;
+        let (nfs, end) = (self.nfs.clone(), self.task.end);
+        let mut reader = DirectoryReader::new(self.task.handle.clone());
+        let mut listed = batch(&nfs, &mut reader, end).await;
         loop {
+            if listed.is_first {
+                // All entries are listed again.
+                left = false;
+                self.visit.children.clear();
+                self.visit.failures.clear();
+            }
             if let Some(error) = listed.failure {
                 self.unlisted(error)?;
                 left = true;
             }
             let ahead = async {
-                match listed.next {
-                    Some(next) => Some(batch(&nfs, &handle, Some(next), end).await),
-                    None => None,
+                match reader.is_done() {
+                    false => Some(batch(&nfs, &mut reader, end).await),
+                    true => None,
                 }
             };
             let (following, some_left) = futures::join!(ahead, self.take(listed.entries));
@@ -300,21 +304,19 @@ impl Visitor<'_> {
     fn classify(&mut self, name: Name, listed: Option<u64>, node: FileRef) {
         let found = &node.attributes;
         let fileid = found.fileid;
-        let why = if found.kind != FileKind::Directory {
-            "it changed during the purge; retrying"
-        } else if found.fsid != self.verified.trash.attributes.fsid {
-            "another file system begins here: unmount it on the server"
-        } else if self.task.ancestors.contains(&fileid) {
-            "the directories form a loop: check the server's file system"
-        } else if listed.is_some_and(|listed| listed != fileid) {
-            "it changed during the purge; retrying"
-        } else if self.task.depth + 1 >= DEEPEST {
-            "it is nested too deeply: remove it on the server"
-        } else {
-            if !self.task.given_up.contains(&fileid) {
-                self.visit.children.push(Child { name, node });
+        let fsid = self.verified.trash.attributes.fsid;
+        let why = match tree_walk::obstacle(found, fsid, &self.task.ancestors) {
+            Some(Obstacle::OtherFileSystem) => "another file system begins here: unmount it on the server",
+            Some(Obstacle::Loop) => "the directories form a loop: check the server's file system",
+            Some(Obstacle::TooDeep) => "it is nested too deeply: remove it on the server",
+            Some(Obstacle::NotDirectory) => "it changed during the purge; retrying",
+            None if listed.is_some_and(|listed| listed != fileid) => "it changed during the purge; retrying",
+            None => {
+                if !self.task.given_up.contains(&fileid) {
+                    self.visit.children.push(Child { name, node });
+                }
+                return;
             }
-            return;
         };
         // Use the file ID of the listing, because the next listing returns it, too. The root of a mounted file system
         // has another one.

@@ -82,6 +82,28 @@ async fn an_endless_listing_is_counted_until_the_count_is_stopped() {
 }
 
 #[tokio::test]
+async fn a_listing_that_cannot_be_continued_is_counted_from_the_beginning() {
+    const FILES: u64 = 250;
+    for (forgotten, unread) in [(1, 0), (3, 0), (4, 1)] {
+        let counted = counted(
+            |tree, top| {
+                let inner = tree.add(top, b"inner", DIRECTORY);
+                for number in 0..FILES {
+                    tree.add(inner, format!("file {number}").as_bytes(), FILE);
+                }
+                tree.forgotten_cookies = forgotten;
+            },
+            1000,
+        );
+        let counted = counted.await.unwrap();
+        assert_eq!(counted.unread, unread, "{forgotten} restarts");
+        if unread == 0 {
+            assert_eq!(counted.names, FILES + 2, "{forgotten} restarts");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_directory_that_the_server_refuses_is_reported_as_uncounted() {
     const ACCESS: u32 = 13;
     let counted = counted(

@@ -132,6 +132,37 @@ async fn an_endless_or_circular_listing_ends_the_purge_in_time() {
 }
 
 #[tokio::test]
+async fn a_listing_that_cannot_be_continued_is_purged_from_the_beginning() {
+    let (server, report) = purged(|tree, top| {
+        let inner = tree.add(top, b"inner", DIRECTORY);
+        for number in 0..250 {
+            tree.add(inner, format!("file {number}").as_bytes(), FILE);
+        }
+        tree.forgotten_cookies = 3;
+    })
+    .await;
+    assert_eq!((report.failed, report.left.entries), (0, 0), "{report:?}");
+    assert_eq!(server.tree().forgotten_cookies, 0);
+}
+
+#[tokio::test]
+async fn records_are_listed_from_the_beginning_if_the_listing_cannot_be_continued() {
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    {
+        let mut tree = server.tree();
+        let records = tree.find(".nfs-operator/cluster/records").unwrap();
+        for number in 0..250 {
+            tree.add(records, format!("pvc-{number}").as_bytes(), FILE);
+        }
+        tree.forgotten_cookies = 2;
+    }
+    let volumes = export.recorded_volumes(&|_| false).await.unwrap();
+    assert_eq!(volumes.len(), 250);
+    assert_eq!(server.tree().forgotten_cookies, 0);
+}
+
+#[tokio::test]
 async fn invalid_names_are_reported_and_never_sent() {
     for bad in [&b".."[..], b".", b"", b"a/b", b"../../outside", b"a\0b"] {
         let (_server, report) = purged(|tree, top| {

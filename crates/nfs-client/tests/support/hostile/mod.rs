@@ -192,6 +192,10 @@ fn operation(
                 return Err(REP_TOO_BIG);
             }
             let wanted = call.bitmap();
+            if cookie > 0 && tree.forgotten_cookies > 0 {
+                tree.forgotten_cookies -= 1;
+                return Err(NOT_SAME);
+            }
             tree.ask_listed(at.current, &wanted)?;
             result.raw(&tree.list(at.current, cookie, &wanted));
         }

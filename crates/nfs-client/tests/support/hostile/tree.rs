@@ -53,6 +53,8 @@ pub struct Tree {
     pub arrived: usize,
     /// Number of requests for the location of an absent file system.
     pub asked_where: usize,
+    /// Number of listings that cannot be continued: the server no longer knows the cookie.
+    pub forgotten_cookies: u32,
     /// The next operation with this number fails with this status, once.
     pub fails_once: Option<(u32, u32)>,
     /// Longer replies are refused.
@@ -69,6 +71,7 @@ impl Tree {
             removed: Vec::new(),
             arrived: 0,
             asked_where: 0,
+            forgotten_cookies: 0,
             fails_once: None,
             longest_reply: usize::MAX,
         };
