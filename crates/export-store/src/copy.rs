@@ -11,7 +11,9 @@
 //! An interrupted copy restarts from the beginning; the partial copy is moved into the trash. The count of files that
 //! changed during the copy applies to each file individually: a copy of a tree in use is not a snapshot.
 
+mod attributes;
 mod content;
+mod context;
 mod count;
 mod error;
 mod file;
@@ -24,10 +26,12 @@ mod to_archive;
 mod tree;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
+use crate::copy::context::{CopyContext, CopyEndpoint};
+use crate::copy::count::count_source;
 pub use crate::copy::error::CopyError;
 pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
 pub(crate) use crate::copy::publish::discard_staged;
@@ -36,10 +40,9 @@ pub use crate::copy::source::{CopySource, SourceTree};
 pub use crate::copy::staging::{StagedCopy, Staging};
 pub use crate::copy::to_archive::{ArchiveRequest, DiscardOutcome, RequestedArchive, copy_to_archive};
 pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_requested, track};
+use crate::copy::tree::TreeCopier;
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
-use crate::verified_root::VerifiedRoot;
-use nfs_client::{FileHandle, FileRef, FsId};
 
 /// Maximum amount of file content in memory, for all copies together, in KiB. Including the requests that contain the
 /// content, and the buffers for these requests, a copy stays far below the 64 MiB that a small pod has.
@@ -71,51 +74,6 @@ impl Default for CopyLimits {
 /// Result of a copy.
 type Outcome = Result<(), CopyError>;
 
-/// One end of a copy.
-struct CopyEndpoint {
-    store: Arc<ExportStore>,
-    /// The verified root through which the handles were looked up.
-    verified: Arc<VerifiedRoot>,
-    /// The file system that the copy does not leave.
-    fsid: FsId,
-}
-
-impl CopyEndpoint {
-    /// Checks that the handles still belong to the export on which they were looked up. Called after each page of a
-    /// listing and before each retry of a file, to avoid writing to a replacement of the export, or as a process that
-    /// is no longer the leader.
-    async fn still(&self) -> Result<(), CopyError> {
-        let now = self.store.verified_root().await?;
-        if now.differs_from(&self.verified) {
-            return Err(CopyError::ExportChanged);
-        }
-        Ok(())
-    }
-}
-
-/// Features of the servers, detected once for all files.
-#[derive(Default)]
-struct ServerFeatures {
-    copies: AtomicBool,
-    no_clone: AtomicBool,
-    no_copy: AtomicBool,
-    no_seek: AtomicBool,
-    no_source_xattrs: AtomicBool,
-    no_target_xattrs: AtomicBool,
-}
-
-/// A copy in progress.
-struct Copier {
-    from: CopyEndpoint,
-    to: CopyEndpoint,
-    /// Source and target use the same connection, so that one server knows the handles of both.
-    same: bool,
-    budget: CopyLimits,
-    tally: Arc<CopyProgress>,
-    ability: ServerFeatures,
-    links: links::Links,
-}
-
 /// Copies the directory of a volume or an archive and gives the copy the name that `request` asks for. Source and
 /// target may be of the same backend. The copy is not visible under that name before it is complete. If interrupted or
 /// dropped at any point and run again, it results in one complete copy.
@@ -125,15 +83,15 @@ struct Copier {
 pub async fn copy_volume(
     (source, of): (&Arc<ExportStore>, &CopySource),
     (target, request): (&Arc<ExportStore>, &DirectoryRequest),
-    budget: &CopyLimits,
-    tally: &Arc<CopyProgress>,
+    limits: &CopyLimits,
+    progress: &Arc<CopyProgress>,
 ) -> Result<ProvisionedDirectory, CopyError> {
     let staging = match staging::stage(target, request).await? {
         StagedCopy::Done(directory) => return Ok(directory),
         StagedCopy::Copy(staging) => staging,
     };
     let tree = source::open(source, of).await?;
-    copy_tree(&tree, target, &staging, budget, tally).await?;
+    copy_tree(&tree, target, &staging, limits, progress).await?;
     publish::publish(target, request, &tree, &staging).await
 }
 
@@ -146,35 +104,25 @@ async fn copy_tree(
     source: &SourceTree,
     target: &Arc<ExportStore>,
     staging: &Staging,
-    budget: &CopyLimits,
-    tally: &Arc<CopyProgress>,
+    limits: &CopyLimits,
+    progress: &Arc<CopyProgress>,
 ) -> Outcome {
     let to = CopyEndpoint {
         store: Arc::clone(target),
         verified: Arc::clone(&staging.verified),
         fsid: staging.tree.attributes.fsid,
     };
-    let copier = Arc::new(Copier {
-        from: source.side(),
-        same: Arc::ptr_eq(&source.export, target),
+    let context = Arc::new(CopyContext {
+        from: source.endpoint(),
         to,
-        budget: budget.clone(),
-        tally: Arc::clone(tally),
-        ability: ServerFeatures::default(),
-        links: links::Links::new(staging.links.handle.clone()),
+        limits: limits.clone(),
+        progress: Arc::clone(progress),
     });
-    copier.run(source.root.clone(), staging.tree.handle.clone()).await?;
+    let copier = Arc::new(TreeCopier::new(&context, staging.links.handle.clone()));
+    let mut counting = JoinSet::new();
+    counting.spawn(count_source(context, source.root.clone()));
+    copier.copy(&source.root, staging.tree.handle.clone()).await?;
+    // The rest of the count is no longer needed.
+    drop(counting);
     source.check_unmoved().await
-}
-
-impl Copier {
-    /// Copies the tree, and counts its content at the same time.
-    async fn run(self: Arc<Self>, from: FileRef, to: FileHandle) -> Outcome {
-        let mut counting = tokio::task::JoinSet::new();
-        counting.spawn(Arc::clone(&self).count(from.clone()));
-        let copied = Arc::clone(&self).tree(&from, to).await;
-        // The rest of the count is no longer needed.
-        counting.abort_all();
-        copied
-    }
 }

@@ -1,20 +1,22 @@
 //! Copies the content of a file: by the server if it can, otherwise by reading and writing several parts concurrently.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
-use crate::copy::{Copier, CopyError, CopyProgress};
+use crate::copy::context::CopyContext;
+use crate::copy::{CopyError, CopyProgress};
 use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
 
 /// Maximum number of parts of one file in flight.
 const PARTS: usize = 4;
 /// Maximum number of bytes to copy in one COPY call: a larger number would only delay the reply. Servers copy less at a
 /// time.
-const ASKED: u64 = 64 << 20;
+const MAX_COPY: u64 = 64 << 20;
 /// Maximum number of bytes of the COPY call that tests whether the server supports it.
-const TRIED: u64 = 4096;
+const TEST_COPY: u64 = 4096;
 /// Maximum number of extents of one file. Further holes are copied as zeros, because each one costs two calls.
 const MAX_EXTENTS: usize = 100_000;
 
@@ -29,123 +31,147 @@ pub(super) enum Content {
     Lost,
 }
 
-/// The server instance to which a file was written, by its write verifier.
+/// Detects by the write verifiers that the server restarted while a file was written.
 #[derive(Default)]
-struct Life {
+struct WriteTracker {
     verifier: Option<[u8; 8]>,
-    unstable: bool,
-    lost: bool,
+    has_unstable: bool,
+    is_lost: bool,
 }
 
-impl Life {
-    fn saw(&mut self, verifier: Option<[u8; 8]>, stable: bool) {
-        self.unstable |= !stable;
+impl WriteTracker {
+    fn record(&mut self, verifier: Option<[u8; 8]>, stable: bool) {
+        self.has_unstable |= !stable;
         let Some(verifier) = verifier else { return };
         match self.verifier {
             None => self.verifier = Some(verifier),
-            Some(former) => self.lost |= former != verifier && self.unstable,
+            Some(former) => self.is_lost |= former != verifier && self.has_unstable,
         }
     }
 }
 
-/// The copy of one file's content.
-struct Way<'a> {
+/// A file whose content is copied.
+struct File<'a> {
     from: &'a FileHandle,
     to: &'a FileHandle,
     path: &'a str,
     /// The file uses less space than its size: zeros may be holes.
-    sparse: bool,
+    is_sparse: bool,
     /// Size of the file when it was looked up.
     size: u64,
 }
 
-impl Copier {
+/// Copies the content of files. Detects once for all files what the servers support.
+pub(super) struct ContentCopier {
+    context: Arc<CopyContext>,
+    can_copy: AtomicBool,
+    no_clone: AtomicBool,
+    no_copy: AtomicBool,
+    no_seek: AtomicBool,
+}
+
+impl ContentCopier {
+    pub(super) fn new(context: &Arc<CopyContext>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            can_copy: AtomicBool::default(),
+            no_clone: AtomicBool::default(),
+            no_copy: AtomicBool::default(),
+            no_seek: AtomicBool::default(),
+        }
+    }
+
     /// Copies the content of a file into an empty file.
-    pub(super) async fn content(
+    pub(super) async fn copy(
         &self,
-        from: &FileHandle,
-        to: &FileHandle,
+        (from, to): (&FileHandle, &FileHandle),
         details: &FullAttributes,
         path: &str,
     ) -> Result<Content, CopyError> {
         let size = details.attributes.size;
-        let way = Way {
+        let file = File {
             from,
             to,
             path,
-            sparse: details.used < size,
+            is_sparse: details.used < size,
             size,
         };
-        if size > 0 && self.cloned(&way).await? {
-            CopyProgress::add(&self.tally.bytes, size);
+        if size > 0 && self.clone_blocks(&file).await? {
+            CopyProgress::add(&self.context.progress.bytes, size);
             return Ok(Content::Cloned);
         }
-        let mut life = Life::default();
-        let (mut place, mut extents) = (0, 0);
-        while place < size {
-            let (begin, end) = match self.extent(&way, place, extents).await? {
+        let mut tracker = WriteTracker::default();
+        let (mut position, mut extents) = (0, 0);
+        while position < size {
+            let (begin, end) = match self.next_extent(&file, position, extents).await? {
                 Some(extent) => extent,
                 None => break,
             };
             let end = end.min(size);
-            CopyProgress::add(&self.tally.bytes, begin.min(size).saturating_sub(place));
+            CopyProgress::add(&self.context.progress.bytes, begin.min(size).saturating_sub(position));
             if begin < end {
-                self.extent_copied(&way, begin, end, &mut life).await?;
+                self.copy_extent(&file, begin, end, &mut tracker).await?;
             }
-            place = end.max(begin);
+            position = end.max(begin);
             extents += 1;
         }
-        CopyProgress::add(&self.tally.bytes, size.saturating_sub(place));
-        if life.unstable {
-            let committed = self.to.store.nfs().commit(to).await;
-            let verifier = committed.map_err(|error| self.failed(path, error))?;
-            life.lost |= life.verifier.is_some_and(|former| former != verifier);
+        CopyProgress::add(&self.context.progress.bytes, size.saturating_sub(position));
+        if tracker.has_unstable {
+            let committed = self.context.target().commit(to).await;
+            let verifier = committed.map_err(|error| CopyError::of_call(path, error))?;
+            tracker.is_lost |= tracker.verifier.is_some_and(|former| former != verifier);
         }
-        Ok(if life.lost { Content::Lost } else { Content::Written })
+        Ok(if tracker.is_lost {
+            Content::Lost
+        } else {
+            Content::Written
+        })
     }
 
     /// Tries to clone the file. Reports whether the server made the target share the source's blocks.
-    async fn cloned(&self, way: &Way<'_>) -> Result<bool, CopyError> {
-        if !self.same || self.ability.no_clone.load(Ordering::Relaxed) {
+    async fn clone_blocks(&self, file: &File<'_>) -> Result<bool, CopyError> {
+        if !self.context.is_same_server() || self.no_clone.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let nfs = self.to.store.nfs();
-        match nfs.clone_file(way.from, way.to).await {
+        let nfs = self.context.target();
+        match nfs.clone_file(file.from, file.to).await {
             Ok(()) => {
                 // Makes the clone durable, like all other content: until the COMMIT, it may be only in the server's
                 // memory.
-                nfs.commit(way.to).await.map_err(|error| self.failed(way.path, error))?;
+                nfs.commit(file.to)
+                    .await
+                    .map_err(|error| CopyError::of_call(file.path, error))?;
                 Ok(true)
             }
-            Err(error) => self.cannot(error, &self.ability.no_clone, way).map(|()| false),
+            Err(error) => self.record_missing(error, &self.no_clone, file).map(|()| false),
         }
     }
 
     /// Records that a server lacks a feature. Returns an error that is neither about the feature nor possibly limited
     /// to this file.
-    fn cannot(&self, error: NfsError, ability: &AtomicBool, way: &Way<'_>) -> Result<(), CopyError> {
+    fn record_missing(&self, error: NfsError, feature: &AtomicBool, file: &File<'_>) -> Result<(), CopyError> {
         match error.status() {
             Some(Status::NotSupported | Status::Invalid | Status::CrossDevice) => {
-                ability.store(true, Ordering::Relaxed);
+                feature.store(true, Ordering::Relaxed);
                 Ok(())
             }
             // The failure may concern only this file. Reading and writing it reports the error, if there is one.
             Some(Status::Other(_) | Status::Io | Status::Access | Status::NotPermitted) => Ok(()),
-            _ => Err(self.failed(way.path, error)),
+            _ => Err(CopyError::of_call(file.path, error)),
         }
     }
 
     /// Reports whether the server supports COPY. Tests it with the first bytes of a file that is not published yet.
-    async fn copies(&self, way: &Way<'_>) -> Result<bool, CopyError> {
-        let (yes, no) = (&self.ability.copies, &self.ability.no_copy);
-        if !self.same || no.load(Ordering::Relaxed) || yes.load(Ordering::Relaxed) {
-            return Ok(self.same && yes.load(Ordering::Relaxed));
+    async fn supports_copy(&self, file: &File<'_>) -> Result<bool, CopyError> {
+        let (yes, no) = (&self.can_copy, &self.no_copy);
+        if !self.context.is_same_server() || no.load(Ordering::Relaxed) || yes.load(Ordering::Relaxed) {
+            return Ok(self.context.is_same_server() && yes.load(Ordering::Relaxed));
         }
-        let nfs = self.to.store.nfs();
-        match nfs.copy((way.from, 0), (way.to, 0), way.size.min(TRIED)).await {
+        let nfs = self.context.target();
+        match nfs.copy((file.from, 0), (file.to, 0), file.size.min(TEST_COPY)).await {
             Ok(_) => yes.store(true, Ordering::Relaxed),
             Err(error) => {
-                self.cannot(error, no, way)?;
+                self.record_missing(error, no, file)?;
                 no.store(true, Ordering::Relaxed);
             }
         }
@@ -155,66 +181,72 @@ impl Copier {
     /// Returns the next range to copy, or `None` if the rest is a hole. Queries holes only if the server supports COPY:
     /// streaming reads all bytes anyway, and servers without COPY (nfs-ganesha 4.3) were observed to answer SEEK
     /// incorrectly.
-    async fn extent(&self, way: &Way<'_>, from: u64, known: usize) -> Result<Option<(u64, u64)>, CopyError> {
-        let rest = Ok(Some((from, way.size)));
-        let may_ask = way.sparse && known < MAX_EXTENTS && !self.ability.no_seek.load(Ordering::Relaxed);
-        if !may_ask || !self.copies(way).await? {
+    async fn next_extent(&self, file: &File<'_>, from: u64, known: usize) -> Result<Option<(u64, u64)>, CopyError> {
+        let rest = Ok(Some((from, file.size)));
+        let may_seek = file.is_sparse && known < MAX_EXTENTS && !self.no_seek.load(Ordering::Relaxed);
+        if !may_seek || !self.supports_copy(file).await? {
             return rest;
         }
-        match self.from.store.nfs().seek_data(way.from, from).await {
+        match self.context.source().seek_data(file.from, from).await {
             Ok(extent) => Ok(extent),
             // The reply contradicts itself, so the server's information about holes is not reliable.
             Err(NfsError::Protocol { .. }) => {
-                self.ability.no_seek.store(true, Ordering::Relaxed);
+                self.no_seek.store(true, Ordering::Relaxed);
                 rest
             }
             Err(error) => {
-                self.cannot(error, &self.ability.no_seek, way)?;
+                self.record_missing(error, &self.no_seek, file)?;
                 rest
             }
         }
     }
 
-    async fn extent_copied(&self, way: &Way<'_>, begin: u64, end: u64, life: &mut Life) -> Result<(), CopyError> {
-        let mut place = begin;
-        while self.same && place < end && !self.ability.no_copy.load(Ordering::Relaxed) {
-            let asked = (end - place).min(ASKED);
-            let nfs = self.to.store.nfs();
-            match nfs.copy((way.from, place), (way.to, place), asked).await {
+    async fn copy_extent(
+        &self,
+        file: &File<'_>,
+        begin: u64,
+        end: u64,
+        tracker: &mut WriteTracker,
+    ) -> Result<(), CopyError> {
+        let mut position = begin;
+        while self.context.is_same_server() && position < end && !self.no_copy.load(Ordering::Relaxed) {
+            let count = (end - position).min(MAX_COPY);
+            let nfs = self.context.target();
+            match nfs.copy((file.from, position), (file.to, position), count).await {
                 // The source now ends here. Reading the rest shows why.
                 Ok(copied) if copied.count == 0 => break,
                 Ok(copied) => {
-                    life.saw(copied.verifier, copied.stable);
-                    CopyProgress::add(&self.tally.bytes, copied.count);
-                    place += copied.count;
+                    tracker.record(copied.verifier, copied.stable);
+                    CopyProgress::add(&self.context.progress.bytes, copied.count);
+                    position += copied.count;
                 }
                 Err(error) => {
-                    self.cannot(error, &self.ability.no_copy, way)?;
+                    self.record_missing(error, &self.no_copy, file)?;
                     break;
                 }
             }
         }
-        self.streamed(way, place, end, life).await
+        self.stream(file, position, end, tracker).await
     }
 
     /// Reads and writes, several parts concurrently.
-    async fn streamed(&self, way: &Way<'_>, begin: u64, end: u64, life: &mut Life) -> Result<(), CopyError> {
+    async fn stream(&self, file: &File<'_>, begin: u64, end: u64, tracker: &mut WriteTracker) -> Result<(), CopyError> {
         let (read, write) = (
-            self.from.store.nfs().max_transfer_sizes().0,
-            self.to.store.nfs().max_transfer_sizes().1,
+            self.context.source().max_transfer_sizes().0,
+            self.context.target().max_transfer_sizes().1,
         );
         let part = read.min(write).max(1) as u64;
-        let (mut place, mut flying) = (begin, FuturesUnordered::new());
+        let (mut position, mut in_flight) = (begin, FuturesUnordered::new());
         loop {
-            while place < end && flying.len() < PARTS {
-                let count = part.min(end - place);
-                flying.push(self.part(way, place, count));
-                place += count;
+            while position < end && in_flight.len() < PARTS {
+                let count = part.min(end - position);
+                in_flight.push(self.stream_part(file, position, count));
+                position += count;
             }
-            match flying.next().await {
+            match in_flight.next().await {
                 Some(writes) => {
                     for (verifier, stable) in writes? {
-                        life.saw(Some(verifier), stable);
+                        tracker.record(Some(verifier), stable);
                     }
                 }
                 None => return Ok(()),
@@ -223,111 +255,70 @@ impl Copier {
     }
 
     /// Reads one part and writes it. Returns the verifiers of the writes.
-    async fn part(&self, way: &Way<'_>, begin: u64, count: u64) -> Result<Vec<([u8; 8], bool)>, CopyError> {
-        let failed = |error| self.failed(way.path, error);
+    async fn stream_part(&self, file: &File<'_>, begin: u64, count: u64) -> Result<Vec<([u8; 8], bool)>, CopyError> {
+        let failed = |error| CopyError::of_call(file.path, error);
         let kib = u32::try_from(count.div_ceil(1024)).unwrap_or(u32::MAX);
         // The semaphore is never closed.
-        let _memory = self.budget.memory.acquire_many(kib).await;
-        let (end, mut place, mut writes) = (begin + count, begin, Vec::new());
-        while place < end {
-            let most = usize::try_from(end - place).unwrap_or(usize::MAX);
+        let _memory = self.context.limits.memory.acquire_many(kib).await;
+        let (end, mut position, mut writes) = (begin + count, begin, Vec::new());
+        while position < end {
+            let most = usize::try_from(end - position).unwrap_or(usize::MAX);
             let data = self
-                .from
-                .store
-                .nfs()
-                .read(way.from, place, most)
+                .context
+                .source()
+                .read(file.from, position, most)
                 .await
                 .map_err(failed)?;
             let read = data.bytes.len();
             // The file is shorter than before. The comparison of its change attribute counts it as changed.
             if read == 0 {
-                self.judge_end(way, place).await?;
+                self.check_end(file, position).await?;
                 break;
             }
-            let hole = way.sparse && data.bytes.iter().all(|byte| *byte == 0);
+            let hole = file.is_sparse && data.bytes.iter().all(|byte| *byte == 0);
             let mut rest = data.bytes;
             while !hole && !rest.is_empty() {
-                let at = place + (read - rest.len()) as u64;
-                let written = self.to.store.nfs().write(way.to, at, &rest).await.map_err(failed)?;
+                let at = position + (read - rest.len()) as u64;
+                let written = self.context.target().write(file.to, at, &rest).await.map_err(failed)?;
                 rest = rest.split_off(written.count.min(rest.len()));
                 writes.push((written.verifier, written.stable));
             }
-            place += read as u64;
-            CopyProgress::add(&self.tally.bytes, read as u64);
+            position += read as u64;
+            CopyProgress::add(&self.context.progress.bytes, read as u64);
         }
         Ok(writes)
     }
 
     /// Handles a source that ends before its size: either it was truncated, or its server contradicts itself.
-    async fn judge_end(&self, way: &Way<'_>, place: u64) -> Result<(), CopyError> {
-        let now = self.from.store.nfs().full_attributes(way.from).await;
+    async fn check_end(&self, file: &File<'_>, position: u64) -> Result<(), CopyError> {
+        let now = self.context.source().full_attributes(file.from).await;
         match now {
-            Ok(now) if now.attributes.size > place => Err(CopyError::Contradiction {
-                path: way.path.to_owned(),
+            Ok(now) if now.attributes.size > position => Err(CopyError::Contradiction {
+                path: file.path.to_owned(),
                 why: format!(
-                    "its server says that it ends at {place}, and that it has {} bytes",
+                    "its server reports an end at {position} and a size of {} bytes",
                     now.attributes.size
                 ),
             }),
             Ok(_) => Ok(()),
             Err(error) if error.status() == Some(Status::Stale) => Ok(()),
-            Err(error) => Err(self.failed(way.path, error)),
+            Err(error) => Err(CopyError::of_call(file.path, error)),
         }
-    }
-
-    /// Copies user attributes, if both servers support them.
-    pub(super) async fn copy_xattrs(&self, from: &FileHandle, to: &FileHandle, path: &str) -> Result<(), CopyError> {
-        if self.ability.no_source_xattrs.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let failed = |error| self.failed(path, error);
-        let (source, target) = (self.from.store.nfs(), self.to.store.nfs());
-        let names = match source.list_xattrs(from).await {
-            Ok(names) => names,
-            Err(error) => match error.status() {
-                Some(Status::NotSupported) => {
-                    self.ability.no_source_xattrs.store(true, Ordering::Relaxed);
-                    return Ok(());
-                }
-                // Removed meanwhile. The later check of its attributes detects that.
-                Some(Status::Stale) => return Ok(()),
-                _ => return Err(failed(error)),
-            },
-        };
-        for name in names {
-            let Some(value) = source.get_xattr(from, &name).await.map_err(failed)? else {
-                continue;
-            };
-            if self.ability.no_target_xattrs.load(Ordering::Relaxed) {
-                CopyProgress::one(&self.tally.without_xattrs);
-                return Ok(());
-            }
-            match target.set_xattr(to, &name, &value).await {
-                Ok(()) => {}
-                Err(error) if error.status() == Some(Status::NotSupported) => {
-                    self.ability.no_target_xattrs.store(true, Ordering::Relaxed);
-                    CopyProgress::one(&self.tally.without_xattrs);
-                    return Ok(());
-                }
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Life;
+    use super::WriteTracker;
 
     #[test]
     fn what_was_written_is_lost_when_the_server_restarted_before_it_was_stable() {
-        let lost = |seen: &[(u8, bool)]| {
-            let mut life = Life::default();
-            for (verifier, stable) in seen {
-                life.saw(Some([*verifier; 8]), *stable);
+        let lost = |writes: &[(u8, bool)]| {
+            let mut tracker = WriteTracker::default();
+            for (verifier, stable) in writes {
+                tracker.record(Some([*verifier; 8]), *stable);
             }
-            life.lost
+            tracker.is_lost
         };
         assert!(!lost(&[(1, false), (1, false), (1, true)]));
         assert!(lost(&[(1, false), (2, false)]));

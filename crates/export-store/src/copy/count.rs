@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::copy::{Copier, CopyProgress};
+use crate::copy::CopyProgress;
+use crate::copy::context::CopyContext;
 use crate::count::{Count, RateLimiter, TreeUsage};
 use nfs_client::FileRef;
 
-impl Copier {
-    pub(super) async fn count(self: Arc<Self>, root: FileRef) {
-        let nfs = self.from.store.nfs();
-        let mut pace = RateLimiter::unlimited();
-        let go_on = |content: &TreeUsage| {
-            self.tally.expect(content);
-            true
-        };
-        let counted = Count::new(nfs, &mut pace, go_on).run(&root).await;
-        let complete = counted.is_ok_and(|counted| counted.is_some_and(|content| content.unread == 0));
-        self.tally.counted.store(complete, Ordering::Relaxed);
-    }
+/// Counts the source.
+pub(super) async fn count_source(context: Arc<CopyContext>, root: FileRef) {
+    let progress = &context.progress;
+    let mut rate = RateLimiter::unlimited();
+    let go_on = |content: &TreeUsage| {
+        progress.expect(content);
+        true
+    };
+    let counted = Count::new(context.source(), &mut rate, go_on).run(&root).await;
+    let complete = counted.is_ok_and(|counted| counted.is_some_and(|content| content.unread == 0));
+    progress.counted.store(complete, Ordering::Relaxed);
 }
 
 impl CopyProgress {

@@ -91,6 +91,14 @@ pub enum CopyError {
 }
 
 impl CopyError {
+    /// Returns the error of a failed call. `path` is below the tree's root.
+    pub(super) fn of_call(path: &str, source: NfsError) -> Self {
+        Self::Nfs {
+            path: path.to_owned(),
+            source: Box::new(source),
+        }
+    }
+
     /// Reports whether the target refused the copy, so that another backend may succeed once nothing is left on this
     /// one.
     pub fn is_of_the_target(&self) -> bool {

@@ -1,13 +1,18 @@
 //! Copies a single entry that is not a directory: a file with its content, another hard link to it, or a symbolic link.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::{AcquireError, SemaphorePermit};
 
-use crate::copy::content::Content;
+use crate::copy::attributes::AttributeCopier;
+use crate::copy::content::{Content, ContentCopier};
+use crate::copy::context::CopyContext;
+use crate::copy::links::LinkTable;
 use crate::copy::tree::Directory;
-use crate::copy::{Copier, CopyError, CopyProgress, Outcome};
-use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status};
+use crate::copy::{CopyError, CopyProgress, Outcome};
+use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, Status};
 
 /// Maximum size of a file that is read with its lookup in one call, and created with its content in one call. In bytes.
 const SMALL: usize = 64 << 10;
@@ -24,264 +29,212 @@ const SMALL_KIB: u32 = 64;
 enum Attempt {
     Done,
     /// The written content was lost, or the file changed during the copy: retry.
-    Again(CopyError),
+    Retry(CopyError),
 }
 
-impl Copier {
+/// An entry to copy.
+struct Entry<'a> {
+    directory: &'a Directory,
+    name: &'a Name,
+    /// Path below the tree's root, for messages.
+    path: &'a str,
+}
+
+impl Entry<'_> {
+    fn failed(&self, error: NfsError) -> CopyError {
+        CopyError::of_call(self.path, error)
+    }
+}
+
+/// Copies entries that are not directories.
+pub(super) struct FileCopier {
+    context: Arc<CopyContext>,
+    content: ContentCopier,
+    attributes: Arc<AttributeCopier>,
+    links: LinkTable,
+}
+
+impl FileCopier {
+    /// Creates a copier. `links` is the folder for additional names of files with several hard links.
+    pub(super) fn new(context: &Arc<CopyContext>, attributes: &Arc<AttributeCopier>, links: FileHandle) -> Self {
+        Self {
+            context: Arc::clone(context),
+            content: ContentCopier::new(context),
+            attributes: Arc::clone(attributes),
+            links: LinkTable::new(context, links),
+        }
+    }
+
     /// Copies a single entry.
-    pub(super) async fn file(&self, directory: &Directory, name: &Name) -> Outcome {
-        let path = directory.path_of(name);
+    pub(super) async fn copy(&self, directory: &Directory, name: &Name) -> Outcome {
+        let path = &directory.path_of(name);
+        let entry = Entry { directory, name, path };
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let failed = match self.attempt(directory, name, &path).await {
+            let failed = match self.attempt(&entry).await {
                 Ok(Attempt::Done) => return Ok(()),
-                Ok(Attempt::Again(error)) => error,
-                Err(CopyError::Nfs { source, path }) if may_pass(&source) => CopyError::Nfs { source, path },
+                Ok(Attempt::Retry(error)) => error,
+                Err(CopyError::Nfs { source, path }) if is_transient(&source) => CopyError::Nfs { source, path },
                 Err(error) => return Err(error),
             };
             if attempt >= ATTEMPTS {
                 return Err(failed);
             }
             tokio::time::sleep(PAUSE).await;
-            self.from.still().await?;
-            self.to.still().await?;
+            self.context.verify_endpoints().await?;
         }
     }
 
-    async fn attempt(&self, directory: &Directory, name: &Name, path: &str) -> Result<Attempt, CopyError> {
-        let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
-        let found = self
-            .from
-            .store
-            .nfs()
-            .lookup_and_read(directory.from(), name, SMALL)
-            .await;
-        let Some(found) = found.map_err(|error| self.failed(path, error))? else {
-            CopyProgress::one(&self.tally.vanished);
+    async fn attempt(&self, entry: &Entry<'_>) -> Result<Attempt, CopyError> {
+        let progress = &self.context.progress;
+        let memory = self.context.limits.memory.acquire_many(SMALL_KIB).await;
+        let nfs = self.context.source();
+        let found = nfs.lookup_and_read(entry.directory.from(), entry.name, SMALL).await;
+        let Some(found) = found.map_err(|error| entry.failed(error))? else {
+            CopyProgress::one(&progress.vanished);
             return Ok(Attempt::Done);
         };
         let attributes = &found.details.attributes;
-        if attributes.fsid != self.from.fsid {
-            CopyProgress::one(&self.tally.elsewhere);
+        if attributes.fsid != self.context.from.fsid {
+            CopyProgress::one(&progress.elsewhere);
             return Ok(Attempt::Done);
         }
         match attributes.kind {
-            FileKind::Symlink => return self.symbolic_link(directory, name, &found, path).await,
+            FileKind::Symlink => return self.copy_symlink(entry, &found).await,
             FileKind::Regular => {}
             // Replaced by another type of file since it was listed.
             FileKind::Directory | FileKind::Other => {
-                CopyProgress::one(&self.tally.vanished);
+                CopyProgress::one(&progress.vanished);
                 return Ok(Attempt::Done);
             }
         }
-        if attributes.links < 2 {
-            return self
-                .regular(directory, name, found, path, memory)
-                .await
-                .map(|(done, _)| done);
+        if attributes.links > 1 {
+            drop(memory);
+            return self.copy_hard_link(entry, found).await;
         }
-        let fileid = attributes.fileid;
-        drop(memory);
-        self.one_of_many(directory, name, fileid, found, path).await
+        let copied = self.copy_regular(entry, found, memory).await;
+        copied.map(|(attempt, _)| attempt)
     }
 
     /// Copies a file with several names: copies its content once and creates hard links for the other names.
-    async fn one_of_many(
-        &self,
-        directory: &Directory,
-        name: &Name,
-        fileid: u64,
-        found: LookupResult,
-        path: &str,
-    ) -> Result<Attempt, CopyError> {
-        let _turn = self.turn_of(fileid).await;
-        let linked = self.link_again(fileid, directory.to(), name).await;
-        if linked.map_err(|error| self.failed(path, error))? {
-            CopyProgress::one(&self.tally.files);
+    async fn copy_hard_link(&self, entry: &Entry<'_>, found: LookupResult) -> Result<Attempt, CopyError> {
+        let file_id = found.details.attributes.fileid;
+        let _lock = self.links.lock(file_id).await;
+        let name = (entry.directory.to(), entry.name);
+        if self.links.link(file_id, name, entry.path).await? {
+            CopyProgress::one(&self.context.progress.files);
             return Ok(Attempt::Done);
         }
-        let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
-        let (attempt, made) = self.regular(directory, name, found, path, memory).await?;
-        if let (Attempt::Done, Some(made)) = (&attempt, made) {
-            self.keep_for_links(fileid, &made).await?;
+        let memory = self.context.limits.memory.acquire_many(SMALL_KIB).await;
+        let (attempt, copy) = self.copy_regular(entry, found, memory).await?;
+        if let (Attempt::Done, Some(copy)) = (&attempt, copy) {
+            self.links.add(file_id, &copy).await?;
         }
         Ok(attempt)
     }
 
-    async fn regular(
+    async fn copy_regular(
         &self,
-        directory: &Directory,
-        name: &Name,
+        entry: &Entry<'_>,
         found: LookupResult,
-        path: &str,
-        memory: Result<tokio::sync::SemaphorePermit<'_>, tokio::sync::AcquireError>,
+        memory: Result<SemaphorePermit<'_>, AcquireError>,
     ) -> Result<(Attempt, Option<FileRef>), CopyError> {
+        let (progress, path) = (&self.context.progress, entry.path);
         let LookupResult { handle, details, begin } = found;
         let size = details.attributes.size;
         let whole = begin.filter(|(data, _)| data.bytes.len() as u64 == size && size <= SMALL as u64);
-        let made = match &whole {
-            Some((data, _)) => self.create(directory, name, &data.bytes, path).await?,
-            None => self.create(directory, name, &Bytes::new(), path).await?,
+        let copy = match &whole {
+            Some((data, _)) => self.create(entry, &data.bytes).await?,
+            None => self.create(entry, &Bytes::new()).await?,
         };
         let before = details.change_token();
         let changed = match whole {
             Some((_, after)) => after.differs_from(&before),
             None => {
-                // Files in flight from here on use their own share of the memory.
+                // Parts of the file use their own share of the memory.
                 drop(memory);
-                let content = self.content(&handle, &made.handle, &details, path).await?;
+                let content = self.content.copy((&handle, &copy.handle), &details, path).await?;
                 if matches!(content, Content::Lost) {
                     let path = path.to_owned();
-                    return Ok((Attempt::Again(CopyError::Lost { path }), None));
+                    return Ok((Attempt::Retry(CopyError::Lost { path }), None));
                 }
-                let now = self.from.store.nfs().full_attributes(&handle).await;
-                match now {
-                    Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
+                match self.context.source().full_attributes(&handle).await {
+                    Ok(now) if matches!(content, Content::Cloned) && is_same_content(&now, &details) => false,
                     Ok(now) => now.change_token().differs_from(&before),
                     // Removed meanwhile. The copied content is kept.
                     Err(error) if error.status() == Some(Status::Stale) => true,
-                    Err(error) => return Err(self.failed(path, error)),
+                    Err(error) => return Err(entry.failed(error)),
                 }
             }
         };
-        self.copy_xattrs(&handle, &made.handle, path).await?;
-        let trailing = (made.attributes.size != size).then_some(size);
-        self.dress(&made.handle, &details, trailing, path).await?;
+        let trailing = (copy.attributes.size != size).then_some(size);
+        let handles = (&handle, &copy.handle);
+        self.attributes.copy(handles, &details, trailing, path).await?;
         if changed {
-            CopyProgress::one(&self.tally.changed);
+            CopyProgress::one(&progress.changed);
         }
-        CopyProgress::one(&self.tally.files);
-        if made.attributes.size == size {
-            CopyProgress::add(&self.tally.bytes, size);
+        CopyProgress::one(&progress.files);
+        if copy.attributes.size == size {
+            CopyProgress::add(&progress.bytes, size);
         }
-        Ok((Attempt::Done, Some(made)))
+        Ok((Attempt::Done, Some(copy)))
     }
 
     /// Creates a file in the copy. Replaces a file of that name, which an earlier attempt left.
-    async fn create(
-        &self,
-        directory: &Directory,
-        name: &Name,
-        content: &Bytes,
-        path: &str,
-    ) -> Result<FileRef, CopyError> {
-        let nfs = self.to.store.nfs();
-        let failed = |error| self.failed(path, error);
-        match nfs.create_file(directory.to(), name, content, UNFINISHED).await {
+    async fn create(&self, entry: &Entry<'_>, content: &Bytes) -> Result<FileRef, CopyError> {
+        let nfs = self.context.target();
+        let (directory, name) = (entry.directory.to(), entry.name);
+        let failed = |error| entry.failed(error);
+        match nfs.create_file(directory, name, content, UNFINISHED).await {
             Err(error) if error.status() == Some(Status::Exists) => {
-                if let Some(there) = nfs.lookup(directory.to(), name).await.map_err(failed)? {
-                    let file_id = there.attributes.fileid;
-                    nfs.remove_file(directory.to(), name, file_id).await.map_err(failed)?;
+                if let Some(existing) = nfs.lookup(directory, name).await.map_err(failed)? {
+                    let file_id = existing.attributes.fileid;
+                    nfs.remove_file(directory, name, file_id).await.map_err(failed)?;
                 }
-                nfs.create_file(directory.to(), name, content, UNFINISHED)
+                nfs.create_file(directory, name, content, UNFINISHED)
                     .await
                     .map_err(failed)
             }
-            made => made.map_err(failed),
+            created => created.map_err(failed),
         }
     }
 
-    async fn symbolic_link(
-        &self,
-        directory: &Directory,
-        name: &Name,
-        found: &LookupResult,
-        path: &str,
-    ) -> Result<Attempt, CopyError> {
-        let failed = |error| self.failed(path, error);
-        let target = match self.from.store.nfs().read_link(&found.handle).await {
+    async fn copy_symlink(&self, entry: &Entry<'_>, found: &LookupResult) -> Result<Attempt, CopyError> {
+        let progress = &self.context.progress;
+        let target = match self.context.source().read_link(&found.handle).await {
             Err(error) if error.status() == Some(Status::Stale) => {
-                CopyProgress::one(&self.tally.vanished);
+                CopyProgress::one(&progress.vanished);
                 return Ok(Attempt::Done);
             }
-            target => target.map_err(failed)?,
+            target => target.map_err(|error| entry.failed(error))?,
         };
-        let nfs = self.to.store.nfs();
-        let made = match nfs.create_symlink(directory.to(), name, &target).await {
+        let nfs = self.context.target();
+        let (directory, name) = (entry.directory.to(), entry.name);
+        let copy = match nfs.create_symlink(directory, name, &target).await {
             Err(error) if error.status() == Some(Status::Exists) => {
-                let there = nfs.lookup(directory.to(), name).await.map_err(failed)?;
-                there.ok_or_else(|| self.failed(path, error))?
+                let existing = nfs.lookup(directory, name).await;
+                let existing = existing.map_err(|error| entry.failed(error))?;
+                existing.ok_or_else(|| entry.failed(error))?
             }
-            made => made.map_err(failed)?,
+            created => created.map_err(|error| entry.failed(error))?,
         };
-        let (uid, gid) = numbers(&found.details, path)?;
-        let set = SetAttributes {
-            uid: Some(uid),
-            gid: Some(gid),
-            times: Some(found.details.times),
-            ..SetAttributes::default()
-        };
-        let now = match nfs.set_attributes(&made.handle, set).await {
-            // Some servers do not store times of symbolic links. The owner is required.
-            Err(error) if error.status().is_some() => {
-                let owner = SetAttributes { times: None, ..set };
-                nfs.set_attributes(&made.handle, owner).await
-            }
-            now => now,
-        };
-        kept((uid, gid), &now.map_err(failed)?, path)?;
-        CopyProgress::one(&self.tally.files);
+        let attributes = &self.attributes;
+        attributes
+            .copy_to_symlink(&copy.handle, &found.details, entry.path)
+            .await?;
+        CopyProgress::one(&progress.files);
         Ok(Attempt::Done)
-    }
-
-    /// Sets mode, owner and times in the copy to those of the source, and the size if the written content ends before
-    /// it.
-    pub(super) async fn dress(
-        &self,
-        copy: &FileHandle,
-        as_is: &FullAttributes,
-        size: Option<u64>,
-        path: &str,
-    ) -> Outcome {
-        let (uid, gid) = numbers(as_is, path)?;
-        let set = SetAttributes {
-            mode: Some(as_is.attributes.mode),
-            uid: Some(uid),
-            gid: Some(gid),
-            size,
-            times: Some(as_is.times),
-        };
-        let now = self.to.store.nfs().set_attributes(copy, set).await;
-        let now = now.map_err(|error| self.failed(path, error))?;
-        kept((uid, gid), &now, path)?;
-        if now.mode != as_is.attributes.mode {
-            CopyProgress::one(&self.tally.other_modes);
-        }
-        Ok(())
     }
 }
 
 /// Reports whether the content of a file is unchanged, judging by its size and modification time.
-fn same_content(one: &FullAttributes, other: &FullAttributes) -> bool {
+fn is_same_content(one: &FullAttributes, other: &FullAttributes) -> bool {
     one.attributes.size == other.attributes.size && one.times.modified == other.times.modified
 }
 
-/// Returns the numeric owner and group.
-fn numbers(details: &FullAttributes, path: &str) -> Result<(u32, u32), CopyError> {
-    let attributes = &details.attributes;
-    attributes
-        .uid
-        .zip(attributes.gid)
-        .ok_or_else(|| CopyError::OwnerUnknown {
-            path: path.to_owned(),
-            owner: format!("{}:{}", attributes.owner, attributes.group),
-        })
-}
-
-fn kept((uid, gid): (u32, u32), now: &nfs_client::Attributes, path: &str) -> Outcome {
-    if now.uid == Some(uid) && now.gid == Some(gid) {
-        return Ok(());
-    }
-    Err(CopyError::OwnerNotKept {
-        path: path.to_owned(),
-        asked: format!("{uid}:{gid}"),
-        got: format!("{}:{}", now.owner, now.group),
-    })
-}
-
 /// Reports whether another attempt may succeed.
-fn may_pass(error: &NfsError) -> bool {
+fn is_transient(error: &NfsError) -> bool {
     error.outcome_unknown()
         || matches!(
             error,

@@ -4,76 +4,86 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::copy::{Copier, CopyError, CopyProgress};
-use nfs_client::{FileHandle, FileRef, Name, NfsError, Status};
+use tokio::sync::OwnedMutexGuard;
 
-/// The folder, and the files being copied: two names of the same file must not be copied at the same time.
-pub(super) struct Links {
+use crate::copy::context::CopyContext;
+use crate::copy::{CopyError, CopyProgress};
+use nfs_client::{FileHandle, FileRef, Name, Status};
+
+/// Copies of files with several names, by the file ID of the source.
+pub(super) struct LinkTable {
+    context: Arc<CopyContext>,
     folder: FileHandle,
-    busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    /// Files being copied: two names of the same file must not be copied at the same time.
+    locks: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-impl Links {
-    pub(super) fn new(folder: FileHandle) -> Self {
+impl LinkTable {
+    pub(super) fn new(context: &Arc<CopyContext>, folder: FileHandle) -> Self {
         Self {
+            context: Arc::clone(context),
             folder,
-            busy: Mutex::default(),
+            locks: Mutex::default(),
         }
     }
 
-    /// Returns the lock of a file. The map contains only locks in use, and the new one.
-    fn turn(&self, fileid: u64) -> Arc<tokio::sync::Mutex<()>> {
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        busy.retain(|_, turn| Arc::strong_count(turn) > 1);
-        Arc::clone(busy.entry(fileid).or_default())
-    }
-}
-
-fn called(fileid: u64) -> Result<Name, CopyError> {
-    Ok(crate::layout::name(&format!("{fileid:x}"))?)
-}
-
-impl Copier {
     /// Waits until no other name of this file is being copied.
-    pub(super) async fn turn_of(&self, fileid: u64) -> tokio::sync::OwnedMutexGuard<()> {
-        self.links.turn(fileid).lock_owned().await
+    pub(super) async fn lock(&self, file_id: u64) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            // Keep only the locks in use.
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(file_id).or_default())
+        };
+        lock.lock_owned().await
     }
 
     /// Creates a hard link to the copy of this file. Returns false if there is no copy yet, or if it has too many
     /// links.
-    pub(super) async fn link_again(&self, fileid: u64, to: &FileHandle, name: &Name) -> Result<bool, NfsError> {
-        let Ok(called) = called(fileid) else { return Ok(false) };
-        let nfs = self.to.store.nfs();
-        let Some(copy) = nfs.lookup(&self.links.folder, &called).await? else {
+    pub(super) async fn link(
+        &self,
+        file_id: u64,
+        (directory, name): (&FileHandle, &Name),
+        path: &str,
+    ) -> Result<bool, CopyError> {
+        let nfs = self.context.target();
+        let failed = |error| CopyError::of_call(path, error);
+        let copy = nfs.lookup(&self.folder, &entry_name(file_id)?).await;
+        let Some(copy) = copy.map_err(failed)? else {
             return Ok(false);
         };
-        match nfs.link(&copy.handle, to, name).await {
+        match nfs.link(&copy.handle, directory, name).await {
             Ok(()) => Ok(true),
             // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
-            Err(error) if error.status() == Some(Status::Exists) => match nfs.lookup(to, name).await? {
-                Some(there) if there.attributes.fileid == copy.attributes.fileid => Ok(true),
-                _ => Err(error),
-            },
+            Err(error) if error.status() == Some(Status::Exists) => {
+                match nfs.lookup(directory, name).await.map_err(failed)? {
+                    Some(existing) if existing.attributes.fileid == copy.attributes.fileid => Ok(true),
+                    _ => Err(failed(error)),
+                }
+            }
             Err(error) if error.status() == Some(Status::TooManyLinks) => Ok(false),
-            Err(error) => Err(error),
+            Err(error) => Err(failed(error)),
         }
     }
 
-    /// Links the copy of a file into the folder for its other names.
-    pub(super) async fn keep_for_links(&self, fileid: u64, copy: &FileRef) -> Result<(), CopyError> {
-        let called = called(fileid)?;
-        let nfs = self.to.store.nfs();
-        match nfs.link(&copy.handle, &self.links.folder, &called).await {
+    /// Adds the copy of a file, for its other names.
+    pub(super) async fn add(&self, file_id: u64, copy: &FileRef) -> Result<(), CopyError> {
+        let entry = entry_name(file_id)?;
+        match self.context.target().link(&copy.handle, &self.folder, &entry).await {
             Ok(()) => Ok(()),
             Err(error) => match error.status() {
                 Some(Status::Exists) => Ok(()),
                 // Each of its other names becomes a separate file.
                 Some(Status::NotSupported | Status::TooManyLinks | Status::NotPermitted | Status::Invalid) => {
-                    CopyProgress::one(&self.tally.unlinked);
+                    CopyProgress::one(&self.context.progress.unlinked);
                     Ok(())
                 }
-                _ => Err(self.failed(&called.to_string(), error)),
+                _ => Err(CopyError::of_call(&entry.to_string(), error)),
             },
         }
     }
+}
+
+fn entry_name(file_id: u64) -> Result<Name, CopyError> {
+    Ok(crate::layout::name(&format!("{file_id:x}"))?)
 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::archives::ArchiveRef;
-use crate::copy::{CopyEndpoint, CopyError};
+use crate::copy::CopyError;
+use crate::copy::context::CopyEndpoint;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::request::{DirectoryRequest, ReclaimRequest};
@@ -73,7 +74,7 @@ impl Drop for BeingCopied {
 }
 
 impl SourceTree {
-    pub(super) fn side(&self) -> CopyEndpoint {
+    pub(super) fn endpoint(&self) -> CopyEndpoint {
         CopyEndpoint {
             store: Arc::clone(&self.export),
             verified: Arc::clone(&self.verified),

@@ -77,15 +77,15 @@ enum Begun {
 pub async fn copy_to_archive(
     export: &Arc<ExportStore>,
     request: &ArchiveRequest,
-    budget: &CopyLimits,
-    tally: &Arc<CopyProgress>,
+    limits: &CopyLimits,
+    progress: &Arc<CopyProgress>,
 ) -> Result<(), CopyError> {
     let source = source::open(export, &CopySource::Volume(request.of.clone())).await?;
     let Some(staging) = stage_archive(export, request, &source).await? else {
         return Ok(());
     };
-    copy_tree(&source, export, &staging, budget, tally).await?;
-    let outcome = tally.snapshot().to_string();
+    copy_tree(&source, export, &staging, limits, progress).await?;
+    let outcome = progress.snapshot().to_string();
     publish_archive(export, request, &source, &staging, outcome).await
 }
 

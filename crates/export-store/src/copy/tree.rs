@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 
-use crate::copy::{Copier, CopyError, CopyProgress, Outcome};
+use crate::copy::attributes::AttributeCopier;
+use crate::copy::context::CopyContext;
+use crate::copy::file::FileCopier;
+use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::tree_walk::{Obstacle, Step, TreeWalk};
-use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, SetAttributes, Status};
+use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, SetAttributes, Status};
 
 /// Maximum number of directory names waiting to be copied, in total: 100,000 take about 10 MiB. Only a tree built for
 /// that purpose has this many beside the current path.
-const MAX_WAITING: usize = 100_000;
+const MAX_QUEUED: usize = 100_000;
 /// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
@@ -64,9 +67,26 @@ impl OpenCopy {
 
 type Walk = TreeWalk<OpenCopy>;
 
-impl Copier {
+/// Copies directories and their content.
+pub(super) struct TreeCopier {
+    context: Arc<CopyContext>,
+    attributes: Arc<AttributeCopier>,
+    files: FileCopier,
+}
+
+impl TreeCopier {
+    /// Creates a copier. `links` is the folder for additional names of files with several hard links.
+    pub(super) fn new(context: &Arc<CopyContext>, links: FileHandle) -> Self {
+        let attributes = Arc::new(AttributeCopier::new(context));
+        Self {
+            context: Arc::clone(context),
+            files: FileCopier::new(context, &attributes, links),
+            attributes,
+        }
+    }
+
     /// Copies the content of the tree.
-    pub(super) async fn tree(self: Arc<Self>, from: &FileRef, to: FileHandle) -> Outcome {
+    pub(super) async fn copy(self: Arc<Self>, from: &FileRef, to: FileHandle) -> Outcome {
         let directory = Directory {
             from: from.handle.clone(),
             to,
@@ -74,13 +94,6 @@ impl Copier {
         };
         let root = OpenCopy::new(directory, None, QueuedNames::default());
         self.walk(Walk::new(from, root)).await
-    }
-
-    pub(super) fn failed(&self, path: &str, source: NfsError) -> CopyError {
-        CopyError::Nfs {
-            path: path.to_owned(),
-            source: Box::new(source),
-        }
     }
 
     /// Boxed because a walk spawns others.
@@ -104,25 +117,24 @@ impl Copier {
     /// Copies the files of the next page of the current directory.
     async fn read_page(self: &Arc<Self>, walk: &mut Walk) -> Outcome {
         let from = walk.current().handle.clone();
-        let page = match walk.read_page(|next| self.from.store.nfs().list(&from, next)).await {
+        let page = match walk.read_page(|next| self.context.source().list(&from, next)).await {
             Ok(Some(page)) => page,
             Ok(None) => return Ok(()),
             // Removed since it was looked up, with its content.
             Err(error) if error.status() == Some(Status::Stale) && walk.depth() > 0 => {
-                CopyProgress::one(&self.tally.vanished);
+                CopyProgress::one(&self.context.progress.vanished);
                 walk.current().stop();
                 return Ok(());
             }
-            Err(error) => return Err(self.failed(&walk.current().data.directory.path, error)),
+            Err(error) => return Err(CopyError::of_call(&walk.current().data.directory.path, error)),
         };
-        self.from.still().await?;
-        self.to.still().await?;
-        CopyProgress::add(&self.tally.elsewhere, page.elsewhere as u64);
+        self.context.verify_endpoints().await?;
+        CopyProgress::add(&self.context.progress.elsewhere, page.elsewhere as u64);
         let open = &mut walk.current().data;
         let mut subdirectories = 0;
         for entry in page.entries {
             match entry.kind {
-                Some(FileKind::Other) => CopyProgress::one(&self.tally.special),
+                Some(FileKind::Other) => CopyProgress::one(&self.context.progress.special),
                 Some(FileKind::Regular | FileKind::Symlink) => self.spawn_file(open, entry.name).await?,
                 Some(FileKind::Directory) | None => subdirectories += 1,
             }
@@ -133,43 +145,43 @@ impl Copier {
         })
     }
 
-    /// Starts copying a file as soon as the budget allows one more.
+    /// Starts copying a file as soon as the limits allow one more.
     async fn spawn_file(self: &Arc<Self>, open: &mut OpenCopy, name: Name) -> Outcome {
-        let permit = Arc::clone(&self.budget.files).acquire_owned().await;
+        let permit = Arc::clone(&self.context.limits.files).acquire_owned().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
         open.files.spawn(async move {
-            let copied = copier.file(&directory, &name).await;
+            let copied = copier.files.copy(&directory, &name).await;
             drop(permit);
             copied
         });
         while let Some(done) = open.files.try_join_next() {
-            joined(done)?;
+            task_result(done)?;
         }
         Ok(())
     }
 
-    /// Copies a subdirectory of the current directory: concurrently if the budget allows it, otherwise before
+    /// Copies a subdirectory of the current directory: concurrently if the limits allow it, otherwise before
     /// continuing.
     async fn enter(self: &Arc<Self>, walk: &mut Walk, name: Name) -> Outcome {
         let parent = Arc::clone(&walk.current().data.directory);
         let path = parent.path_of(&name);
-        let found = self.from.store.nfs().lookup_and_read(&parent.from, &name, 0).await;
-        let Some(found) = found.map_err(|error| self.failed(&path, error))? else {
-            CopyProgress::one(&self.tally.vanished);
+        let found = self.context.source().lookup_and_read(&parent.from, &name, 0).await;
+        let Some(found) = found.map_err(|error| CopyError::of_call(&path, error))? else {
+            CopyProgress::one(&self.context.progress.vanished);
             return Ok(());
         };
         let attributes = &found.details.attributes;
         match (walk.obstacle(attributes), attributes.kind) {
             (None, _) => {}
             (Some(Obstacle::OtherFileSystem), _) => {
-                CopyProgress::one(&self.tally.elsewhere);
+                CopyProgress::one(&self.context.progress.elsewhere);
                 return Ok(());
             }
             (Some(Obstacle::NotDirectory), FileKind::Regular | FileKind::Symlink) => {
                 return self.spawn_file(&mut walk.current().data, name).await;
             }
             (Some(Obstacle::NotDirectory), _) => {
-                CopyProgress::one(&self.tally.special);
+                CopyProgress::one(&self.context.progress.special);
                 return Ok(());
             }
             (Some(Obstacle::Loop), _) => {
@@ -194,7 +206,7 @@ impl Copier {
         };
         let queued = walk.current().data.queued.beside();
         let open = OpenCopy::new(directory, Some(found.details), queued);
-        match Arc::clone(&self.budget.forks).try_acquire_owned() {
+        match Arc::clone(&self.context.limits.forks).try_acquire_owned() {
             Err(_) => walk.enter(file_id, found.handle, open),
             Ok(permit) => {
                 let fork = Arc::clone(self).walk(walk.fork(file_id, found.handle, open));
@@ -207,44 +219,43 @@ impl Copier {
         }
         let forks = &mut walk.current().data.forks;
         while let Some(done) = forks.try_join_next() {
-            joined(done)?;
+            task_result(done)?;
         }
         Ok(())
     }
 
-    async fn make(&self, above: &Directory, name: &Name, path: &str) -> Result<FileRef, CopyError> {
-        let nfs = self.to.store.nfs();
+    async fn make(&self, parent: &Directory, name: &Name, path: &str) -> Result<FileRef, CopyError> {
+        let nfs = self.context.target();
         let mode = SetAttributes {
             mode: Some(UNFINISHED),
             ..SetAttributes::default()
         };
-        let error = match nfs.make_directory(&above.to, name, mode).await {
+        let error = match nfs.make_directory(&parent.to, name, mode).await {
             Ok(made) => return Ok(made.node),
             Err(error) => error,
         };
         // Created by a call whose reply was lost, or listed twice. Only the operator can write there.
         if error.outcome_unknown() || error.status() == Some(Status::Exists) {
-            let there = nfs.lookup(&above.to, name).await;
-            if let Some(there) = there.map_err(|error| self.failed(path, error))?
-                && there.attributes.kind == FileKind::Directory
+            let existing = nfs.lookup(&parent.to, name).await;
+            if let Some(existing) = existing.map_err(|error| CopyError::of_call(path, error))?
+                && existing.attributes.kind == FileKind::Directory
             {
-                return Ok(there);
+                return Ok(existing);
             }
         }
-        Err(self.failed(path, error))
+        Err(CopyError::of_call(path, error))
     }
 
     /// Waits for the content of a directory, and sets the attributes of the copy to those of the source.
     async fn finish(&self, open: &mut OpenCopy) -> Outcome {
-        all(&mut open.files).await?;
-        all(&mut open.forks).await?;
+        join_all(&mut open.files).await?;
+        join_all(&mut open.forks).await?;
         let Some(attributes) = &open.attributes else {
             return Ok(());
         };
         let Directory { from, to, path } = &*open.directory;
-        self.copy_xattrs(from, to, path).await?;
-        self.dress(to, attributes, None, path).await?;
-        CopyProgress::one(&self.tally.files);
+        self.attributes.copy((from, to), attributes, None, path).await?;
+        CopyProgress::one(&self.context.progress.files);
         Ok(())
     }
 }
@@ -270,7 +281,7 @@ impl QueuedNames {
         self.total.fetch_sub(self.count, Ordering::Relaxed);
         self.count = count;
         let total = self.total.fetch_add(count, Ordering::Relaxed) + count;
-        match total > MAX_WAITING {
+        match total > MAX_QUEUED {
             true => Err("the tree is too deep and too broad at once"),
             false => Ok(()),
         }
@@ -284,14 +295,14 @@ impl Drop for QueuedNames {
 }
 
 /// Waits for all tasks. Returns the first failure; dropping the set aborts the other tasks.
-async fn all(tasks: &mut JoinSet<Outcome>) -> Outcome {
+async fn join_all(tasks: &mut JoinSet<Outcome>) -> Outcome {
     while let Some(done) = tasks.join_next().await {
-        joined(done)?;
+        task_result(done)?;
     }
     Ok(())
 }
 
-fn joined(done: Result<Outcome, tokio::task::JoinError>) -> Outcome {
+fn task_result(done: Result<Outcome, tokio::task::JoinError>) -> Outcome {
     done.unwrap_or_else(|error| {
         Err(CopyError::Contradiction {
             path: String::new(),
