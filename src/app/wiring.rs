@@ -28,6 +28,7 @@ use crate::state::backends::BackendRegistry;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
 use crate::state::last_reported::LastReported;
+use crate::state::last_written::LastWritten;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use export_store::PathReservations;
@@ -119,6 +120,7 @@ pub(super) fn wire(
         recovery_holds: RecoveryHolds::default(),
         reschedules: RescheduleBackoff::default(),
         last_reported: LastReported::default(),
+        last_written: LastWritten::default(),
         probe_requests,
         archive_requests: archive_tx,
     };

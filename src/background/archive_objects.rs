@@ -94,8 +94,8 @@ pub async fn ensure_object(
                 Some(_) => Err(CreateError::NameTaken(PlannedCondition::fails(
                     Reason::ArchiveNameTaken,
                     format!(
-                        "NfsArchive {volume} exists and does not describe {} on backend {backend}: inspect it and \
-                         delete it",
+                        "NfsArchive {volume} exists and does not describe {} on backend {backend}: inspect it; set its \
+                         deletionPolicy to Retain and delete it only if no data depends on it",
                         wanted.spec.directory
                     ),
                 ))),

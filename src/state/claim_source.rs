@@ -95,10 +95,8 @@ pub(crate) fn check_ownership(
 /// Returns the location of a claim's data if its volume matches its backend.
 pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<ClaimSource, PlannedCondition> {
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
-    let Some(backend) = ctx.backends.get(&name) else {
-        let what = format!("is on backend {name}, which does not exist or is not probed yet");
-        return Err(not_ready(claim, &what));
-    };
+    let missing = |condition: PlannedCondition| not_ready(claim, &format!("cannot be read: {}", condition.message));
+    let backend = ctx.registered_backend(&name).map_err(missing)?;
     let snapshot = backend.last_probe();
     let Some(export) = snapshot.store.clone() else {
         return Err(not_ready(

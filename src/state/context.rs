@@ -11,6 +11,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::decide::restore_source::requested_archive;
@@ -22,10 +23,11 @@ use crate::runtime::readiness::Readiness;
 use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::runtime::write_fence::WriteFence;
-use crate::state::backends::BackendRegistry;
+use crate::state::backends::{Backend, BackendRegistry};
 use crate::state::capacity::CapacityTracker;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
+use crate::state::last_written::LastWritten;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::usage::UsageStore;
@@ -165,6 +167,8 @@ pub struct Context {
     pub reschedules: RescheduleBackoff,
     /// Conditions last reported for volumes that could not be reclaimed.
     pub last_reported: LastReported,
+    /// Statuses last written, which the caches may not have yet.
+    pub last_written: LastWritten,
     /// Watch caches that are not synced yet.
     pub readiness: Readiness,
     /// Allows writes only while this process is the leader.
@@ -211,6 +215,19 @@ impl Context {
             .is_some()
     }
 
+    /// Returns the backend of this name. It is registered by its first reconciliation, which may come after that of the
+    /// objects on it.
+    ///
+    /// # Errors
+    /// The condition that shows if the backend does not exist or is not registered yet. Valid only once all caches are
+    /// synced.
+    pub fn registered_backend(&self, name: &str) -> Result<Arc<Backend>, PlannedCondition> {
+        self.backends.get(name).ok_or_else(|| {
+            let exists = self.stores.backends.get(&ObjectRef::new(name)).is_some();
+            unregistered_backend(name, exists)
+        })
+    }
+
     /// Returns the UID of the kube-system namespace, which identifies the cluster regardless of its name on exports.
     /// Empty until the caches are synced.
     pub fn cluster_uid(&self) -> String {
@@ -229,4 +246,18 @@ impl Context {
     pub fn namespace(&self, name: &str) -> Option<Arc<PartialObjectMeta<Namespace>>> {
         self.stores.namespaces.get(&ObjectRef::new(name))
     }
+}
+
+/// Returns the condition of an object whose backend is not registered.
+fn unregistered_backend(name: &str, exists: bool) -> PlannedCondition {
+    if exists {
+        return PlannedCondition::fails(Reason::NotProbed, format!("backend {name} is not probed yet"));
+    }
+    PlannedCondition::fails(
+        Reason::ReclaimBackendMissing,
+        format!(
+            "backend {name:?} does not exist: create it again with its server and path; until then, nothing is changed on its \
+             export"
+        ),
+    )
 }

@@ -8,6 +8,7 @@ pub mod claim_source;
 pub mod context;
 pub mod copy_jobs;
 pub mod last_reported;
+pub mod last_written;
 pub mod recovery;
 pub mod reschedules;
 pub mod usage;

@@ -63,7 +63,8 @@ fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedConditi
     let Some(archive) = archive_ref(object) else {
         return Err(PlannedCondition::fails(
             Reason::ArchiveMissing,
-            "this object describes no archive: its fileID is not a valid number; delete this object",
+            "its fileID is not a valid number, so nothing is changed: to have the object recreated from the record on the \
+             export, set deletionPolicy to Retain and delete this object",
         ));
     };
     let (backend, export) = confirmed_export(ctx, object)?;
@@ -81,12 +82,7 @@ pub fn confirmed_export(
     object: &NfsArchive,
 ) -> Result<(Arc<Backend>, Arc<ExportStore>), PlannedCondition> {
     let name = &object.spec.backend;
-    let Some(backend) = ctx.backends.get(name) else {
-        return Err(PlannedCondition::fails(
-            Reason::ReclaimBackendMissing,
-            format!("backend {name:?} does not exist: create it again, or delete this object"),
-        ));
-    };
+    let backend = ctx.registered_backend(name)?;
     let known = backend.last_probe();
     let Some(export) = known.store.clone() else {
         return Err(known.ready.clone());

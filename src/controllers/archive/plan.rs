@@ -147,8 +147,7 @@ fn report(observed: &Observed) -> Report {
             "Missing",
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
-                "the export has no record of it, so nothing is changed: restore .nfs-operator from a backup, or delete this \
-                 object",
+                "the export has no record of it, so nothing is changed: restore .nfs-operator from a backup",
             ),
             Some(ArchiveCondition::Missing),
         ),
@@ -156,8 +155,8 @@ fn report(observed: &Observed) -> Report {
             "Missing",
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
-                "its directory is not where it should be: move it back, or set deletionPolicy to Delete and delete this \
-                 object",
+                "its directory is not where it should be: move it back; if it is lost for good, set deletionPolicy to Delete and \
+                 delete this object",
             ),
             Some(ArchiveCondition::Missing),
         ),

@@ -95,7 +95,7 @@ async fn execute(
     match (step, &observation.location) {
         (ArchiveStep::RemoveFinalizer, _) => {
             ops::remove_finalizer(ctx, object).await?;
-            ctx.last_reported.forget(&object.uid().unwrap_or_default());
+            forget(ctx, object);
             Ok(Executed::Finished)
         }
         (ArchiveStep::CancelPurge, Some(location)) => {
@@ -151,10 +151,17 @@ async fn execute_irreversible(
         _ => archive_ops.complete_restore(&observed.export).await?,
     };
     if done {
-        ctx.last_reported.forget(&object.uid().unwrap_or_default());
+        forget(ctx, object);
         return Ok(Executed::Finished);
     }
     Ok(Executed::Requeue(jittered(WAIT_INTERVAL)))
+}
+
+/// Forgets what was reported about an archive whose object is gone, or about to be.
+fn forget(ctx: &Context, object: &NfsArchive) {
+    let uid = object.uid().unwrap_or_default();
+    ctx.last_reported.forget(&uid);
+    ctx.last_written.forget(&uid);
 }
 
 /// Returns the time until the next check of an archive for which there is nothing to do.
@@ -169,20 +176,22 @@ fn next_check(object: &NfsArchive, step: ArchiveStep) -> Duration {
     left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
 }
 
-/// Writes the status unless it is unchanged. Returns true if it was written.
+/// Writes the status unless the object has it. Returns true if it was written.
 pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
     let former = object
         .status
         .clone()
         .map(|status| NfsArchiveStatus { usage: None, ..status });
-    if former.as_ref() == Some(&planned) {
-        return Ok(false);
-    }
+    let uid = object.uid().unwrap_or_default();
     let fields = json!({ "status": planned });
     let (api, action) = (ops::api(ctx), "write the archive's status");
-    match writes::apply(&api, object, managers::STATUS, fields, true, action).await {
+    let write = writes::apply(&api, object, managers::STATUS, fields, true, action);
+    let written = ctx
+        .last_written
+        .write_unless_current(&uid, former.as_ref(), &planned, write);
+    match written.await {
         Err(WriteError::NotFound) => Ok(false),
-        written => written.map(|()| true),
+        written => written,
     }
 }

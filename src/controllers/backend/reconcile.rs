@@ -181,12 +181,20 @@ fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
 }
 
 async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendStatus) -> Result<(), WriteError> {
-    if object.status.as_ref() == Some(status) {
-        return Ok(());
-    }
-    let fields = json!({"status": status});
-    let action = "write the backend's status";
-    writes::apply(&api(ctx), object, managers::STATUS, fields, true, action).await
+    let uid = object.uid().unwrap_or_default();
+    let (api, fields) = (api(ctx), json!({"status": status}));
+    let write = writes::apply(
+        &api,
+        object,
+        managers::STATUS,
+        fields,
+        true,
+        "write the backend's status",
+    );
+    let written = ctx
+        .last_written
+        .write_unless_current(&uid, object.status.as_ref(), status, write);
+    written.await.map(drop)
 }
 
 /// Starts what needs a confirmed export: garbage collection, and everything that annotations request. `reported` is the

@@ -245,9 +245,8 @@ fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<CopyOrigin, P
         let message = format!("{source} to copy is on backend {}: {why}", source.backend);
         ProvisionOutcome::Copying(PlannedCondition::fails(Reason::CopySourceNotReady, message))
     };
-    let Some(backend) = ctx.backends.get(&source.backend) else {
-        return Err(not_ready("it does not exist or is not probed yet".into()));
-    };
+    let registered = ctx.registered_backend(&source.backend);
+    let backend = registered.map_err(|condition| not_ready(condition.message))?;
     let snapshot = backend.last_probe();
     let Some(export) = snapshot.store.clone() else {
         return Err(not_ready(snapshot.ready.message.clone()));

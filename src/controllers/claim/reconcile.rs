@@ -43,6 +43,7 @@ pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     let uid = claim.uid().unwrap_or_default();
     ctx.claim_retries.reset(&uid);
     ctx.reschedules.forget(&uid);
+    ctx.last_written.forget(&uid);
     ctx.copy_jobs.abort(&uid);
     ctx.capacity.finish_growth(&volume_name(&uid));
 }

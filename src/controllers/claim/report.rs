@@ -162,17 +162,8 @@ async fn write_condition(
     let message: String = planned.message.chars().take(MAX_MESSAGE).collect();
     let reason = planned.reason.to_string();
     let same_reason = former.is_some_and(|former| former.status == status && former.reason.as_deref() == Some(&reason));
-    if same_reason && former.and_then(|former| former.message.as_deref()) == Some(&message) {
-        return Ok(());
-    }
-    if !same_reason {
-        if planned.reason == Reason::Copying {
-            event(ctx, claim, Severity::Normal, Reason::Copying, &message);
-        } else if planned.status != Some(true) {
-            let note = format!("{reason}: {message}");
-            event(ctx, claim, Severity::Warning, Reason::ProvisioningFailed, &note);
-        }
-    }
+    let cached = former.map(|former| (&*former.status, former.reason.clone(), former.message.clone()));
+    let state = (status, Some(reason.clone()), Some(message.clone()));
     let since = former
         .filter(|former| former.status == status)
         .and_then(|former| former.last_transition_time.clone())
@@ -180,13 +171,31 @@ async fn write_condition(
     let condition = PersistentVolumeClaimCondition {
         type_: CLAIM_CONDITION.to_owned(),
         status: status.to_owned(),
-        reason: Some(reason),
-        message: Some(message),
+        reason: Some(reason.clone()),
+        message: Some(message.clone()),
         last_transition_time: Some(since),
         last_probe_time: Some(Time(Timestamp::now())),
     };
     let api = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
-    write(&api, claim, &condition, if_unchanged).await
+    let uid = claim.uid().unwrap_or_default();
+    let publish_and_write = async {
+        if !same_reason && planned.reason == Reason::Copying {
+            event(ctx, claim, Severity::Normal, Reason::Copying, &message);
+        } else if !same_reason && planned.status != Some(true) {
+            let note = format!("{reason}: {message}");
+            event(ctx, claim, Severity::Warning, Reason::ProvisioningFailed, &note);
+        }
+        write(&api, claim, &condition, if_unchanged).await
+    };
+    let last_written = &ctx.last_written;
+    last_written
+        .write_unless_current(&uid, cached.as_ref(), &state, publish_and_write)
+        .await?;
+    if planned.status == Some(true) {
+        // The claim has its volume, so no other status follows.
+        last_written.forget(&uid);
+    }
+    Ok(())
 }
 
 /// Writes the condition. Also succeeds if the claim was deleted, or if it was changed and `if_unchanged` is set.

@@ -83,20 +83,13 @@ fn find_backend(ctx: &Context, volume: &PersistentVolume) -> Result<Arc<Backend>
             )
         })?,
     };
-    if let Some(backend) = ctx.backends.get(name) {
-        return Ok(backend);
-    }
-    let waiting = |reason, message| Err(ReclaimOutcome::Waiting(PlannedCondition::fails(reason, message)));
-    if ctx.stores.backends.get(&ObjectRef::new(name)).is_some() {
-        return waiting(Reason::NotProbed, format!("backend {name} is not probed yet"));
-    }
-    waiting(
-        Reason::ReclaimBackendMissing,
-        format!(
-            "backend {name:?} does not exist: recreate it, or remove the finalizer {RECLAIM_FINALIZER} from the volume to \
-             leave its data"
-        ),
-    )
+    ctx.registered_backend(name).map_err(|mut condition| {
+        if condition.reason == Reason::ReclaimBackendMissing {
+            let otherwise = format!("; or remove the finalizer {RECLAIM_FINALIZER} from the volume to leave its data");
+            condition.message.push_str(&otherwise);
+        }
+        ReclaimOutcome::Waiting(condition)
+    })
 }
 
 fn failed(reason: Reason, message: String) -> ReclaimOutcome {

@@ -26,11 +26,9 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
         })
     };
     let postponed = |reason, message: String| not_now(PlannedCondition::fails(reason, message));
-    let Some(backend) = ctx.backends.get(&name) else {
-        return postponed(
-            Reason::NotProbed,
-            format!("backend {name} does not exist or is not probed yet"),
-        );
+    let backend = match ctx.registered_backend(&name) {
+        Ok(backend) => backend,
+        Err(condition) => return not_now(condition),
     };
     let snapshot = backend.last_probe();
     let Some(export) = &snapshot.store else {

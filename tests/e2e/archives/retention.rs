@@ -1,6 +1,7 @@
 //! Expired archives.
 
 use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rig::objects::reference;
@@ -222,4 +223,48 @@ async fn a_backup_does_not_count_as_a_last_archive_and_is_purged_when_it_expires
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     archived(&env, "data", "second").await?;
     left(&env, &["backup", "second"]).await
+}
+
+/// Returns the messages of the condition Available of all archives.
+async fn messages(env: &DedicatedCluster) -> rig::Result<BTreeSet<String>> {
+    let archives = archives(env).await?;
+    let message = |archive: &Value| {
+        let available = rig::objects::condition(archive, "Available")?;
+        Some(text(available, "/message").to_owned())
+    };
+    Ok(archives.iter().filter_map(message).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_archives_are_available_and_no_message_denies_their_backend() -> Test {
+    let mut env = DedicatedCluster::start(policy(json!({}))).await?;
+    let mut kept = Vec::new();
+    for n in 0..8 {
+        kept.push(archived(&env, &format!("data-{n}"), &format!("{n}")).await?);
+    }
+    for round in 0..3 {
+        for archive in &kept {
+            env.objects
+                .wait_condition(archive, "Available", "True", None, TIMEOUT)
+                .await?;
+        }
+        env.operator.kill9().await?;
+        env.operator.restart().await?;
+        let claim = env.objects.create(&env.claim(&format!("later-{round}"))).await?;
+        let reported = Mutex::new(BTreeSet::new());
+        rig::wait::until("the backend to serve claims again", TIMEOUT, async || {
+            let now = messages(&env).await.map_err(|error| error.to_string())?;
+            reported.lock().unwrap_or_else(PoisonError::into_inner).extend(now);
+            let claim = env.objects.get(&claim).await.map_err(|error| error.to_string())?;
+            let bound = claim.and_then(|claim| Some(claim.pointer("/spec/volumeName")?.clone()));
+            bound.map(drop).ok_or_else(|| "not bound".into())
+        })
+        .await?;
+        let reported = reported.into_inner().unwrap_or_else(PoisonError::into_inner);
+        assert!(
+            reported.iter().all(|message| !message.contains("does not exist")),
+            "{reported:?}"
+        );
+    }
+    Ok(())
 }

@@ -62,7 +62,8 @@ pub(super) fn check_copy(object: &NfsArchive, recorded: &RecordedArchive) -> Res
     }
     Err(PlannedCondition::fails(
         Reason::RecordUnusable,
-        "the copy is of another claim or volume than the one in this object: nothing is changed; delete this object",
+        "the copy on the export is of another claim or volume than the one in this object: nothing is changed; create an \
+         object with another name for a new copy",
     ))
 }
 

@@ -16,15 +16,21 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     ctx.copy_jobs.abort_and_wait(&uid).await;
     // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy.
-    // If the backend no longer exists, its export stays unchanged.
-    let no_backend = object.spec.backend.is_empty() || ctx.backends.get(&object.spec.backend).is_none();
-    if no_backend || ops::is_crd_deleting(ctx).await? {
+    if object.spec.backend.is_empty() || ops::is_crd_deleting(ctx).await? {
         return remove_finalizer(ctx, object).await;
     }
     let (backend, export) = match confirmed_export(ctx, object) {
         Ok(confirmed) => confirmed,
-        // The backend uses another export now, which contains nothing of this object.
-        Err(condition) if condition.reason == Reason::IdentityMismatch => return remove_finalizer(ctx, object).await,
+        // The backend does not exist, and its export stays unchanged; or it uses another export now, which contains nothing
+        // of this object.
+        Err(condition)
+            if matches!(
+                condition.reason,
+                Reason::ReclaimBackendMissing | Reason::IdentityMismatch
+            ) =>
+        {
+            return remove_finalizer(ctx, object).await;
+        }
         Err(PlannedCondition { reason, message, .. }) => {
             let message = format!("the incomplete copy cannot be removed now: {message}");
             return Ok(BackupOutcome::Waiting(PlannedCondition::fails(reason, message)));
@@ -47,5 +53,6 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
 
 async fn remove_finalizer(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     ops::remove_finalizer(ctx, object).await?;
+    ctx.last_written.forget(&object.uid().unwrap_or_default());
     Ok(BackupOutcome::Gone)
 }
