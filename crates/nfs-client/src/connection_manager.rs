@@ -37,7 +37,7 @@ const MIN_USEFUL_LIFE: Duration = Duration::from_millis(100);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The parts of connection management that differ between major versions.
-pub trait ProtocolVersion: fmt::Debug + Send + Sync + Sized + 'static {
+pub trait ProtocolVersion: fmt::Debug + Default + Send + Sync + Sized + 'static {
     /// What outlives a connection: the session of NFSv4; nothing in NFSv3.
     type Session: fmt::Debug + Send + Sync + 'static;
 

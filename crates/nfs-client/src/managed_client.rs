@@ -15,7 +15,7 @@ pub struct ManagedClient<V: ProtocolVersion> {
     pub manager: Arc<ConnectionManager<V>>,
 }
 
-impl<V: ProtocolVersion + Default> ManagedClient<V> {
+impl<V: ProtocolVersion> ManagedClient<V> {
     /// Starts the client and waits for its first connection; fails with the first failure.
     pub async fn connect(
         target: Target,
@@ -33,9 +33,7 @@ impl<V: ProtocolVersion + Default> ManagedClient<V> {
         drop(demand);
         Ok(client)
     }
-}
 
-impl<V: ProtocolVersion> ManagedClient<V> {
     /// Returns what was negotiated on the newest connection.
     pub fn negotiated(&self) -> Negotiated {
         self.manager.negotiated()

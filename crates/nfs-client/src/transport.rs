@@ -151,7 +151,7 @@ pub async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, Nfs
         let began = Instant::now();
         // After a timeout, the resolver's thread continues until its own limits end it.
         let found = timeout_at(deadline, tokio::net::lookup_host((format!("{name}."), 0))).await;
-        let found = found.map_err(|_| failed(format!("no answer within {:?}", began.elapsed())))?;
+        let found = found.map_err(|_| failed(format!("no answer within {} s", began.elapsed().as_secs())))?;
         addresses = found
             .map_err(|error| failed(error.to_string()))?
             .map(|address| address.ip())

@@ -59,11 +59,11 @@ async fn main() -> Result<(), Failure> {
             let fixture = Fixture::start(protocol, Duration::from_millis(milliseconds)).await?;
             let about = table::About {
                 version: name,
-                asked: milliseconds,
+                requested: milliseconds,
                 measured: fixture.round_trip().await?,
             };
             println!(
-                "NFS {name}, {milliseconds} ms asked, {:.2} ms measured …",
+                "NFS {name}, {milliseconds} ms requested, {:.2} ms measured …",
                 about.measured.as_secs_f64() * 1e3
             );
             rows.extend(small::measure(&fixture, &about, options.count).await?);

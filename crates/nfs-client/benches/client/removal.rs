@@ -26,9 +26,9 @@ pub async fn measure(fixture: &Fixture, about: &About, large: usize) -> Result<V
     let mut rows = vec![removed(fixture, about, DIRECTORIES, FILES).await?];
     if let Some(row) = rows.pop() {
         // Over NFSv4, many removals share a round trip; over NFSv3, each has its own.
-        let goal = (about.asked == 10).then_some(if about.version == "3" { 20 } else { 50 });
+        let goal = (about.requested == 10).then_some(if about.version == "3" { 20 } else { 50 });
         let row = row.beside(Serial::sampled(alone, SAMPLE, objects), goal);
-        rows.push(row.against_bare(bare, (about.asked == 0).then_some(1.5)));
+        rows.push(row.against_bare(bare, (about.requested == 0).then_some(1.5)));
     }
     let what = format!("the same {objects} REMOVEs, bare");
     rows.push(Row::new(about, what, objects, bare));

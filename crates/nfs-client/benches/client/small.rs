@@ -16,7 +16,7 @@ const SAMPLE: usize = 40;
 
 pub async fn measure(fixture: &Fixture, about: &About, count: usize) -> Result<Vec<Row>, Failure> {
     let folder = fixture.directory("small").await?;
-    let goal = |goal| (about.asked == 10).then_some(goal);
+    let goal = |goal| (about.requested == 10).then_some(goal);
     // Warm up the threads and caches of the server.
     create(fixture, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
     let together = create(fixture, &folder, 0..count, TOGETHER).await?;

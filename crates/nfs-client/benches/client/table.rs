@@ -12,7 +12,7 @@ use crate::meter::Share;
 pub struct About {
     pub version: &'static str,
     /// The configured round trip of the proxy in milliseconds.
-    pub asked: u64,
+    pub requested: u64,
     /// The measured time of a call to which the server replies at once.
     pub measured: Duration,
 }
@@ -95,7 +95,7 @@ impl Row {
         let [alone, times] = serial;
         [
             self.about.version.to_owned(),
-            format!("{} ({})", self.about.asked, ms(self.about.measured)),
+            format!("{} ({})", self.about.requested, ms(self.about.measured)),
             self.what.clone(),
             ms(self.took),
             format!("{:.0}", self.objects as f64 / self.took.as_secs_f64().max(f64::EPSILON)),

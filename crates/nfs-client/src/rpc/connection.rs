@@ -239,8 +239,7 @@ impl PendingCall {
     pub fn end_connection_if_silent(&self) {
         let last_reply = self.shared.opened + Duration::from_millis(self.shared.last_reply.load(Ordering::Relaxed));
         if last_reply < self.since {
-            self.shared
-                .end(format!("no reply for {:?}", self.since.elapsed()).into());
+            self.shared.end("no reply since the call was sent".into());
         }
     }
 }

@@ -101,6 +101,91 @@ impl Client {
             Err(refusal) => Err(self.mount_error(&connection, refusal, options).await),
         }
     }
+
+    /// Returns the error for a refusal of MNT, derived from the server's list of exports.
+    async fn mount_error(&self, connection: &Connection, code: u32, options: CallOptions) -> NfsError {
+        let path = &self.manager.target.path;
+        let (local, reserved_port) = (connection.local(), connection.has_reserved_port());
+        let status = status(code);
+        // A server may hide its list: then the status decides.
+        let exports = exports(connection, options).await.unwrap_or_default();
+        let closest = exports
+            .iter()
+            .filter_map(|export| components_below(path, export).map(|rest| (export, rest)))
+            .min_by_key(|(_, rest)| rest.len());
+        let is_exported = exports.iter().any(|export| is_same_path(export, path));
+        if let (Some((export, rest)), false) = (closest, is_exported)
+            && let Some(error) = self.mount_error_below(connection, export, &rest, options).await
+        {
+            return error;
+        }
+        let not_found = || NfsError::ExportNotFound {
+            path: path.clone(),
+            missing: path.clone(),
+            local,
+            reserved_port,
+        };
+        match status {
+            Status::NotFound => not_found(),
+            // According to the list, no client may mount it. Without a list, only the refusal is known.
+            Status::Access if !is_exported && !exports.is_empty() && reserved_port => not_found(),
+            Status::Access | Status::NotPermitted => NfsError::AccessDenied {
+                action: MOUNT,
+                local,
+                reserved_port,
+            },
+            Status::NotDirectory => NfsError::NotADirectory {
+                path: path.clone(),
+                component: path.rsplit('/').next().unwrap_or_default().to_owned(),
+            },
+            status => NfsError::Status { action: MOUNT, status },
+        }
+    }
+
+    /// Returns the error for a path below an export; `None` if the export cannot be mounted either.
+    async fn mount_error_below(
+        &self,
+        connection: &Connection,
+        export: &str,
+        rest: &[&str],
+        options: CallOptions,
+    ) -> Option<NfsError> {
+        // The export's path exactly as the server lists it.
+        let root = mnt(connection, &dirpath(export), options).await.ok()?.ok()?;
+        Some(match self.walk_below(&root, rest, options).await {
+            Ok(()) => NfsError::SubdirectoryMountRefused {
+                path: self.manager.target.path.clone(),
+                export: export.to_owned(),
+            },
+            Err(error) => error,
+        })
+    }
+
+    /// Walks down from an export's root; fails at a component that is missing or no directory.
+    async fn walk_below(&self, root: &FileHandle, rest: &[&str], options: CallOptions) -> Result<(), NfsError> {
+        let negotiated = self.negotiated();
+        let mut directory = root.clone();
+        for segment in rest {
+            let path = self.manager.target.path.clone();
+            let component = (*segment).to_owned();
+            let missing = || NfsError::ExportNotFound {
+                path: path.clone(),
+                missing: component.clone(),
+                local: negotiated.local,
+                reserved_port: negotiated.reserved_port,
+            };
+            // `..` is never looked up.
+            let name = Name::new(segment.as_bytes().to_vec()).map_err(|_| missing())?;
+            let found = self.lookup(MOUNT, &directory, &name, options).await?;
+            let found = found.ok_or_else(missing)?;
+            directory = match found.attributes.kind {
+                FileKind::Directory => found.handle,
+                FileKind::Symlink => return Err(NfsError::SymlinkInPath { path, component }),
+                _ => return Err(NfsError::NotADirectory { path, component }),
+            };
+        }
+        Ok(())
+    }
 }
 
 /// Returns the argument of MNT for the path of an export, unless it is invalid: the server would resolve a `..` in it.
@@ -199,93 +284,6 @@ pub(super) fn components_below<'a>(path: &'a str, export: &str) -> Option<Vec<&'
     }
     let rest: Vec<_> = rest.collect();
     (!rest.is_empty()).then_some(rest)
-}
-
-impl Client {
-    /// Returns the error for a refusal of MNT, derived from the server's list of exports.
-    async fn mount_error(&self, connection: &Connection, code: u32, options: CallOptions) -> NfsError {
-        let path = &self.manager.target.path;
-        let (local, reserved_port) = (connection.local(), connection.has_reserved_port());
-        let status = status(code);
-        // A server may hide its list: then the status decides.
-        let exports = exports(connection, options).await.unwrap_or_default();
-        let closest = exports
-            .iter()
-            .filter_map(|export| components_below(path, export).map(|rest| (export, rest)))
-            .min_by_key(|(_, rest)| rest.len());
-        let is_exported = exports.iter().any(|export| is_same_path(export, path));
-        if let (Some((export, rest)), false) = (closest, is_exported)
-            && let Some(error) = self.mount_error_below(connection, export, &rest, options).await
-        {
-            return error;
-        }
-        let not_found = || NfsError::ExportNotFound {
-            path: path.clone(),
-            missing: path.clone(),
-            local,
-            reserved_port,
-        };
-        match status {
-            Status::NotFound => not_found(),
-            // According to the list, no client may mount it. Without a list, only the refusal is known.
-            Status::Access if !is_exported && !exports.is_empty() && reserved_port => not_found(),
-            Status::Access | Status::NotPermitted => NfsError::AccessDenied {
-                action: MOUNT,
-                local,
-                reserved_port,
-            },
-            Status::NotDirectory => NfsError::NotADirectory {
-                path: path.clone(),
-                component: path.rsplit('/').next().unwrap_or_default().to_owned(),
-            },
-            status => NfsError::Status { action: MOUNT, status },
-        }
-    }
-
-    /// Returns the error for a path below an export; `None` if the export cannot be mounted either.
-    async fn mount_error_below(
-        &self,
-        connection: &Connection,
-        export: &str,
-        rest: &[&str],
-        options: CallOptions,
-    ) -> Option<NfsError> {
-        // The export's path exactly as the server lists it.
-        let root = mnt(connection, &dirpath(export), options).await.ok()?.ok()?;
-        Some(match self.walk_below(&root, rest, options).await {
-            Ok(()) => NfsError::SubdirectoryMountRefused {
-                path: self.manager.target.path.clone(),
-                export: export.to_owned(),
-            },
-            Err(error) => error,
-        })
-    }
-
-    /// Walks down from an export's root; fails at a component that is missing or no directory.
-    async fn walk_below(&self, root: &FileHandle, rest: &[&str], options: CallOptions) -> Result<(), NfsError> {
-        let negotiated = self.negotiated();
-        let mut directory = root.clone();
-        for segment in rest {
-            let path = self.manager.target.path.clone();
-            let component = (*segment).to_owned();
-            let missing = || NfsError::ExportNotFound {
-                path: path.clone(),
-                missing: component.clone(),
-                local: negotiated.local,
-                reserved_port: negotiated.reserved_port,
-            };
-            // `..` is never looked up.
-            let name = Name::new(segment.as_bytes().to_vec()).map_err(|_| missing())?;
-            let found = self.lookup(MOUNT, &directory, &name, options).await?;
-            let found = found.ok_or_else(missing)?;
-            directory = match found.attributes.kind {
-                FileKind::Directory => found.handle,
-                FileKind::Symlink => return Err(NfsError::SymlinkInPath { path, component }),
-                _ => return Err(NfsError::NotADirectory { path, component }),
-            };
-        }
-        Ok(())
-    }
 }
 
 /// Whether two paths have the same segments.

@@ -7,7 +7,7 @@ use crate::{Name, NfsError, Status};
 
 #[tokio::test]
 async fn refusals_of_the_rpc_layer_are_told_apart() {
-    let weak = Server::start(|_, asked| match asked.program {
+    let weak = Server::start(|_, request| match request.program {
         MOUNT_PROGRAM => {
             let mut denied = Encoder::new();
             denied.u32(1).u32(5);
@@ -42,7 +42,7 @@ async fn refusals_of_the_rpc_layer_are_told_apart() {
 
 #[tokio::test]
 async fn an_export_without_auth_sys_is_refused() {
-    let server = Server::start(|_, asked| match (asked.program, asked.procedure) {
+    let server = Server::start(|_, request| match (request.program, request.procedure) {
         (MOUNT_PROGRAM, 1) => {
             let mut results = Encoder::new();
             results.u32(0).opaque(b"root").u32(1).u32(390_003);
@@ -57,9 +57,9 @@ async fn an_export_without_auth_sys_is_refused() {
 
 /// MNT's status and the server's list of exports, to what is told.
 async fn mount_refused(code: u32, exports: &'static [&'static str]) -> NfsError {
-    let server = Server::start(move |_, asked| {
+    let server = Server::start(move |_, request| {
         let mut results = Encoder::new();
-        match (asked.program, asked.procedure) {
+        match (request.program, request.procedure) {
             (MOUNT_PROGRAM, 1) => results.u32(code),
             (MOUNT_PROGRAM, _) => {
                 for export in exports {
@@ -101,10 +101,10 @@ async fn what_mount_refuses_is_explained_by_the_list_of_exports() {
 
 /// A server that mounts `/` alone, with an object of that kind at `/export`.
 async fn below_the_export(kind: u32) -> NfsError {
-    let server = Server::start(move |_, asked| {
+    let server = Server::start(move |_, request| {
         let mut results = Encoder::new();
-        match (asked.program, asked.procedure) {
-            (MOUNT_PROGRAM, 1) if asked.arguments.clone().opaque("path", 99).unwrap().len() > 1 => results.u32(13),
+        match (request.program, request.procedure) {
+            (MOUNT_PROGRAM, 1) if request.arguments.clone().opaque("path", 99).unwrap().len() > 1 => results.u32(13),
             (MOUNT_PROGRAM, 5) => results.boolean(true).opaque(b"/").boolean(false).boolean(false),
             (_, nfs::LOOKUP) => return found(kind, 5),
             _ => return Answer::Usual,
@@ -133,7 +133,7 @@ async fn what_lies_below_an_export_and_is_refused_is_looked_at_from_the_export()
 
 #[tokio::test]
 async fn a_stale_root_is_requested_again_and_its_limits_are_kept() {
-    let server = Server::start(|before, asked| match on(nfs::GETATTR, asked) {
+    let server = Server::start(|before, request| match on(nfs::GETATTR, request) {
         true if before == 1 => status(70),
         _ => Answer::Usual,
     })

@@ -33,18 +33,18 @@ pub enum Answer {
 }
 
 /// A call: program, procedure, arguments.
-pub struct Asked {
+pub struct Request {
     pub program: u32,
     pub procedure: u32,
     pub arguments: Decoder,
 }
 
 /// Whether this procedure of NFS is called; MOUNT's have the same numbers.
-pub fn on(procedure: u32, asked: &Asked) -> bool {
-    asked.program != MOUNT_PROGRAM && asked.procedure == procedure
+pub fn on(procedure: u32, request: &Request) -> bool {
+    request.program != MOUNT_PROGRAM && request.procedure == procedure
 }
 
-type Script = dyn Fn(usize, &Asked) -> Answer + Send + Sync;
+type Script = dyn Fn(usize, &Request) -> Answer + Send + Sync;
 
 pub struct Server {
     pub port: u16,
@@ -53,8 +53,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// `script` is told how often this procedure was called before.
-    pub async fn start(script: impl Fn(usize, &Asked) -> Answer + Send + Sync + 'static) -> Self {
+    /// `script` gets the number of earlier calls of this procedure.
+    pub async fn start(script: impl Fn(usize, &Request) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let calls = Arc::new(Mutex::new(Vec::new()));
@@ -115,7 +115,7 @@ async fn serve(mut stream: TcpStream, log: Arc<Mutex<Vec<u32>>>, script: Arc<Scr
             call.u32("flavor").unwrap();
             call.opaque("body", 400).unwrap();
         }
-        let asked = Asked {
+        let request = Request {
             program,
             procedure,
             arguments: call,
@@ -133,8 +133,8 @@ async fn serve(mut stream: TcpStream, log: Arc<Mutex<Vec<u32>>>, script: Arc<Scr
         };
         let mut reply = Encoder::new();
         reply.u32(xid).u32(1);
-        let answer = match script(before, &asked) {
-            Answer::Usual => Answer::Results(usual(&asked)),
+        let answer = match script(before, &request) {
+            Answer::Usual => Answer::Results(usual(&request)),
             answer => answer,
         };
         match answer {
@@ -170,16 +170,16 @@ pub fn found(kind: u32, fileid: u64) -> Answer {
     Answer::Results(results)
 }
 
-fn usual(asked: &Asked) -> Encoder {
+fn usual(request: &Request) -> Encoder {
     let mut results = Encoder::new();
-    if asked.program == MOUNT_PROGRAM {
-        match asked.procedure {
+    if request.program == MOUNT_PROGRAM {
+        match request.procedure {
             1 => results.u32(0).opaque(b"root").u32(1).u32(1),
             _ => results.boolean(false),
         };
         return results;
     }
-    match asked.procedure {
+    match request.procedure {
         nfs::NULL => {}
         nfs::GETATTR => {
             results.u32(0);

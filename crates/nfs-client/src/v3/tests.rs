@@ -14,7 +14,7 @@ fn name(text: &str) -> Name {
 
 #[tokio::test]
 async fn a_rename_whose_reply_is_lost_is_never_sent_again() {
-    let server = Server::start(|before, asked| match asked.procedure {
+    let server = Server::start(|before, request| match request.procedure {
         nfs::RENAME => Answer::Cut,
         // The target is free, the source is there.
         nfs::LOOKUP if before % 2 == 1 => found(2, 5),
@@ -34,7 +34,7 @@ async fn a_rename_whose_reply_is_lost_is_never_sent_again() {
 
 #[tokio::test]
 async fn every_change_that_must_not_be_done_twice_is_sent_once() {
-    let server = Server::start(|before, asked| match asked.procedure {
+    let server = Server::start(|before, request| match request.procedure {
         nfs::MKDIR | nfs::REMOVE | nfs::RMDIR | nfs::LINK => Answer::Cut,
         nfs::LOOKUP if before == 0 => found(1, 5),
         nfs::LOOKUP => found(2, 5),
@@ -57,7 +57,7 @@ async fn every_change_that_must_not_be_done_twice_is_sent_once() {
 
 #[tokio::test]
 async fn calls_that_do_no_harm_twice_go_on_after_a_cut() {
-    let server = Server::start(|before, asked| match asked.procedure {
+    let server = Server::start(|before, request| match request.procedure {
         nfs::GETATTR | nfs::CREATE | nfs::WRITE | nfs::REMOVE if before == 0 => Answer::Cut,
         nfs::REMOVE => status(2),
         _ => Answer::Usual,
@@ -70,7 +70,7 @@ async fn calls_that_do_no_harm_twice_go_on_after_a_cut() {
         .await
         .unwrap();
     assert_eq!((made.attributes.fileid, made.attributes.size), (5, 7));
-    // In the trash a name that is gone already is as good as one that was removed.
+    // In the trash, a name that no longer exists counts as removed.
     let removed = client.remove_batch(&handle("root"), &[name("one")], within(20)).await;
     assert_eq!(removed.unwrap(), [RemoveOutcome::Absent]);
     assert_eq!(server.count(nfs::REMOVE), 2);
@@ -78,7 +78,7 @@ async fn calls_that_do_no_harm_twice_go_on_after_a_cut() {
 
 #[tokio::test]
 async fn jukebox_is_waited_out_and_told_at_the_deadline() {
-    let server = Server::start(|before, asked| match asked.procedure {
+    let server = Server::start(|before, request| match request.procedure {
         nfs::GETATTR if before < 2 => status(10_008),
         nfs::LOOKUP => status(10_008),
         _ => Answer::Usual,
@@ -96,7 +96,7 @@ async fn jukebox_is_waited_out_and_told_at_the_deadline() {
 
 #[tokio::test]
 async fn a_silent_server_is_told_by_the_deadline_and_a_cancelled_call_leaves_the_connection_usable() {
-    let server = Server::start(|before, asked| match asked.procedure {
+    let server = Server::start(|before, request| match request.procedure {
         nfs::MKDIR => Answer::Silence,
         nfs::GETATTR if before == 0 => Answer::Silence,
         _ => Answer::Usual,
@@ -143,7 +143,7 @@ fn listing(entries: &[(&[u8], u64)], end: bool) -> Answer {
 
 #[tokio::test]
 async fn a_server_without_readdirplus_is_asked_for_names_and_for_each_of_them() {
-    let server = Server::start(|_, asked| match asked.procedure {
+    let server = Server::start(|_, request| match request.procedure {
         nfs::READDIRPLUS => status(10_004),
         nfs::READDIR => {
             let mut results = Encoder::new();
@@ -182,7 +182,7 @@ async fn a_server_without_readdirplus_is_asked_for_names_and_for_each_of_them() 
 #[tokio::test]
 async fn a_listing_with_hostile_names_or_in_circles_is_refused_and_dots_alone_are_passed_over() {
     for hostile in [&b""[..], b"a/b", b"a\0b", &[b'n'; 256]] {
-        let server = Server::start(move |_, asked| match asked.procedure {
+        let server = Server::start(move |_, request| match request.procedure {
             nfs::READDIRPLUS => listing(&[(hostile, 1)], true),
             _ => Answer::Usual,
         })
@@ -190,14 +190,14 @@ async fn a_listing_with_hostile_names_or_in_circles_is_refused_and_dots_alone_ar
         let refused = server.client().await.list(&handle("root"), None, within(20)).await;
         assert!(matches!(refused, Err(NfsError::Protocol { .. })), "{hostile:?}");
     }
-    let circles = Server::start(|_, asked| match asked.procedure {
+    let circles = Server::start(|_, request| match request.procedure {
         nfs::READDIRPLUS => listing(&[(b"a", 1), (b"b", 1)], false),
         _ => Answer::Usual,
     })
     .await;
     let refused = circles.client().await.list(&handle("root"), None, within(20)).await;
     assert!(matches!(refused, Err(NfsError::Protocol { .. })), "{refused:?}");
-    let dots = Server::start(|before, asked| match asked.procedure {
+    let dots = Server::start(|before, request| match request.procedure {
         nfs::READDIRPLUS if before == 0 => listing(&[(b".", 1), (b"..", 2)], false),
         nfs::READDIRPLUS => listing(&[(b"one", 3)], true),
         _ => Answer::Usual,
@@ -210,7 +210,7 @@ async fn a_listing_with_hostile_names_or_in_circles_is_refused_and_dots_alone_ar
         .await
         .unwrap();
     assert_eq!(page.entries.len(), 1);
-    let stale = Server::start(|_, asked| match on(nfs::READDIRPLUS, asked) {
+    let stale = Server::start(|_, request| match on(nfs::READDIRPLUS, request) {
         true => status(10_003),
         false => Answer::Usual,
     })
@@ -222,7 +222,7 @@ async fn a_listing_with_hostile_names_or_in_circles_is_refused_and_dots_alone_ar
 #[tokio::test]
 async fn what_remove_refuses_as_a_directory_is_removed_as_one() {
     for code in [1, 13, 21, 22] {
-        let server = Server::start(move |_, asked| match asked.procedure {
+        let server = Server::start(move |_, request| match request.procedure {
             nfs::REMOVE => status(code),
             _ => Answer::Usual,
         })
@@ -236,7 +236,7 @@ async fn what_remove_refuses_as_a_directory_is_removed_as_one() {
         assert_eq!(server.count(nfs::RMDIR), 1);
     }
     // It was a file after all: the first refusal is the answer.
-    let server = Server::start(|_, asked| match asked.procedure {
+    let server = Server::start(|_, request| match request.procedure {
         nfs::REMOVE => status(13),
         nfs::RMDIR => status(20),
         _ => Answer::Usual,
@@ -252,7 +252,7 @@ async fn what_remove_refuses_as_a_directory_is_removed_as_one() {
 
 #[tokio::test]
 async fn a_server_without_exclusive_creates_gets_a_guarded_one() {
-    let server = Server::start(|before, asked| match asked.procedure {
+    let server = Server::start(|before, request| match request.procedure {
         nfs::CREATE if before == 0 => status(10_004),
         _ => Answer::Usual,
     })
@@ -268,7 +268,7 @@ async fn a_server_without_exclusive_creates_gets_a_guarded_one() {
 #[tokio::test]
 async fn a_taken_name_belongs_to_another_client_for_certain_only_if_the_call_was_sent_once() {
     for cuts in [0, 1] {
-        let server = Server::start(move |before, asked| match asked.procedure {
+        let server = Server::start(move |before, request| match request.procedure {
             nfs::CREATE if before < cuts => Answer::Cut,
             nfs::CREATE => status(17),
             _ => Answer::Usual,
@@ -286,7 +286,7 @@ async fn a_taken_name_belongs_to_another_client_for_certain_only_if_the_call_was
 
 #[tokio::test]
 async fn a_file_that_could_not_be_filled_is_removed_again() {
-    let server = Server::start(|_, asked| match asked.procedure {
+    let server = Server::start(|_, request| match request.procedure {
         nfs::WRITE => status(28),
         nfs::LOOKUP => found(1, 5),
         _ => Answer::Usual,

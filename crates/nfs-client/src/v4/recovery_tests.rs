@@ -232,7 +232,7 @@ async fn an_answer_to_another_operation_makes_no_sense() {
 #[tokio::test]
 async fn a_repetition_whose_reply_was_not_kept_leaves_a_change_unknown_and_repeats_a_look() {
     let (server, client) = connected(&[Fault::CutAfter, Fault::Serve, Fault::CutAfter]).await;
-    server.state().forgets_replies = true;
+    server.state().is_reply_cache_disabled = true;
     let error = change(&client, "a").await.unwrap_err();
     assert!(error.outcome_unknown(), "{error}");
     assert_eq!(server.state().removed, ["a"]);

@@ -69,10 +69,10 @@ pub struct State {
     sessions: HashMap<[u8; 16], Slots>,
     next: u64,
     /// Whether the reply cache is disabled.
-    pub forgets_replies: bool,
+    pub is_reply_cache_disabled: bool,
     /// Until then the last operation of each call fails with this status.
     pub busy: Option<(Instant, u32)>,
-    /// The minor version that the server speaks; if absent, any but 0.
+    /// The minor version that the server supports; if absent, any but 0.
     pub minor: Option<u32>,
     /// Connections are accepted, and nothing is answered.
     pub mute: bool,
@@ -92,10 +92,10 @@ impl Transport for Server {
         _source_port: SourcePort,
         _deadline: Instant,
     ) -> BoxFuture<'a, Result<Streams, NfsError>> {
-        let (ours, theirs) = tokio::io::duplex(4 << 20);
+        let (client_end, server_end) = tokio::io::duplex(4 << 20);
         self.state().connections += 1;
-        tokio::spawn(self.clone().serve(theirs));
-        let (source, sink) = tokio::io::split(ours);
+        tokio::spawn(self.clone().serve(server_end));
+        let (source, sink) = tokio::io::split(client_end);
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
         Box::pin(std::future::ready(Ok(Streams {
             source: Box::new(source),
@@ -312,7 +312,7 @@ impl State {
             return refused(code::BADSESSION);
         };
         let (last, cached) = slots.get(&slot).cloned().unwrap_or_default();
-        let body = if sequence == last && self.forgets_replies {
+        let body = if sequence == last && self.is_reply_cache_disabled {
             results(
                 code::RETRY_UNCACHED_REP,
                 &[result(op::SEQUENCE, code::RETRY_UNCACHED_REP, |_| ())],
