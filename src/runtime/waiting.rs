@@ -2,7 +2,7 @@
 //!
 //! Waiting claims are woken by changes of StorageClasses, Namespaces and Nodes (`app/caches.rs`), by backends that become
 //! ready, change or go (`controllers/backend/reconcile.rs`, `removal.rs`), by volumes that go (`state/volume_indexer.rs`),
-//! by the end of a recovery pass (`recovery/mod.rs`), of a copy (`controllers/claim/copy.rs`) and of an archive's change
+//! by the end of a recovery pass (`recovery/mod.rs`), of a copy (`state/copy_jobs/job.rs`) and of an archive's change
 //! (`Context::wake_restores`), and by a slot that becomes free (`concurrency_limiter.rs`).
 
 use std::collections::HashSet;

@@ -4,6 +4,9 @@
 //! not block a reconciler: the reconciler starts the copy, reads its progress, and is woken when the copy ends. The
 //! state is in memory only; after a restart, the copy starts again.
 
+pub(crate) mod job;
+pub(crate) mod source;
+
 use std::collections::HashMap;
 use std::fmt::{self, Display};
 use std::future::Future;

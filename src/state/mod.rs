@@ -4,7 +4,7 @@ pub mod archives;
 pub mod backends;
 pub mod candidates;
 pub mod capacity;
-pub mod claim_source;
+pub mod confirmed_export;
 pub mod context;
 pub mod copy_jobs;
 pub mod last_reported;

@@ -15,6 +15,7 @@ use crate::decide::archive_object::{agrees_with_record, archive_ref, retention_t
 use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
+use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
 use crate::state::context::Context;
 use export_store::{
     ArchiveRef, ArchiveStage, ExportError, ExportStore, RecordedArchive, RestoreTarget, SignatureStatus,
@@ -67,7 +68,7 @@ fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedConditi
              export, set deletionPolicy to Retain and delete this object",
         ));
     };
-    let (backend, export) = confirmed_export(ctx, object)?;
+    let ConfirmedExport { backend, export } = confirmed_export(ctx, object)?;
     Ok(Location {
         backend,
         export,
@@ -77,23 +78,18 @@ fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedConditi
 
 /// Returns the backend that an object names and its export, if the export can be reached and is the one that the object
 /// names.
-pub fn confirmed_export(
-    ctx: &Context,
-    object: &NfsArchive,
-) -> Result<(Arc<Backend>, Arc<ExportStore>), PlannedCondition> {
-    let name = &object.spec.backend;
-    let backend = ctx.registered_backend(name)?;
-    let known = backend.last_probe();
-    let Some(export) = known.store.clone() else {
-        return Err(known.ready.clone());
-    };
-    if known.identity.as_ref().map(|identity| &identity.id) != Some(&object.spec.export_id) {
-        return Err(PlannedCondition::fails(
+pub(super) fn confirmed_export(ctx: &Context, object: &NfsArchive) -> Result<ConfirmedExport, PlannedCondition> {
+    let spec = &object.spec;
+    ConfirmedExport::find(ctx, &spec.backend, &spec.export_id).map_err(|unconfirmed| match unconfirmed {
+        Unconfirmed::NotReady(condition) => condition,
+        Unconfirmed::OtherExport => PlannedCondition::fails(
             Reason::IdentityMismatch,
-            format!("backend {name} uses another export than the one that has the archive"),
-        ));
-    }
-    Ok((backend, export))
+            format!(
+                "backend {} uses another export than the one that has the archive",
+                spec.backend
+            ),
+        ),
+    })
 }
 
 async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -> Result<ExportState, WriteError> {

@@ -26,6 +26,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
+use crate::state::copy_jobs::job::CopyJob;
 use export_store::{ArchiveRef, ExportError, ExportStore, RollbackOutcome};
 
 /// The outcome of an attempt on one backend.
@@ -116,7 +117,7 @@ pub async fn provision(
     if let Some(condition) = attempt
         .data_source
         .as_ref()
-        .and_then(|source| copy::progress(ctx, claim, source))
+        .and_then(|source| CopyJob::of(ctx, claim).progress(source))
     {
         return Ok(ProvisionOutcome::Copying(condition));
     }

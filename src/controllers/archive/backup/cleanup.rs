@@ -8,18 +8,20 @@ use super::{confirmed_export, export_failed, ops};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
+use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
+use crate::state::copy_jobs::job::CopyJob;
 use export_store::{DiscardOutcome, RequestedArchive};
 
 /// Removes the finalizer of an object that is being deleted once nothing is left of its incomplete copy.
 pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    ctx.copy_jobs.abort_and_wait(&uid).await;
+    CopyJob::of(ctx, object).abort().await;
     // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy.
     if object.spec.backend.is_empty() || ops::is_crd_deleting(ctx).await? {
         return remove_finalizer(ctx, object).await;
     }
-    let (backend, export) = match confirmed_export(ctx, object) {
+    let ConfirmedExport { backend, export } = match confirmed_export(ctx, object) {
         Ok(confirmed) => confirmed,
         // The backend does not exist, and its export stays unchanged; or it uses another export now, which contains nothing
         // of this object.

@@ -1,13 +1,12 @@
 //! The steps of a backup: describe the source in the object, copy it in the background, and describe the copy in the object.
 
-use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::checks::{check_copy, check_unchanged};
 use super::report::BackupOutcome;
 use super::source::{BackupSource, find_source};
-use super::{confirmed_export, copying, ops};
+use super::{confirmed_export, ops, source_claim};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::background::archive_objects::announce;
@@ -15,9 +14,10 @@ use crate::decide::archive_object::{archive_object, retention_terms};
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
+use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
-use crate::state::copy_jobs::{CopyLabels, CopyResult};
-use export_store::{ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, copy_to_archive};
+use crate::state::copy_jobs::job::{CopyJob, CopyTask};
+use export_store::{ArchiveRequest, DiscardOutcome, RecordedArchive};
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
@@ -49,50 +49,33 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     else {
         return Ok(BackupOutcome::Gone);
     };
-    spawn_copy(ctx, &live, source);
-    // If the copy has already ended, it has requeued the object.
-    Ok(copying(ctx, &live).map_or(BackupOutcome::Changed, BackupOutcome::Copying))
-}
-
-fn spawn_copy(ctx: &Context, object: &NfsArchive, source: BackupSource) {
     let BackupSource { subject, data } = source;
-    let request = ArchiveRequest {
-        name: object.name_any(),
-        asked_by: object.uid().unwrap_or_default(),
-        claim: subject.claim,
-        of: data.request,
-        terms: retention_terms(object),
-    };
-    let labels = CopyLabels {
-        uid: request.asked_by.clone(),
-        namespace: request.claim.namespace.clone(),
-        claim: request.claim.name.clone(),
-        archive: request.name.clone(),
-    };
-    let (export, requests, archive) = (data.export, ctx.archive_requests.clone(), ObjectRef::from_obj(object));
-    ctx.copy_jobs.start(
-        labels,
-        |budget, tally| async move {
-            let copied = copy_to_archive(&export, &request, &budget, &tally);
-            copied.await.map(|()| CopyResult::Archive)
+    let task = CopyTask::ToArchive {
+        export: data.export,
+        request: ArchiveRequest {
+            name: live.name_any(),
+            asked_by: live.uid().unwrap_or_default(),
+            claim: subject.claim,
+            of: data.request,
+            terms: retention_terms(&live),
         },
-        // The receiver is closed only when the operator ends.
-        move || drop(requests.send(archive)),
-    );
+    };
+    // If the copy has already ended, it has requeued the object.
+    let copying = CopyJob::of(ctx, &live).start_or_progress(task, source_claim(&live));
+    Ok(copying.map_or(BackupOutcome::Changed, BackupOutcome::Copying))
 }
 
 /// Handles a failed copy: moves what was copied into the trash, because it uses space.
-pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error: &CopyError) -> BackupOutcome {
-    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let (reason, backend) = (Reason::from(error.kind()), &object.spec.backend);
-    if reason.is_backend_wide() {
-        ctx.request_probe(backend);
-    }
-    let condition = PlannedCondition::fails(reason, format!("backend {backend}: {error}"));
-    if reason.is_connectivity() {
+pub(super) async fn handle_failed_copy(
+    ctx: &Context,
+    object: &NfsArchive,
+    condition: PlannedCondition,
+) -> BackupOutcome {
+    if condition.reason.is_connectivity() {
         return BackupOutcome::Waiting(condition);
     }
-    if let Ok((backend, export)) = confirmed_export(ctx, object) {
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    if let Ok(ConfirmedExport { backend, export }) = confirmed_export(ctx, object) {
         match export.discard_requested_archive(&name, &uid).await {
             // The copy is complete; only a reply was lost.
             Ok(DiscardOutcome::Complete) => return BackupOutcome::Changed,

@@ -23,7 +23,9 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
+use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
+use crate::state::copy_jobs::job::CopyJob;
 use export_store::{ExportError, ExportStore, RequestedArchive};
 
 /// Carries out the next step of a backup that is not complete, and reports it.
@@ -38,16 +40,17 @@ pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Acti
 
 async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    if let Some((Err(error), _)) = ctx.copy_jobs.take_result(&uid) {
-        return Ok(handle_failed_copy(ctx, object, &error).await);
+    let job = CopyJob::of(ctx, object);
+    if let Some(Err(failure)) = job.take_result(&object.spec.backend) {
+        return Ok(handle_failed_copy(ctx, object, failure.condition).await);
     }
-    if let Some(condition) = copying(ctx, object) {
+    if let Some(condition) = job.progress(source_claim(object)) {
         return Ok(BackupOutcome::Copying(condition));
     }
     if object.spec.backend.is_empty() {
         return describe_source(ctx, object).await;
     }
-    let (backend, export) = match confirmed_export(ctx, object) {
+    let ConfirmedExport { backend, export } = match confirmed_export(ctx, object) {
         Ok(confirmed) => confirmed,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
@@ -59,12 +62,10 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
     }
 }
 
-/// Returns the condition of a copy in progress.
-fn copying(ctx: &Context, object: &NfsArchive) -> Option<PlannedCondition> {
+/// Describes the claim that is copied.
+fn source_claim(object: &NfsArchive) -> String {
     let claim = &object.spec.claim;
-    let source = format!("claim {}/{}", claim.namespace, claim.name);
-    let progress = ctx.copy_jobs.progress(&object.uid().unwrap_or_default());
-    progress.condition(&source)
+    format!("claim {}/{}", claim.namespace, claim.name)
 }
 
 async fn find_backup(

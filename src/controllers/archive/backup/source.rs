@@ -9,8 +9,8 @@ use super::checks::{Subject, check_names};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::PlannedCondition;
 use crate::runtime::writes::WriteError;
-use crate::state::claim_source::{self, ClaimSource};
 use crate::state::context::Context;
+use crate::state::copy_jobs::source::{ClaimSource, find_claim};
 use export_store::ClaimRef;
 
 /// Source of a backup, and its data.
@@ -32,18 +32,13 @@ pub(super) async fn find_source(
     let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
     let namespace = namespaces.get_metadata_opt(&named.namespace).await;
     let namespace = namespace.map_err(WriteError::action("read the namespace of the claim to copy"))?;
-    let (claim, volume) = match claim_source::read_bound_claim(ctx, &named.namespace, &named.name).await? {
-        Ok(bound) => bound,
+    let data = match find_claim(ctx, &named.namespace, &named.name, None).await? {
+        Ok(data) => data,
         Err(condition) => return Ok(Err(condition)),
     };
     // The claim exists, so its namespace was created after the read above.
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
         return Err(WriteError::Conflict);
-    };
-    let ours = claim_source::check_ownership(&volume, &claim, &ctx.settings.provisioners());
-    let data = match ours.and_then(|()| claim_source::locate(ctx, &named.name, &volume)) {
-        Ok(data) => data,
-        Err(condition) => return Ok(Err(condition)),
     };
     if let Err(condition) = check_backend_ready(&data) {
         return Ok(Err(condition));
@@ -53,9 +48,9 @@ pub(super) async fn find_source(
             namespace: named.namespace.clone(),
             namespace_uid,
             name: named.name.clone(),
-            uid: claim.uid().unwrap_or_default(),
+            uid: data.request.claim.uid.clone(),
         },
-        volume: volume.name_any(),
+        volume: data.request.volume.clone(),
         backend: data.backend.name.clone(),
         export_id: data.snapshot.export_id().unwrap_or_default().to_owned(),
     };

@@ -1,4 +1,4 @@
-//! Bound claim whose data is copied, for another claim or for an on-demand archive.
+//! Bound claim whose data is copied, to another claim's volume or to an archive.
 
 use std::sync::Arc;
 
@@ -7,9 +7,11 @@ use kube::{Api, ResourceExt};
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
+use crate::decide::quantity::bytes;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
+use export_store::text::format_bytes;
 use export_store::{ExportStore, ReclaimRequest};
 
 /// Location of a claim's data.
@@ -24,8 +26,25 @@ pub(crate) struct ClaimSource {
     pub(crate) request: ReclaimRequest,
 }
 
+/// Locates the data of a claim. Claim and volume are read from the API server, and the volume must agree with its
+/// backend. If `max_size` is set, a larger volume is unsuitable.
+pub(crate) async fn find_claim(
+    ctx: &Context,
+    namespace: &str,
+    name: &str,
+    max_size: Option<u128>,
+) -> Result<Result<ClaimSource, PlannedCondition>, WriteError> {
+    let (claim, volume) = match read_bound_claim(ctx, namespace, name).await? {
+        Ok(bound) => bound,
+        Err(condition) => return Ok(Err(condition)),
+    };
+    let suitable = check_ownership(&volume, &claim, &ctx.settings.provisioners())
+        .and_then(|()| max_size.map_or(Ok(()), |max_size| check_size(&volume, name, max_size)));
+    Ok(suitable.and_then(|()| locate(ctx, name, &volume)))
+}
+
 /// Reads a bound claim and its volume from the API server.
-pub(crate) async fn read_bound_claim(
+async fn read_bound_claim(
     ctx: &Context,
     namespace: &str,
     name: &str,
@@ -67,7 +86,7 @@ fn check_bound(
 }
 
 /// Checks that the volume is bound to that claim and was provisioned by this operator. Pure.
-pub(crate) fn check_ownership(
+fn check_ownership(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     provisioners: &[&str],
@@ -92,8 +111,27 @@ pub(crate) fn check_ownership(
     Ok(())
 }
 
+/// Checks that the volume to copy is not larger than the size requested. Pure.
+fn check_size(volume: &PersistentVolume, name: &str, requested: u128) -> Result<(), PlannedCondition> {
+    let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
+    let size = capacity
+        .and_then(|capacity| bytes(&capacity.get("storage")?.0))
+        .unwrap_or_default();
+    if size <= requested {
+        return Ok(());
+    }
+    Err(unsuitable(
+        name,
+        &format!(
+            "it has {}, and this claim requests {}: request at least as much",
+            format_bytes(size),
+            format_bytes(requested)
+        ),
+    ))
+}
+
 /// Returns the location of a claim's data if its volume matches its backend.
-pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<ClaimSource, PlannedCondition> {
+fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<ClaimSource, PlannedCondition> {
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let missing = |condition: PlannedCondition| not_ready(claim, &format!("cannot be read: {}", condition.message));
     let backend = ctx.registered_backend(&name).map_err(missing)?;
@@ -121,7 +159,7 @@ fn not_ready(claim: &str, what: &str) -> PlannedCondition {
 }
 
 /// Returns the condition of a claim that cannot be copied.
-pub(crate) fn unsuitable(claim: &str, what: &str) -> PlannedCondition {
+fn unsuitable(claim: &str, what: &str) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::CopySourceUnsuitable,
         format!("claim {claim} cannot be copied: {what}"),
@@ -183,5 +221,14 @@ mod tests {
         ] {
             assert_eq!(result(&change), Err(Reason::CopySourceUnsuitable), "{change}");
         }
+    }
+
+    #[test]
+    fn only_a_volume_that_is_not_larger_is_copied_to_a_claim() {
+        let volume = json!({"metadata": {"name": "pvc-u1"}, "spec": {"capacity": {"storage": "1Gi"}}});
+        let volume = serde_json::from_value(volume).unwrap();
+        let result = |requested: u128| check_size(&volume, "old", requested).map_err(|condition| condition.reason);
+        assert_eq!(result(1 << 30), Ok(()));
+        assert_eq!(result((1 << 30) - 1), Err(Reason::CopySourceUnsuitable));
     }
 }

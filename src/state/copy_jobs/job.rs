@@ -1,0 +1,149 @@
+//! The copy that one claim or one archive object requests.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+
+use super::{CopyLabels, CopyResult};
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use export_store::{
+    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DirectoryRequest,
+    ExportStore, copy_to_archive, copy_volume,
+};
+
+/// The copy that an object requests. The object's UID identifies it.
+pub(crate) struct CopyJob<'a> {
+    ctx: &'a Context,
+    uid: String,
+}
+
+/// The source and the target of a copy.
+pub(crate) enum CopyTask {
+    /// Copies a volume or an archive to the new directory of a claim's volume.
+    ToVolume {
+        /// The source, and the export that has it.
+        source: (Arc<ExportStore>, CopySource),
+        /// The backend of the new volume.
+        backend: Arc<Backend>,
+        /// The backend's export.
+        export: Arc<ExportStore>,
+        /// The directory to create.
+        request: DirectoryRequest,
+    },
+    /// Copies a volume to a new archive on the same export.
+    ToArchive {
+        /// The export.
+        export: Arc<ExportStore>,
+        /// The volume, and the archive to create.
+        request: ArchiveRequest,
+    },
+}
+
+/// A failed copy.
+pub(crate) struct CopyFailure {
+    /// The error.
+    pub(crate) error: CopyError,
+    /// The condition to report, with the backend of the target and the error.
+    pub(crate) condition: PlannedCondition,
+}
+
+impl<'a> CopyJob<'a> {
+    /// Returns the copy that an object requests.
+    pub(crate) fn of(ctx: &'a Context, object: &impl ResourceExt) -> Self {
+        Self {
+            ctx,
+            uid: object.uid().unwrap_or_default(),
+        }
+    }
+
+    /// Returns the condition to report while `source` is copied, or `None` if no copy is queued or running.
+    pub(crate) fn progress(&self, source: impl Display) -> Option<PlannedCondition> {
+        self.ctx.copy_jobs.progress(&self.uid).condition(source)
+    }
+
+    /// Starts the copy unless it exists, and returns the condition to report. `None` means that the copy has already
+    /// ended. The end of the copy requeues the object.
+    pub(crate) fn start_or_progress(&self, task: CopyTask, source: impl Display) -> Option<PlannedCondition> {
+        let requeue = task.requeue(self.ctx);
+        let jobs = &self.ctx.copy_jobs;
+        jobs.start(task.labels(), |limits, progress| task.run(limits, progress), requeue);
+        self.progress(source)
+    }
+
+    /// Removes and returns the result of the copy, or `None` if it has not ended. Requests a probe of the backend that is
+    /// the target if the failure affects the whole backend.
+    pub(crate) fn take_result(&self, backend: &str) -> Option<Result<(CopyResult, CopyProgressSnapshot), CopyFailure>> {
+        let (result, copied) = self.ctx.copy_jobs.take_result(&self.uid)?;
+        Some(result.map(|result| (result, copied)).map_err(|error| {
+            let reason = Reason::from(error.kind());
+            if reason.is_backend_wide() {
+                self.ctx.request_probe(backend);
+            }
+            let condition = PlannedCondition::fails(reason, format!("backend {backend}: {error}"));
+            CopyFailure { error, condition }
+        }))
+    }
+
+    /// Aborts the copy, and waits until its task has ended. Its partial data stays on the export.
+    pub(crate) async fn abort(&self) {
+        self.ctx.copy_jobs.abort_and_wait(&self.uid).await;
+    }
+}
+
+impl CopyTask {
+    /// Returns the identification of the copy: of the claim that gets the data, or of the claim that is archived.
+    fn labels(&self) -> CopyLabels {
+        let (uid, claim, archive) = match self {
+            Self::ToVolume { request, .. } => (&request.claim.uid, &request.claim, ""),
+            Self::ToArchive { request, .. } => (&request.asked_by, &request.claim, &*request.name),
+        };
+        CopyLabels {
+            uid: uid.clone(),
+            namespace: claim.namespace.clone(),
+            claim: claim.name.clone(),
+            archive: archive.to_owned(),
+        }
+    }
+
+    /// Returns the function that requeues the object that requests the copy.
+    fn requeue(&self, ctx: &Context) -> Box<dyn FnOnce() + Send> {
+        match self {
+            Self::ToVolume { request, .. } => {
+                let waiting = Arc::clone(&ctx.waiting_claims);
+                let claim = ObjectRef::new(&request.claim.name).within(&request.claim.namespace);
+                Box::new(move || waiting.wake(claim))
+            }
+            Self::ToArchive { request, .. } => {
+                let (requests, archive) = (ctx.archive_requests.clone(), ObjectRef::new(&request.name));
+                // The receiver is dropped only at shutdown.
+                Box::new(move || drop(requests.send(archive)))
+            }
+        }
+    }
+
+    async fn run(self, limits: CopyLimits, progress: Arc<CopyProgress>) -> Result<CopyResult, CopyError> {
+        match self {
+            Self::ToVolume {
+                source: (origin, source),
+                backend,
+                export,
+                request,
+            } => {
+                // Garbage collection does not touch the directory while this is held.
+                let Some(_pending) = backend.begin_work(&request.volume, &request.claim) else {
+                    return Err(CopyError::ExportChanged);
+                };
+                let copied = copy_volume((&origin, &source), (&export, &request), &limits, &progress);
+                copied.await.map(CopyResult::Directory)
+            }
+            Self::ToArchive { export, request } => {
+                let copied = copy_to_archive(&export, &request, &limits, &progress);
+                copied.await.map(|()| CopyResult::Archive)
+            }
+        }
+    }
+}
