@@ -8,10 +8,12 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
 use super::create_volume::create_volume;
+use super::placement::pending_backend;
 use super::plan::ProvisionPlan;
 use super::provision::{BackendOutcome, ProvisionAttempt, Target};
 use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
+use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
 use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
@@ -19,7 +21,7 @@ use crate::state::context::Context;
 use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::find_claim;
-use export_store::{ArchiveRef, CopySource, DirectoryRequest, ExportStore, RollbackOutcome};
+use export_store::{ArchiveRef, CopySource, DirectoryRequest, ExportStore};
 
 /// The data to copy, and the export that has it.
 type LocatedSource = (Arc<ExportStore>, CopySource);
@@ -57,8 +59,7 @@ impl fmt::Display for DataSource {
 pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
     CopyJob::of(ctx, claim).abort().await;
     let uid = claim.uid().unwrap_or_default();
-    let backends = ctx.backends.all();
-    let Some(backend) = backends.iter().find(|backend| backend.has_pending(volume)) else {
+    let Some(backend) = pending_backend(ctx, volume) else {
         return Ok(());
     };
     let Some(export) = backend.last_probe().store.clone() else {
@@ -72,19 +73,8 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
     if created.is_some() || backend.is_move(volume) || backend.is_in_work(volume) {
         return Ok(());
     }
-    match export.rollback(volume, &uid).await {
-        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
-            backend.remove_pending(volume);
-            ctx.capacity.release(volume);
-            backend.purge_requested.notify_one();
-        }
-        Ok(RollbackOutcome::NotEmpty) => {}
-        Err(error) => tracing::warn!(
-            backend = backend.name,
-            volume,
-            "failed to roll back the copy for a claim that may not have it: {error}"
-        ),
-    }
+    // Garbage collection retries a failed rollback once the claim is deleted.
+    let _ = roll_back(ctx, &backend, &export, volume, &uid).await;
     Ok(())
 }
 
@@ -207,16 +197,11 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: C
         });
     }
     let uid = attempt.claim.uid().unwrap_or_default();
-    match export.rollback(&attempt.volume, &uid).await {
-        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
-            attempt.ctx.capacity.release(&attempt.volume);
-            backend.remove_pending(&attempt.volume);
-            backend.purge_requested.notify_one();
-            BackendOutcome::Refused {
-                condition: PlannedCondition::fails(reason, error.to_string()),
-                permanent: false,
-            }
-        }
-        _ => BackendOutcome::Ended(ProvisionOutcome::Failed(condition)),
+    match roll_back(attempt.ctx, backend, export, &attempt.volume, &uid).await {
+        Ok(true) => BackendOutcome::Refused {
+            condition: PlannedCondition::fails(reason, error.to_string()),
+            permanent: false,
+        },
+        Ok(false) | Err(_) => BackendOutcome::Ended(ProvisionOutcome::Failed(condition)),
     }
 }

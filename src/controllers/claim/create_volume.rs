@@ -12,7 +12,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::writes;
 use crate::state::volume_indexer::index_volume;
-use export_store::{ExportStore, ProvisionedDirectory};
+use export_store::ProvisionedDirectory;
 
 /// Creates the volume object.
 pub(super) async fn create_volume(
@@ -22,7 +22,7 @@ pub(super) async fn create_volume(
     directory: &ProvisionedDirectory,
 ) -> ProvisionOutcome {
     let object = attempt.planner(target).volume(plan, directory);
-    let created = match create_or_find(attempt, &target.export, &object).await {
+    let created = match create_or_find(attempt, target, &object).await {
         Ok(created) => created,
         Err(outcome) => return outcome,
     };
@@ -59,7 +59,7 @@ fn warn_of_deviations(attempt: &ProvisionAttempt<'_>, plan: &ProvisionPlan, dire
 /// (data-safety rule 13).
 async fn create_or_find(
     attempt: &ProvisionAttempt<'_>,
-    export: &ExportStore,
+    target: &Target,
     object: &PersistentVolume,
 ) -> Result<PersistentVolume, ProvisionOutcome> {
     let api: Api<PersistentVolume> = Api::all(attempt.ctx.clients.calls.clone());
@@ -75,14 +75,18 @@ async fn create_or_find(
                     "volume {} exists and belongs to another claim: remove it",
                     attempt.volume
                 );
-                Err(attempt.roll_back(export, Reason::VolumeNameTaken, &message).await)
+                Err(attempt
+                    .roll_back_and_fail(target, Reason::VolumeNameTaken, &message)
+                    .await)
             }
             Err(error) => Err(unknown(&error)),
         };
     }
     if is_permanent(&error) {
         let message = format!("the API server refuses the volume: {error}");
-        return Err(attempt.roll_back(export, Reason::VolumeRefused, &message).await);
+        return Err(attempt
+            .roll_back_and_fail(target, Reason::VolumeRefused, &message)
+            .await);
     }
     Err(unknown(&error))
 }

@@ -14,6 +14,7 @@ mod reconcile;
 mod recovery_hold;
 mod report;
 mod restore;
+mod rollback;
 mod volume_object;
 mod volume_settings;
 

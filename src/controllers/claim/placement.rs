@@ -119,7 +119,7 @@ pub(crate) fn class_for_placement(ctx: &Context, request: &ClaimRequest) -> Resu
 /// Tenants can write the annotation too. It is used only while it is unknown what a previous process began on that
 /// backend.
 fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
-    if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.has_pending(volume)) {
+    if let Some(backend) = pending_backend(ctx, volume) {
         return Some(backend.name.clone());
     }
     let annotated = claim.annotations().get(PLACED_ON)?;
@@ -128,4 +128,10 @@ fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) ->
         .get(annotated)
         .is_none_or(|backend| !backend.is_recovered());
     unknown.then(|| annotated.clone())
+}
+
+/// Returns the backend on which provisioning of a volume has started.
+pub(super) fn pending_backend(ctx: &Context, volume: &str) -> Option<Arc<Backend>> {
+    let mut backends = ctx.backends.all().into_iter();
+    backends.find(|backend| backend.has_pending(volume))
 }

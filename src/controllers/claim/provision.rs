@@ -14,11 +14,12 @@ use super::claim_writes::{clear_placed_on, release_node, set_placed_on};
 use super::copy::{self, DataSource};
 use super::create_volume::create_volume;
 use super::eligibility::ClaimRequest;
-use super::placement::{PlacementResult, place};
+use super::placement::{PlacementResult, pending_backend, place};
 use super::plan::{Planner, ProvisionPlan};
 use super::recovery_hold::recovery_hold;
 use super::report::{self, ProvisionOutcome};
 use super::restore::{RestoreMode, find_archive};
+use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::runtime::concurrency_limiter::Priority;
@@ -27,7 +28,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::CopyJob;
-use export_store::{ArchiveRef, ExportError, ExportStore, RollbackOutcome};
+use export_store::{ArchiveRef, ExportError, ExportStore};
 
 /// The outcome of an attempt on one backend.
 pub(crate) enum BackendOutcome {
@@ -309,60 +310,42 @@ impl ProvisionAttempt<'_> {
     }
 
     /// Waits for a backend. If one could serve the claim on another node, the selected node is released after a pause,
-    /// unless provisioning has begun somewhere: then the claim stays there until the outcome is known.
+    /// unless provisioning has started on a backend: then the claim stays there until the outcome is known.
     async fn wait_or_release_node(
         &self,
         condition: PlannedCondition,
         other_node_possible: bool,
     ) -> Result<ProvisionOutcome, WriteError> {
         match &self.request.node {
-            Some(node) if other_node_possible && self.begun_on().is_none() => {
+            Some(node) if other_node_possible && pending_backend(self.ctx, &self.volume).is_none() => {
                 release_node(self.ctx, self.claim, node, condition).await
             }
             _ => Ok(ProvisionOutcome::Waiting(condition)),
         }
     }
 
-    /// Returns the backend on which provisioning has begun.
-    fn begun_on(&self) -> Option<Arc<Backend>> {
-        let mut backends = self.ctx.backends.all().into_iter();
-        backends.find(|backend| backend.has_pending(&self.volume))
-    }
-
-    /// Rolls back what was begun on a backend that no longer accepts the claim (suspended, over its limit). Returns
+    /// Rolls back what was created on a backend that no longer accepts the claim (suspended, over its limit). Returns
     /// true if nothing is left there, so that another backend may be tried.
     async fn leave_backend(&self) -> bool {
-        let Some(backend) = self.begun_on() else {
+        let Some(backend) = pending_backend(self.ctx, &self.volume) else {
             return false;
         };
         let Some(export) = backend.last_probe().store.clone() else {
             return false;
         };
         let uid = self.claim.uid().unwrap_or_default();
-        let rolled_back = matches!(
-            export.rollback(&self.volume, &uid).await,
-            Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept)
-        );
-        if rolled_back {
-            backend.remove_pending(&self.volume);
-            self.ctx.capacity.release(&self.volume);
-        }
-        rolled_back
+        roll_back(self.ctx, &backend, &export, &self.volume, &uid)
+            .await
+            .unwrap_or(false)
     }
 
-    /// Ends the attempt because the volume cannot be created. The directory is removed only with rmdir, and never if a
-    /// volume names the path.
-    pub(crate) async fn roll_back(&self, export: &ExportStore, reason: Reason, message: &str) -> ProvisionOutcome {
-        match export
-            .rollback(&self.volume, &self.claim.uid().unwrap_or_default())
-            .await
-        {
-            Ok(_) => self.ctx.capacity.release(&self.volume),
-            Err(error) => {
-                let reason = Reason::ProvisioningCleanupFailed;
-                let note = format!("failed to remove the directory of volume {}: {error}", self.volume);
-                report::event(self.ctx, self.claim, Severity::Warning, reason, &note);
-            }
+    /// Ends the attempt because the volume cannot be created.
+    pub(crate) async fn roll_back_and_fail(&self, target: &Target, reason: Reason, message: &str) -> ProvisionOutcome {
+        let uid = self.claim.uid().unwrap_or_default();
+        if let Err(error) = roll_back(self.ctx, &target.backend, &target.export, &self.volume, &uid).await {
+            let reason = Reason::ProvisioningCleanupFailed;
+            let note = format!("failed to remove the directory of volume {}: {error}", self.volume);
+            report::event(self.ctx, self.claim, Severity::Warning, reason, &note);
         }
         ProvisionOutcome::Failed(PlannedCondition::fails(reason, message))
     }

@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::eligibility::ClaimRequest;
+use super::placement::pending_backend;
 use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -60,8 +61,8 @@ struct RestoreRequest<'a> {
     labels: &'a BTreeMap<String, String>,
     /// True if that backend allows restores into a namespace with the same name but another UID.
     by_name: bool,
-    /// The mode of a restore that has begun. The earlier decision stays valid.
-    begun: Option<RestoreMode>,
+    /// The mode of a restore in progress. The earlier decision stays valid.
+    in_progress: Option<RestoreMode>,
 }
 
 /// Returns the archive that a claim requests and how it gets the data, if it may have the data now.
@@ -107,17 +108,16 @@ pub async fn find_archive(
         alias: ctx.settings.aliases.get(&request.provisioner).map(String::as_str),
         labels: backend.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
         by_name,
-        begun: begun(ctx, &volume_name(&claim.uid().unwrap_or_default())),
+        in_progress: mode_in_progress(ctx, &volume_name(&claim.uid().unwrap_or_default())),
     };
     Ok(decide(&request, &archive))
 }
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
-/// Returns the mode of a restore that this process or a previous one has begun.
-fn begun(ctx: &Context, volume: &str) -> Option<RestoreMode> {
-    let backends = ctx.backends.all();
-    let backend = backends.iter().find(|backend| backend.has_pending(volume))?;
+/// Returns the mode of a restore that this process or a previous one started.
+fn mode_in_progress(ctx: &Context, volume: &str) -> Option<RestoreMode> {
+    let backend = pending_backend(ctx, volume)?;
     Some(if backend.is_move(volume) {
         RestoreMode::Move
     } else {
@@ -174,7 +174,7 @@ fn decide(
         export_id: spec.export_id.clone(),
         archive: archive_ref,
     };
-    match request.begun {
+    match request.in_progress {
         Some(RestoreMode::Move) if from_here => return Ok((source, RestoreMode::Move)),
         Some(RestoreMode::Copy) => return Ok((source, RestoreMode::Copy)),
         _ => {}

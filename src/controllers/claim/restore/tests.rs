@@ -28,7 +28,7 @@ struct Case {
     selector: Option<&'static str>,
     by_name: bool,
     due: bool,
-    begun: Option<RestoreMode>,
+    in_progress: Option<RestoreMode>,
 }
 
 const USUAL: Case = Case {
@@ -40,7 +40,7 @@ const USUAL: Case = Case {
     selector: None,
     by_name: false,
     due: false,
-    begun: None,
+    in_progress: None,
 };
 
 fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
@@ -73,7 +73,7 @@ fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
         alias: None,
         labels: &BTreeMap::from([("tier".to_owned(), "slow".to_owned())]),
         by_name: case.by_name,
-        begun: case.begun,
+        in_progress: case.in_progress,
     };
     decide(&restore, &archive(&spec))
         .map(|(source, mode)| {
@@ -134,18 +134,18 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
             Err(Reason::ArchiveNotAllowed),
         ),
         (
-            "begun, from another namespace",
+            "in progress, from another namespace",
             Case {
-                begun: Some(RestoreMode::Move),
+                in_progress: Some(RestoreMode::Move),
                 ..at("other", "else")
             },
             json!({}),
             Err(Reason::ArchiveNotAllowed),
         ),
         (
-            "a copy that has begun and is not allowed anymore",
+            "a copy in progress that is no longer allowed",
             Case {
-                begun: Some(RestoreMode::Copy),
+                in_progress: Some(RestoreMode::Copy),
                 ..at("other", "else")
             },
             json!({}),
@@ -161,10 +161,10 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
             Ok(RestoreMode::Copy),
         ),
         (
-            "a namesake, by name alone, begun as a move",
+            "a namesake, by name alone, in progress as a move",
             Case {
                 by_name: true,
-                begun: Some(RestoreMode::Move),
+                in_progress: Some(RestoreMode::Move),
                 ..at("team", "new")
             },
             json!({}),
@@ -210,10 +210,10 @@ fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_res
             Err(Reason::ArchiveExpired),
         ),
         (
-            "expired, begun before",
+            "expired after the restore started",
             Case {
                 due: true,
-                begun: Some(RestoreMode::Move),
+                in_progress: Some(RestoreMode::Move),
                 ..USUAL
             },
             json!({}),
@@ -311,7 +311,7 @@ fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_res
             "expired, and being copied",
             Case {
                 due: true,
-                begun: Some(RestoreMode::Copy),
+                in_progress: Some(RestoreMode::Copy),
                 ..USUAL
             },
             json!({}),
