@@ -93,8 +93,8 @@ async fn roll_back_superseded(
         return Ok(false);
     };
     // A volume with another address may have the same directory.
-    let ours = existing.annotations().contains_key(VOLUME_BACKEND);
-    if ours || directory_on(&existing, &backend.last_probe().object).is_none() {
+    let is_own = existing.annotations().contains_key(VOLUME_BACKEND);
+    if is_own || directory_on(&existing, &backend.last_probe().object).is_none() {
         return Ok(true);
     }
     match export.rollback_superseded(volume, &claim.uid).await {

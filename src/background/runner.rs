@@ -21,7 +21,7 @@ pub trait BackendTask: Send + 'static {
 }
 
 /// Runs a task after `delay`, whenever it is due and whenever it is requested, until the operator stops or the backend
-/// is removal_token. The task does not keep the backend alive between two runs.
+/// is removed. The task does not keep the backend alive between two runs.
 pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut task: T, mut delay: Duration) {
     let ctx = Arc::clone(ctx);
     let (requested, removal_token) = (Arc::clone(T::requested(backend)), backend.removal_token());

@@ -23,7 +23,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::{CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, ProvisionedDirectory};
 
 /// Maximum number of concurrent copies. They share the memory and the calls of one budget.
-const AT_A_TIME: usize = 4;
+const MAX_CONCURRENT: usize = 4;
 
 /// Identification of a copy, and the labels of its metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Progress {
         let message = match self {
             Self::None => return None,
             Self::Waiting => format!("copying {source}: other copies go first"),
-            Self::Copying(tally) => format!("copying {source}: {}", tally.progress()),
+            Self::Copying(copied) => format!("copying {source}: {}", copied.progress()),
         };
         Some(PlannedCondition::fails(Reason::Copying, message))
     }
@@ -80,8 +80,8 @@ enum State {
 }
 
 struct Job {
-    of: CopyLabels,
-    tally: Arc<CopyProgress>,
+    labels: CopyLabels,
+    progress: Arc<CopyProgress>,
     state: State,
     task: JoinHandle<()>,
 }
@@ -92,51 +92,51 @@ pub struct CopyJobs(Arc<Inner>);
 
 struct Inner {
     jobs: Mutex<HashMap<String, Job>>,
-    places: Arc<Semaphore>,
-    budget: CopyLimits,
+    slots: Arc<Semaphore>,
+    limits: CopyLimits,
 }
 
 impl Default for Inner {
     fn default() -> Self {
         Self {
             jobs: Mutex::default(),
-            places: Arc::new(Semaphore::new(AT_A_TIME)),
-            budget: CopyLimits::default(),
+            slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            limits: CopyLimits::default(),
         }
     }
 }
 
 impl CopyJobs {
-    /// Starts a copy unless one exists for the UID. Calls `ended` when the copy ends.
+    /// Starts a copy unless one exists for the UID. Calls `on_end` when the copy ends.
     pub fn start<F>(
         &self,
-        of: CopyLabels,
-        make: impl FnOnce(CopyLimits, Arc<CopyProgress>) -> F,
-        ended: impl FnOnce() + Send + 'static,
+        labels: CopyLabels,
+        copy: impl FnOnce(CopyLimits, Arc<CopyProgress>) -> F,
+        on_end: impl FnOnce() + Send + 'static,
     ) where
         F: Future<Output = Result<CopyResult, CopyError>> + Send + 'static,
     {
         let mut jobs = self.jobs();
-        if jobs.contains_key(&of.uid) {
+        if jobs.contains_key(&labels.uid) {
             return;
         }
-        let tally = Arc::new(CopyProgress::default());
-        let making = make(self.0.budget.clone(), Arc::clone(&tally));
-        let (copies, uid) = (self.clone(), of.uid.clone());
+        let progress = Arc::new(CopyProgress::default());
+        let copying = copy(self.0.limits.clone(), Arc::clone(&progress));
+        let (copies, uid) = (self.clone(), labels.uid.clone());
         let task = tokio::spawn(async move {
             // The semaphore is never closed.
-            let place = Arc::clone(&copies.0.places).acquire_owned().await;
-            copies.turn_to(&uid, State::Copying);
-            let outcome = making.await;
-            drop(place);
-            copies.turn_to(&uid, State::Ended(Box::new(outcome)));
-            ended();
+            let slot = Arc::clone(&copies.0.slots).acquire_owned().await;
+            copies.set_state(&uid, State::Copying);
+            let result = copying.await;
+            drop(slot);
+            copies.set_state(&uid, State::Ended(Box::new(result)));
+            on_end();
         });
         jobs.insert(
-            of.uid.clone(),
+            labels.uid.clone(),
             Job {
-                of,
-                tally,
+                labels,
+                progress,
                 state: State::Waiting,
                 task,
             },
@@ -149,7 +149,7 @@ impl CopyJobs {
             None => Progress::None,
             Some(job) => match job.state {
                 State::Waiting => Progress::Waiting,
-                State::Copying => Progress::Copying(job.tally.snapshot()),
+                State::Copying => Progress::Copying(job.progress.snapshot()),
                 State::Ended(_) => Progress::None,
             },
         }
@@ -160,7 +160,7 @@ impl CopyJobs {
         let mut jobs = self.jobs();
         let job = jobs.remove(uid)?;
         match job.state {
-            State::Ended(outcome) => Some((*outcome, job.tally.snapshot())),
+            State::Ended(result) => Some((*result, job.progress.snapshot())),
             state => {
                 jobs.insert(uid.to_owned(), Job { state, ..job });
                 None
@@ -185,7 +185,7 @@ impl CopyJobs {
         }
     }
 
-    fn turn_to(&self, uid: &str, state: State) {
+    fn set_state(&self, uid: &str, state: State) {
         if let Some(job) = self.jobs().get_mut(uid) {
             job.state = state;
         }
@@ -198,24 +198,24 @@ impl CopyJobs {
 
 impl fmt::Debug for CopyJobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Copies")
+        f.write_str("CopyJobs")
     }
 }
 
 /// Metric of a copy: name after `nfs_operator_copy_`, help text and value.
-type Figure = (&'static str, &'static str, fn(&CopyProgressSnapshot) -> u64);
-const FIGURES: [Figure; 4] = [
-    ("files", "Files of a copy that are done", |tally| tally.files),
+type CopyMetric = (&'static str, &'static str, fn(&CopyProgressSnapshot) -> u64);
+const METRICS: [CopyMetric; 4] = [
+    ("files", "Files of a copy that are done", |copied| copied.files),
     (
         "files_expected",
         "Files that there are to copy, as far as they were counted",
-        |tally| tally.of_files,
+        |copied| copied.of_files,
     ),
-    ("bytes", "Bytes of a copy that are done", |tally| tally.bytes),
+    ("bytes", "Bytes of a copy that are done", |copied| copied.bytes),
     (
         "bytes_expected",
         "Bytes that there are to copy, as far as they were counted",
-        |tally| tally.of_bytes,
+        |copied| copied.of_bytes,
     ),
 ];
 
@@ -225,18 +225,18 @@ impl Collector for CopyJobs {
             .jobs()
             .values()
             .filter(|job| !matches!(job.state, State::Ended(_)))
-            .map(|job| (job.of.clone(), job.tally.snapshot()))
+            .map(|job| (job.labels.clone(), job.progress.snapshot()))
             .collect();
-        for (name, help, figure) in FIGURES {
+        for (name, help, value) in METRICS {
             let name = format!("nfs_operator_copy_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (of, tally) in &copies {
+            for (copy, copied) in &copies {
                 let labels = [
-                    ("namespace", of.namespace.clone()),
-                    ("claim", of.claim.clone()),
-                    ("archive", of.archive.clone()),
+                    ("namespace", copy.namespace.clone()),
+                    ("claim", copy.claim.clone()),
+                    ("archive", copy.archive.clone()),
                 ];
-                let value = i64::try_from(figure(tally)).unwrap_or(i64::MAX);
+                let value = i64::try_from(value(copied)).unwrap_or(i64::MAX);
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    fn of(uid: &str) -> CopyLabels {
+    fn labels(uid: &str) -> CopyLabels {
         CopyLabels {
             uid: uid.to_owned(),
             namespace: "team".to_owned(),
@@ -261,28 +261,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_copies_than_places_wait_and_each_end_is_told_once() {
+    async fn copies_above_the_limit_wait_and_each_end_is_reported_once() {
         let copies = CopyJobs::default();
-        let go = Arc::new(Notify::new());
+        let may_end = Arc::new(Notify::new());
         let mut ends = Vec::new();
-        for number in 0..=AT_A_TIME {
-            let (told, end) = oneshot::channel();
+        for number in 0..=MAX_CONCURRENT {
+            let (ended, end) = oneshot::channel();
             ends.push(end);
-            let go = Arc::clone(&go);
-            let make = move |_: CopyLimits, _: Arc<CopyProgress>| async move {
-                go.notified().await;
+            let may_end = Arc::clone(&may_end);
+            let copy = move |_: CopyLimits, _: Arc<CopyProgress>| async move {
+                may_end.notified().await;
                 Err(CopyError::ExportChanged)
             };
-            copies.start(of(&number.to_string()), make, move || told.send(()).unwrap());
+            copies.start(labels(&number.to_string()), copy, move || ended.send(()).unwrap());
         }
         tokio::task::yield_now().await;
         let waiting = |copies: &CopyJobs| {
             let waits = |number: &usize| matches!(copies.progress(&number.to_string()), Progress::Waiting);
-            (0..=AT_A_TIME).filter(waits).count()
+            (0..=MAX_CONCURRENT).filter(waits).count()
         };
         assert_eq!(waiting(&copies), 1);
         for end in ends {
-            go.notify_one();
+            may_end.notify_one();
             end.await.unwrap();
         }
         assert!(copies.take_result("0").is_some());
@@ -290,15 +290,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_copy_that_is_stopped_gives_its_place_to_the_next() {
+    async fn an_aborted_copy_releases_its_slot() {
         let copies = CopyJobs::default();
-        for number in 0..AT_A_TIME {
-            let make = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
-            copies.start(of(&number.to_string()), make, || ());
+        for number in 0..MAX_CONCURRENT {
+            let copy = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
+            copies.start(labels(&number.to_string()), copy, || ());
         }
-        let (told, end) = oneshot::channel();
-        let make = |_: CopyLimits, _: Arc<CopyProgress>| async { Err(CopyError::ExportChanged) };
-        copies.start(of("next"), make, move || told.send(()).unwrap());
+        let (ended, end) = oneshot::channel();
+        let copy = |_: CopyLimits, _: Arc<CopyProgress>| async { Err(CopyError::ExportChanged) };
+        copies.start(labels("next"), copy, move || ended.send(()).unwrap());
         copies.abort("0");
         end.await.unwrap();
         assert!(copies.take_result("next").is_some());
@@ -306,18 +306,18 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_while_there_is_any() {
+    fn only_a_queued_or_running_copy_has_a_condition() {
         let source = "claim team/data";
         assert_eq!(Progress::None.condition(source), None);
-        let waits = Progress::Waiting.condition(source).unwrap();
-        assert_eq!(waits.message, "copying claim team/data: other copies go first");
-        let begun = Progress::Copying(CopyProgressSnapshot::default())
+        let waiting = Progress::Waiting.condition(source).unwrap();
+        assert_eq!(waiting.message, "copying claim team/data: other copies go first");
+        let running = Progress::Copying(CopyProgressSnapshot::default())
             .condition(source)
             .unwrap();
-        assert_eq!((begun.status, begun.reason), (Some(false), Reason::Copying));
+        assert_eq!((running.status, running.reason), (Some(false), Reason::Copying));
         assert!(
-            begun.message.starts_with("copying claim team/data: 0 files"),
-            "{begun:?}"
+            running.message.starts_with("copying claim team/data: 0 files"),
+            "{running:?}"
         );
     }
 }

@@ -24,7 +24,7 @@ pub struct UsageProgress {
     /// Position of the scan in progress.
     pub under_way: Option<CountUnderWay>,
     /// True if another scan is requested.
-    pub asked: bool,
+    pub requested: bool,
     /// Number of volumes and archives that could not be scanned, in the scan in progress or otherwise in the last one.
     pub skipped: i64,
     /// Time when the last complete scan ended.

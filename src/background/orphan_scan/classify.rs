@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_alone_without_its_own_directory_or_its_record() {
+    fn a_volume_without_its_directory_or_record_is_an_orphan() {
         let live = || record(State::Live, Some(7));
         for (found, directory, volume, expected) in [
             (live(), OURS, HERE, None),
@@ -196,13 +196,13 @@ mod tests {
             assert_eq!(
                 classify(&look, volume, true),
                 expected,
-                "its claim is there: {look:?} {volume:?}"
+                "its claim exists: {look:?} {volume:?}"
             );
         }
     }
 
     #[test]
-    fn a_directory_or_record_is_alone_when_neither_volume_nor_a_waiting_claim_is_there() {
+    fn a_directory_or_record_without_a_volume_and_a_waiting_claim_is_an_orphan() {
         let deleting = || State::Deleting { since: 1 };
         let tombstone = || State::Tombstone { since: 1 };
         let (archiving, archived) = (|| State::Archiving(note()), || State::Archived(note()));
@@ -323,11 +323,11 @@ mod tests {
             assert_eq!(
                 classify(&look, VolumeView::Absent, true),
                 waited_for,
-                "its claim is there: {look:?}"
+                "its claim exists: {look:?}"
             );
         }
-        let gone = seen(ReadRecord::Nothing, PathState::Nothing, PathState::Nothing);
-        assert_eq!(classify(&gone, VolumeView::Absent, false), None);
+        let absent = seen(ReadRecord::Nothing, PathState::Nothing, PathState::Nothing);
+        assert_eq!(classify(&absent, VolumeView::Absent, false), None);
         let broken = seen(
             ReadRecord::Unreadable(RecordError::Short),
             PathState::Nothing,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_a_volume_of_another_name_has_is_not_alone() {
+    fn a_directory_that_another_volume_uses_is_not_an_orphan() {
         let look = Inspection {
             shared_with: Some("by-hand".into()),
             ..seen(record(State::Live, Some(7)), OURS, PathState::Nothing)

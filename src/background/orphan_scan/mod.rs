@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_scan_comes_when_the_last_one_is_old_and_not_with_the_start() {
+    fn the_first_scan_runs_once_the_last_one_is_old_but_not_at_the_start() {
         let hours = |hours: u64| Duration::from_secs(3600 * hours);
         for (interval, age, least) in [
             (hours(6), None, hours(6) / 12),
@@ -159,6 +159,6 @@ mod tests {
             let delay = first_delay(interval, age);
             assert!(delay >= least && delay <= least.mul_f64(1.1), "{age:?}: {delay:?}");
         }
-        assert_eq!(first_delay(Duration::ZERO, None), Duration::MAX, "only when asked");
+        assert_eq!(first_delay(Duration::ZERO, None), Duration::MAX, "only on request");
     }
 }

@@ -73,7 +73,7 @@ fn archived_bytes(ctx: &Context, backend: &str) -> i64 {
 fn previous_progress(status: &UsageStatus) -> UsageProgress {
     UsageProgress {
         under_way: status.under_way.clone(),
-        asked: false,
+        requested: false,
         skipped: status.skipped,
         last_completed: status.last_completed.as_ref().map(|at| at.0),
     }

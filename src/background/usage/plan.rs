@@ -59,7 +59,7 @@ pub(super) fn advance(at: &CountUnderWay, name: &str) -> CountUnderWay {
 
 /// Returns the time until a scan begins or resumes.
 pub(super) fn time_until_scan(progress: &UsageProgress, interval: Duration, now: Timestamp) -> Duration {
-    if progress.under_way.is_some() || progress.asked {
+    if progress.under_way.is_some() || progress.requested {
         return Duration::ZERO;
     }
     let since = progress.last_completed.map(|at| now.duration_since(at));
@@ -114,13 +114,13 @@ pub(super) fn needs_write(volume: &PersistentVolume, now: &VolumeUsage, at: Time
 /// Returns the message for a claim if its volume uses more than the claim requests.
 pub(super) fn over_request(claim: &PersistentVolumeClaim, now: &VolumeUsage) -> Option<String> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
-    let asked = &requests.get("storage")?.0;
-    if u128::from(now.bytes) <= bytes(asked)? {
+    let request = &requests.get("storage")?.0;
+    if u128::from(now.bytes) <= bytes(request)? {
         return None;
     }
     let at_least = if now.unread > 0 { "at least " } else { "" };
     Some(format!(
-        "its data uses {at_least}{} on the server's disk ({} bytes, {} names), and the claim requests {asked}: delete some, or \
+        "its data uses {at_least}{} on the server's disk ({} bytes, {} names), and the claim requests {request}: delete some, or \
          request more. The limit is not enforced",
         format_bytes(now.bytes.into()),
         now.bytes,

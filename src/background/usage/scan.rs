@@ -128,7 +128,7 @@ impl<'a> UsageScan<'a> {
     fn begin(&self) -> CountUnderWay {
         self.backend
             .usage_scan
-            .update(|progress| (progress.skipped, progress.asked) = (0, false));
+            .update(|progress| (progress.skipped, progress.requested) = (0, false));
         CountUnderWay::default()
     }
 
@@ -159,10 +159,10 @@ impl<'a> UsageScan<'a> {
     /// Counts one volume or archive and returns the new progress. The attempt is recorded first, because this volume
     /// may cause the process to fail.
     async fn count_next(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, UsageScanError> {
-        let (begun, allowed) = begin_attempt(at);
+        let (next, allowed) = begin_attempt(at);
         self.backend
             .usage_scan
-            .update(|progress| progress.under_way = Some(begun));
+            .update(|progress| progress.under_way = Some(next));
         match (allowed, at.archives) {
             (false, _) => self.skip(name, "several attempts were interrupted"),
             (true, false) => self.count_volume(name).await?,

@@ -107,8 +107,8 @@ impl ArchiveOps<'_> {
     }
 }
 
-/// Reports whether the CustomResourceDefinition is being deleted or is gone. Read from the API server, because every
-/// archive's object is deleted with it.
+/// Reports whether the CustomResourceDefinition is being deleted or does not exist. Read from the API server, because
+/// every archive's object is deleted with it.
 pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(ctx.clients.calls.clone());
     let definition = definitions

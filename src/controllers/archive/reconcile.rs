@@ -80,7 +80,7 @@ fn report_failure(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Ac
 enum Executed {
     /// There was nothing to do.
     Nothing,
-    /// The object is gone, or about to be.
+    /// The object is deleted, or about to be.
     Finished,
     /// Reconcile again after this time.
     Requeue(Duration),
@@ -179,7 +179,7 @@ fn next_check(object: &NfsArchive, step: ArchiveStep) -> Duration {
 /// Writes the status unless the object has it. Returns true if it was written.
 pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
-    let former = object
+    let previous = object
         .status
         .clone()
         .map(|status| NfsArchiveStatus { usage: None, ..status });
@@ -189,7 +189,7 @@ pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
     let write = writes::apply(&api, object, managers::STATUS, fields, true, action);
     let written = ctx
         .last_written
-        .write_unless_current(&uid, former.as_ref(), &planned, write);
+        .write_unless_current(&uid, previous.as_ref(), &planned, write);
     match written.await {
         Err(WriteError::NotFound) => Ok(false),
         written => written,

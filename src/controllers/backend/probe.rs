@@ -136,11 +136,11 @@ async fn check_writable(
     let found = export.recover(&has_volume).await?;
     // A directory that was in use in an earlier cluster is not unfinished: its claim may still be recovered, so that even an
     // empty directory and its record have to stay.
-    let begun = found
+    let unfinished = found
         .open
         .iter()
         .filter(|record| may_be_unfinished(record, &ctx.cluster_uid()));
-    for record in begun {
+    for record in unfinished {
         backend.add_pending(&record.volume, &record.claim);
         if record.restores.is_some() {
             backend.mark_as_move(&record.volume);
@@ -172,7 +172,7 @@ fn may_be_unfinished(record: &Record, home: &str) -> bool {
 fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
     let directory = &object.spec.directory;
     let effective = |number: Option<u32>| number.map(i64::from);
-    let other = |asked: Option<i64>, got: Option<u32>| asked.is_some() && asked != effective(got);
+    let other = |requested: Option<i64>, actual: Option<u32>| requested.is_some() && requested != effective(actual);
     let gives_away = other(directory.uid, written.effective_uid) || other(directory.gid, written.effective_gid);
     if !(written.squashed && gives_away) {
         return PlannedCondition::holds(Reason::Ready, "files can be created and removed");
@@ -181,7 +181,7 @@ fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::RootSquashed,
         format!(
-            "spec.directory asks for an owner that only root can set, and the server makes {}:{} of the operator: \
+            "spec.directory asks for an owner that only root can set, and the server maps the operator to {}:{}: \
              export with no_root_squash for the operator's address, or remove spec.directory.uid and gid",
             text(written.effective_uid),
             text(written.effective_gid)
@@ -232,8 +232,8 @@ async fn connection(
         credential: target.credential,
         roots: roots.clone(),
     };
-    if let Some(former) = backend.set_connection(None) {
-        former.store.nfs().clone().close().await;
+    if let Some(previous) = backend.set_connection(None) {
+        previous.store.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
     let export = nfs_client::Client::connect(target.clone())
@@ -298,7 +298,7 @@ mod tests {
     use export_store::naming::DirectoryPath;
 
     #[test]
-    fn what_was_in_use_in_another_cluster_or_may_have_been_is_not_taken_for_begun() {
+    fn a_record_that_another_cluster_may_use_is_not_unfinished() {
         let record = |state: State, cluster: Option<&str>| Record {
             volume: "pvc-1".into(),
             backend: "main".into(),
@@ -314,7 +314,7 @@ mod tests {
             }),
             state,
         };
-        for (state, cluster, begun) in [
+        for (state, cluster, unfinished) in [
             (State::Live, Some("home"), true),
             (State::Live, Some("lost"), false),
             (State::Live, None, false),
@@ -322,8 +322,8 @@ mod tests {
             (State::Creating, Some("lost"), true),
             (State::Creating, None, true),
         ] {
-            let said = record(state.clone(), cluster);
-            assert_eq!(may_be_unfinished(&said, "home"), begun, "{state:?} {cluster:?}");
+            let record = record(state.clone(), cluster);
+            assert_eq!(may_be_unfinished(&record, "home"), unfinished, "{state:?} {cluster:?}");
         }
     }
 }

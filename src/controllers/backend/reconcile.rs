@@ -130,7 +130,7 @@ fn apply_probe(
         now: Timestamp::now(),
     };
     let ready = status::ready(&observed);
-    let former = backend.last_probe();
+    let previous = backend.last_probe();
     let known = ProbeSnapshot {
         object: Arc::clone(object),
         store: probe.confirmed().and(probe.export.clone()),
@@ -141,13 +141,13 @@ fn apply_probe(
         statistics: probe.statistics,
         provisioned: totals.bytes,
     };
-    let unblocked = unblocks(&former, &known);
+    let unblocked = unblocks(&previous, &known);
     backend.set_snapshot(known);
-    if former.object.spec.usage != object.spec.usage {
+    if previous.object.spec.usage != object.spec.usage {
         backend.usage_scan.requested.notify_one();
     }
     wake_waiting(ctx, backend, unblocked);
-    if former.ready.reason != ready.reason {
+    if previous.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
     }
     let figures = BackendMetrics {
@@ -219,7 +219,7 @@ async fn run_maintenance(
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, value).await?;
     }
     if let Some(value) = usage::request(object) {
-        backend.usage_scan.update(|progress| progress.asked = true);
+        backend.usage_scan.update(|progress| progress.requested = true);
         backend.usage_scan.requested.notify_one();
         writes::remove_annotation(&api(ctx), object, COUNT_NOW, value).await?;
     }

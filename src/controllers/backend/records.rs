@@ -80,10 +80,10 @@ pub(super) async fn adopt(
     backend: &Backend,
     export: &ExportStore,
 ) -> Result<(), WriteError> {
-    let Some(asked) = object.annotations().get(ADOPT_RECORD) else {
+    let Some(requested) = object.annotations().get(ADOPT_RECORD) else {
         return Ok(());
     };
-    for text in asked.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+    for text in requested.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         match adopt_one(ctx, export, text).await {
             Ok(adopted) => publish(
                 ctx,
@@ -110,7 +110,7 @@ pub(super) async fn adopt(
     // The next probe updates the condition.
     ctx.request_probe(&backend.name);
     let backends: Api<NfsBackend> = Api::all(ctx.clients.calls.clone());
-    writes::remove_annotation(&backends, object, ADOPT_RECORD, asked).await
+    writes::remove_annotation(&backends, object, ADOPT_RECORD, requested).await
 }
 
 async fn adopt_one(ctx: &Context, export: &ExportStore, text: &str) -> Result<Adopted, ExportError> {
@@ -153,22 +153,23 @@ mod tests {
     }
 
     #[test]
-    fn other_clusters_are_named_and_are_no_fault_of_this_one() {
+    fn records_of_other_clusters_are_listed_without_failing_the_condition() {
         let others = vec![OtherCluster {
             id: "1111".into(),
             records: 5,
             named: vec!["pvc-a".into(), "pvc-b".into()],
         }];
-        let said = condition(&UnsignedRecords {
+        let planned = condition(&UnsignedRecords {
             own: Vec::new(),
             others: others.clone(),
         });
-        assert_eq!((said.status, said.reason), (Some(true), Reason::RecordsSigned));
+        assert_eq!((planned.status, planned.reason), (Some(true), Reason::RecordsSigned));
         assert!(
-            said.message
+            planned
+                .message
                 .contains("cluster 1111 has 5 records here (pvc-a, pvc-b, …)"),
             "{}",
-            said.message
+            planned.message
         );
         assert!(!condition(&UnsignedRecords::default()).message.contains("cluster 1111"));
         let own = vec![doubted(1, SignatureStatus::Unsigned)];
@@ -176,15 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn records_that_nobody_vouches_for_are_named_with_what_is_wrong_and_the_remedy() {
+    fn unsigned_records_are_listed_with_the_problem_and_the_remedy() {
         let mut own: Vec<UnsignedRecord> = (0..MAX_NAMED)
             .map(|number| doubted(number, SignatureStatus::Unsigned))
             .collect();
         own.push(doubted(MAX_NAMED, SignatureStatus::Forged));
         own.swap(0, MAX_NAMED);
         let others = Vec::new();
-        let said = condition(&UnsignedRecords { own, others });
-        assert_eq!((said.status, said.reason), (Some(false), Reason::RecordsUnsigned));
+        let planned = condition(&UnsignedRecords { own, others });
+        assert_eq!((planned.status, planned.reason), (Some(false), Reason::RecordsUnsigned));
         for part in [
             "11 records",
             "pvc-10 (archived, of claim team/data, signed incorrectly or with another key)",
@@ -192,7 +193,7 @@ mod tests {
             "and 1 more",
             "nfs-operator.io/adopt-record: <volume>",
         ] {
-            assert!(said.message.contains(part), "{part} is not in: {}", said.message);
+            assert!(planned.message.contains(part), "{part} is not in: {}", planned.message);
         }
     }
 }

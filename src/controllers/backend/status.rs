@@ -138,7 +138,7 @@ fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
 
 /// Returns the status to write; the previous one if only constantly changing numbers differ.
 pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendStatus {
-    let former = observed.object.status.clone().unwrap_or_default();
+    let previous = observed.object.status.clone().unwrap_or_default();
     let probe = observed.probe;
     let generation = observed.object.metadata.generation;
     let confirmed = probe.confirmed();
@@ -172,13 +172,13 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     let readopted = recovery::condition(
         RecoveryRequest::of(observed.object).as_ref(),
         &observed.recovery,
-        &former.conditions,
+        &previous.conditions,
     );
     let planned_conditions = planned_conditions
         .into_iter()
         .chain(readopted.map(|planned| (BackendCondition::Readopted, planned)));
     let conditions = planned_conditions.map(|(type_, planned)| {
-        planned.to_condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))
+        planned.to_condition(&type_.to_string(), generation, &previous.conditions, Time(observed.now))
     });
     let negotiated = probe.export.as_ref().map(|export| export.nfs().negotiated());
     let planned = NfsBackendStatus {
@@ -186,28 +186,28 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         conditions: conditions.collect(),
         export_id: confirmed
             .map(|identity| identity.id.clone())
-            .or(former.export_id.clone()),
+            .or(previous.export_id.clone()),
         root_file_id: confirmed
             .map(|identity| identity.root_file_id.to_string())
-            .or(former.root_file_id.clone()),
+            .or(previous.root_file_id.clone()),
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
-            .or(former.nfs_version.clone()),
+            .or(previous.nfs_version.clone()),
         capacity: Some(figures(probe.statistics, observed.totals)),
         volumes: Some(i64::try_from(observed.totals.volumes).unwrap_or(i64::MAX)),
         archives: probe
             .archives
             .and_then(|archives| i64::try_from(archives).ok())
-            .or(former.archives),
+            .or(previous.archives),
         trash: Some(trash(observed.purged)),
         orphans: observed.orphans.cloned(),
         usage: observed.usage.clone(),
         last_probe_time: Some(Time(observed.now)),
     };
-    if changed(&former, &planned) || due(&former, observed.now) {
+    if changed(&previous, &planned) || due(&previous, observed.now) {
         planned
     } else {
-        former
+        previous
     }
 }
 
@@ -253,7 +253,7 @@ fn trash_condition(purged: &PurgeReport) -> PlannedCondition {
 }
 
 /// Reports whether anything changed except numbers that change constantly, and times.
-fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
+fn changed(previous: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
@@ -268,11 +268,11 @@ fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
         }),
         ..status.clone()
     };
-    without_figures(former) != without_figures(planned)
+    without_figures(previous) != without_figures(planned)
 }
 
-fn due(former: &NfsBackendStatus, now: Timestamp) -> bool {
-    former
+fn due(previous: &NfsBackendStatus, now: Timestamp) -> bool {
+    previous
         .last_probe_time
         .as_ref()
         .is_none_or(|last| now.as_second() - last.0.as_second() >= MIN_WRITE_INTERVAL)

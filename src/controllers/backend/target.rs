@@ -31,9 +31,9 @@ pub struct ObservedState<'a> {
 
 /// Returns the versions to try. The paths and mount options of volumes depend on the major version, so that a backend with
 /// volumes keeps it until an administrator pins another.
-fn version(asked: NfsVersion, observed: &ObservedState<'_>) -> VersionChoice {
+fn version(requested: NfsVersion, observed: &ObservedState<'_>) -> VersionChoice {
     let worked = observed.version.filter(|_| observed.has_volumes);
-    match (asked, worked) {
+    match (requested, worked) {
         (NfsVersion::Auto, None) => VersionChoice::Auto,
         (NfsVersion::Auto, Some("3")) | (NfsVersion::V3, _) => VersionChoice::Exactly(Protocol::V3),
         (NfsVersion::Auto, Some(_)) => VersionChoice::Newest4,
@@ -43,10 +43,10 @@ fn version(asked: NfsVersion, observed: &ObservedState<'_>) -> VersionChoice {
     }
 }
 
-/// Reports whether a connection to `former` that negotiated `protocol` is valid for `wanted` too. The first volume of a
+/// Reports whether a connection to `current` that negotiated `protocol` is valid for `wanted` too. The first volume of a
 /// backend restricts the choice of versions and must not cause a reconnection.
-pub fn is_compatible(former: &nfs_client::Target, protocol: Protocol, wanted: &nfs_client::Target) -> bool {
-    let chosen = matches!(former.version, VersionChoice::Auto | VersionChoice::Newest4);
+pub fn is_compatible(current: &nfs_client::Target, protocol: Protocol, wanted: &nfs_client::Target) -> bool {
+    let chosen = matches!(current.version, VersionChoice::Auto | VersionChoice::Newest4);
     let allowed = match wanted.version {
         VersionChoice::Auto => true,
         VersionChoice::Newest4 => protocol != Protocol::V3,
@@ -56,10 +56,10 @@ pub fn is_compatible(former: &nfs_client::Target, protocol: Protocol, wanted: &n
         let version = wanted.version;
         nfs_client::Target {
             version,
-            ..former.clone()
+            ..current.clone()
         } == *wanted
     };
-    former == wanted || (chosen && allowed && otherwise_same())
+    current == wanted || (chosen && allowed && otherwise_same())
 }
 
 fn port(number: i32, field: &str) -> Result<u16, PlannedCondition> {
@@ -118,7 +118,7 @@ pub fn target(
     })
 }
 
-/// Returns the paths of a backend's root, under its address and its former ones.
+/// Returns the paths of a backend's root, under its current and its former addresses.
 pub fn roots(spec: &NfsBackendSpec) -> Vec<ReservedPath> {
     let former = spec
         .former_addresses
@@ -140,15 +140,15 @@ pub fn only_cluster_resolves(server: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn choice(asked: NfsVersion, version: Option<&str>, has_volumes: bool) -> VersionChoice {
-        super::version(asked, &ObservedState { version, has_volumes })
+    fn choice(requested: NfsVersion, version: Option<&str>, has_volumes: bool) -> VersionChoice {
+        super::version(requested, &ObservedState { version, has_volumes })
     }
 
     #[test]
     fn a_backend_with_volumes_keeps_its_major_version_until_another_is_pinned() {
         use NfsVersion::{Auto, V3, V4_2};
         let pinned_3 = VersionChoice::Exactly(Protocol::V3);
-        for (asked, worked, has_volumes, expected) in [
+        for (requested, worked, has_volumes, expected) in [
             (Auto, None, false, VersionChoice::Auto),
             (Auto, Some("3"), false, VersionChoice::Auto),
             (Auto, Some("4.1"), false, VersionChoice::Auto),
@@ -160,9 +160,9 @@ mod tests {
             (V4_2, Some("3"), true, VersionChoice::Exactly(Protocol::V4_2)),
         ] {
             assert_eq!(
-                choice(asked, worked, has_volumes),
+                choice(requested, worked, has_volumes),
                 expected,
-                "{asked:?} {worked:?} {has_volumes}"
+                "{requested:?} {worked:?} {has_volumes}"
             );
         }
     }
@@ -184,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_when_the_choice_was_only_narrowed_to_what_it_is() {
+    fn a_connection_is_kept_if_the_version_is_pinned_to_the_negotiated_one() {
         use Protocol::{V3, V4_1, V4_2};
         use VersionChoice::{Auto, Exactly, Newest4};
-        for (former, protocol, wanted, kept) in [
+        for (current, protocol, wanted, kept) in [
             (Auto, V4_2, Newest4, true),
             (Auto, V3, Exactly(V3), true),
             (Newest4, V4_2, Auto, true),
@@ -197,9 +197,9 @@ mod tests {
             (Exactly(V4_1), V4_1, Auto, false),
             (Exactly(V4_1), V4_1, Exactly(V4_1), true),
         ] {
-            let fits = is_compatible(&target(former, "a"), protocol, &target(wanted, "a"));
-            assert_eq!(fits, kept, "{former:?} {protocol} {wanted:?}");
-            assert!(!is_compatible(&target(former, "a"), protocol, &target(wanted, "b")));
+            let fits = is_compatible(&target(current, "a"), protocol, &target(wanted, "a"));
+            assert_eq!(fits, kept, "{current:?} {protocol} {wanted:?}");
+            assert!(!is_compatible(&target(current, "a"), protocol, &target(wanted, "b")));
         }
     }
 }

@@ -18,30 +18,30 @@ pub(super) enum Unblocks {
 /// Returns the work that may proceed after a probe and could not proceed before.
 ///
 /// Otherwise, each probe of each backend would reconcile every waiting claim of the cluster.
-pub(super) fn unblocks(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
-    if may_serve_more(former, now) {
+pub(super) fn unblocks(previous: &ProbeSnapshot, current: &ProbeSnapshot) -> Unblocks {
+    if may_serve_more(previous, current) {
         Unblocks::Anything
-    } else if now.is_ready() && former.ready_now(now.probed_at).status != Some(true) {
+    } else if current.is_ready() && previous.ready_now(current.probed_at).status != Some(true) {
         Unblocks::StaleProbe
     } else {
         Unblocks::Nothing
     }
 }
 
-fn may_serve_more(former: &ProbeSnapshot, now: &ProbeSnapshot) -> bool {
-    let became_ready = now.is_ready() && !former.is_ready();
+fn may_serve_more(previous: &ProbeSnapshot, current: &ProbeSnapshot) -> bool {
+    let became_ready = current.is_ready() && !previous.is_ready();
     let total = |known: &ProbeSnapshot| known.statistics.map(|statistics| statistics.total);
     let requests = |known: &ProbeSnapshot| RecoveryRequest::of(&known.object).is_some();
     became_ready
         // The request to recover volumes was withdrawn; claims waited for them.
-        || (requests(former) && !requests(now))
-        || former.object.spec != now.object.spec
-        || former.object.metadata.labels != now.object.metadata.labels
-        || former.object.metadata.deletion_timestamp != now.object.metadata.deletion_timestamp
-        || (now.identity.is_some()
-            && former.identity.as_ref().map(|identity| &identity.id)
-                != now.identity.as_ref().map(|identity| &identity.id))
-        || total(former) < total(now)
+        || (requests(previous) && !requests(current))
+        || previous.object.spec != current.object.spec
+        || previous.object.metadata.labels != current.object.metadata.labels
+        || previous.object.metadata.deletion_timestamp != current.object.metadata.deletion_timestamp
+        || (current.identity.is_some()
+            && previous.identity.as_ref().map(|identity| &identity.id)
+                != current.identity.as_ref().map(|identity| &identity.id))
+        || total(previous) < total(current)
 }
 
 #[cfg(test)]
@@ -57,9 +57,9 @@ mod tests {
 
     #[test]
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    fn a_probe_that_comes_too_late_cures_those_who_found_the_former_outdated_and_no_failure() {
+    fn a_probe_after_an_outdated_one_wakes_waiting_claims_but_not_failed_ones() {
         let spec = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
-        let former = ProbeSnapshot {
+        let previous = ProbeSnapshot {
             object: Arc::new(serde_json::from_value(spec).unwrap()),
             store: None,
             identity: None,
@@ -70,21 +70,21 @@ mod tests {
             provisioned: 0,
         };
         let after = |seconds| ProbeSnapshot {
-            probed_at: former.probed_at + Duration::from_secs(seconds),
-            ..former.clone()
+            probed_at: previous.probed_at + Duration::from_secs(seconds),
+            ..previous.clone()
         };
-        assert_eq!(unblocks(&former, &after(90)), Unblocks::Nothing);
-        assert_eq!(unblocks(&former, &after(91)), Unblocks::StaleProbe);
+        assert_eq!(unblocks(&previous, &after(90)), Unblocks::Nothing);
+        assert_eq!(unblocks(&previous, &after(91)), Unblocks::StaleProbe);
         let unready = ProbeSnapshot {
             ready: PlannedCondition::fails(Reason::NoSpace, ""),
-            ..former.clone()
+            ..previous.clone()
         };
         assert_eq!(unblocks(&unready, &after(1)), Unblocks::Anything);
-        assert_eq!(unblocks(&former, &unready), Unblocks::Nothing);
-        let mut asking = former.clone();
+        assert_eq!(unblocks(&previous, &unready), Unblocks::Nothing);
+        let mut requesting = previous.clone();
         let annotations = [(READOPT.to_owned(), "true".to_owned())];
-        Arc::make_mut(&mut asking.object).metadata.annotations = Some(annotations.into());
-        assert_eq!(unblocks(&asking, &former), Unblocks::Anything);
-        assert_eq!(unblocks(&former, &asking), Unblocks::Nothing);
+        Arc::make_mut(&mut requesting.object).metadata.annotations = Some(annotations.into());
+        assert_eq!(unblocks(&requesting, &previous), Unblocks::Anything);
+        assert_eq!(unblocks(&previous, &requesting), Unblocks::Nothing);
     }
 }

@@ -39,13 +39,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_ignores_our_own_writes_and_nothing_else() {
+    fn the_fingerprint_ignores_only_the_operators_own_writes() {
         let before = change_fingerprint(&claim(json!({"uid": "u"}), json!({"phase": "Pending"})));
-        let ours = claim(
+        let written = claim(
             json!({"uid": "u", "resourceVersion": "2", "annotations": {PLACED_ON: "a"}}),
             json!({"phase": "Pending", "conditions": [{"type": "nfs-operator.io/Provisioned", "status": "False"}]}),
         );
-        assert_eq!(change_fingerprint(&ours), before);
+        assert_eq!(change_fingerprint(&written), before);
         for other in [
             claim(json!({"uid": "v"}), json!({"phase": "Pending"})),
             claim(json!({"uid": "u", "labels": {"a": "b"}}), json!({"phase": "Pending"})),

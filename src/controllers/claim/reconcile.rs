@@ -105,11 +105,11 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
 /// Returns the volume of a bound claim whose condition does not report it yet. A claim without the operator's
 /// annotation and condition has no volume of this operator: a volume that existed before this operator is not read.
 fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
-    let begun = provisioned_condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
+    let was_processed = provisioned_condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
-    // A recovered volume has the name of its former claim; a claim that waited may be bound to it.
-    let ours = name == own_volume_name(claim) || is_reported_waiting(claim);
-    (ours && begun && !is_reported_provisioned(claim)).then_some(name)
+    // A recovered volume has the name of its previous claim; a claim that waited may be bound to it.
+    let is_own = name == own_volume_name(claim) || is_reported_waiting(claim);
+    (is_own && was_processed && !is_reported_provisioned(claim)).then_some(name)
 }
 
 /// Returns the name of the volume that is provisioned for a claim.

@@ -157,16 +157,17 @@ async fn write_condition(
     planned: &PlannedCondition,
     if_unchanged: bool,
 ) -> Result<(), WriteError> {
-    let former = provisioned_condition(claim);
+    let previous = provisioned_condition(claim);
     let status = if planned.status == Some(true) { "True" } else { "False" };
     let message: String = planned.message.chars().take(MAX_MESSAGE).collect();
     let reason = planned.reason.to_string();
-    let same_reason = former.is_some_and(|former| former.status == status && former.reason.as_deref() == Some(&reason));
-    let cached = former.map(|former| (&*former.status, former.reason.clone(), former.message.clone()));
+    let same_reason =
+        previous.is_some_and(|previous| previous.status == status && previous.reason.as_deref() == Some(&reason));
+    let cached = previous.map(|previous| (&*previous.status, previous.reason.clone(), previous.message.clone()));
     let state = (status, Some(reason.clone()), Some(message.clone()));
-    let since = former
-        .filter(|former| former.status == status)
-        .and_then(|former| former.last_transition_time.clone())
+    let since = previous
+        .filter(|previous| previous.status == status)
+        .and_then(|previous| previous.last_transition_time.clone())
         .unwrap_or_else(|| Time(Timestamp::now()));
     let condition = PersistentVolumeClaimCondition {
         type_: CLAIM_CONDITION.to_owned(),
@@ -322,8 +323,8 @@ mod tests {
                 requests.lock().unwrap().push(serde_json::from_slice(&body)?);
                 let conflict = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                     "reason": "Conflict", "message": "the object has been modified", "code": 409});
-                let answer = Body::from(conflict.to_string().into_bytes());
-                Ok::<_, BoxError>(Response::builder().status(409).body(answer)?)
+                let body = Body::from(conflict.to_string().into_bytes());
+                Ok::<_, BoxError>(Response::builder().status(409).body(body)?)
             }
         });
         let api = Api::namespaced(Client::new(service, "team"), "team");

@@ -61,7 +61,7 @@ pub fn is_settled(volume: &PersistentVolume, settings: &Settings) -> bool {
         }
 }
 
-/// Returns true if a recovered volume is bound, and its record may still be that of its former claim.
+/// Returns true if a recovered volume is bound, and its record may still be that of its previous claim.
 fn needs_transfer(volume: &PersistentVolume) -> bool {
     volume.annotations().contains_key(VOLUME_READOPTED)
         && volume.annotations().contains_key(VOLUME_BACKEND)

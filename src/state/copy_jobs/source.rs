@@ -101,11 +101,11 @@ fn check_ownership(
         ));
     }
     let provisioner = volume.annotations().get(PROVISIONED_BY);
-    let ours = provisioner.is_some_and(|name| provisioners.contains(&name.as_str()));
-    if !ours || !volume.annotations().contains_key(VOLUME_BACKEND) {
+    let is_own = provisioner.is_some_and(|name| provisioners.contains(&name.as_str()));
+    if !is_own || !volume.annotations().contains_key(VOLUME_BACKEND) {
         return Err(unsuitable(
             &name,
-            &format!("volume {volume_name} was not made by this operator"),
+            &format!("volume {volume_name} was not created by this operator"),
         ));
     }
     Ok(())

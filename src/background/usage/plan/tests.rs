@@ -13,14 +13,14 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 #[test]
-fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
+fn a_scan_starts_an_interval_after_the_last_one_and_resumes_at_once() {
     let hour = Duration::from_secs(3600);
     let ended = UsageProgress {
         last_completed: Some(at(10_000)),
         ..UsageProgress::default()
     };
-    let asked = UsageProgress {
-        asked: true,
+    let requested = UsageProgress {
+        requested: true,
         ..ended.clone()
     };
     let cut_off = UsageProgress {
@@ -35,7 +35,7 @@ fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
         (&ended, 99_999, 0),
         // The clock was set back.
         (&ended, 5_000, 3600),
-        (&asked, 10_000, 0),
+        (&requested, 10_000, 0),
         (&cut_off, 10_000, 0),
     ] {
         assert_eq!(
@@ -47,15 +47,15 @@ fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
 }
 
 #[test]
-fn what_is_cut_off_again_and_again_is_left_out_and_the_next_one_begins_afresh() {
+fn a_repeatedly_interrupted_volume_is_skipped_and_the_next_one_has_all_attempts() {
     let mut at = CountUnderWay {
         archives: true,
         after: "a".into(),
         attempts: 0,
     };
     let mut tries = 0;
-    while let (begun, true) = begin_attempt(&at) {
-        (at, tries) = (begun, tries + 1);
+    while let (next, true) = begin_attempt(&at) {
+        (at, tries) = (next, tries + 1);
         assert!(tries < 10 && at.archives && at.after == "a", "{at:?}");
     }
     assert_eq!(tries, 3);
@@ -69,7 +69,7 @@ fn what_is_cut_off_again_and_again_is_left_out_and_the_next_one_begins_afresh() 
 }
 
 #[test]
-fn nothing_is_counted_on_what_is_suspended_goes_away_or_may_be_another_export() {
+fn a_backend_that_is_suspended_deleting_or_unconfirmed_is_not_scanned() {
     let object = |spec: Value, metadata: Value| -> NfsBackend {
         let mut all = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}});
         for (part, more) in [("spec", spec), ("metadata", metadata)] {
@@ -98,11 +98,11 @@ fn nothing_is_counted_on_what_is_suspended_goes_away_or_may_be_another_export() 
     }
     let ready = PlannedCondition::holds(Reason::Ready, "");
     assert!(is_halted(&object(json!({"suspend": true}), json!({})), &ready));
-    let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
-    assert!(is_halted(&object(json!({}), going), &ready));
+    let deleting = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    assert!(is_halted(&object(json!({}), deleting), &ready));
 }
 
-fn told(figures: VolumeUsage, written: i64) -> PersistentVolume {
+fn published(figures: VolumeUsage, written: i64) -> PersistentVolume {
     let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
         VOLUME_APPARENT_BYTES: figures.apparent.to_string(),
@@ -116,7 +116,7 @@ fn told(figures: VolumeUsage, written: i64) -> PersistentVolume {
 }
 
 #[test]
-fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
+fn a_noticeable_difference_and_an_old_result_are_written() {
     let before = VolumeUsage {
         bytes: GIB,
         apparent: GIB,
@@ -158,7 +158,7 @@ fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
         (VolumeUsage { unread: 1, ..before }, 1, true),
     ] {
         assert_eq!(
-            needs_write(&told(before, 0), &now, at(age)),
+            needs_write(&published(before, 0), &now, at(age)),
             news,
             "{now:?} after {age} s"
         );
@@ -168,13 +168,13 @@ fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
         ..VolumeUsage::default()
     };
     assert!(!needs_write(
-        &told(small, 0),
+        &published(small, 0),
         &VolumeUsage { bytes: MIB, ..small },
         at(1)
     ));
     let unread = VolumeUsage { unread: 1, ..before };
     assert!(!needs_write(
-        &told(unread, 0),
+        &published(unread, 0),
         &VolumeUsage { unread: 2, ..before },
         at(1)
     ));
@@ -209,7 +209,7 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
 }
 
 fn settings() -> Settings {
-    Settings::for_tests("ours", &[("theirs", "main")])
+    Settings::for_tests("own", &[("alias", "main")])
 }
 
 fn volume(by: &str, annotations: Value, status: &str) -> PersistentVolume {
@@ -226,7 +226,7 @@ fn volume(by: &str, annotations: Value, status: &str) -> PersistentVolume {
 }
 
 #[test]
-fn only_what_lies_on_this_backends_export_and_is_not_being_reclaimed_is_counted() {
+fn only_volumes_on_this_backend_that_are_not_being_reclaimed_are_counted() {
     let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}});
     let object: NfsBackend = serde_json::from_value(object).unwrap();
     let here = json!({
@@ -241,13 +241,13 @@ fn only_what_lies_on_this_backends_export_and_is_not_being_reclaimed_is_counted(
         changed
     };
     for (by, annotations, status, expected) in [
-        ("ours", here.clone(), "Bound", Some(Some(7))),
-        ("theirs", json!({}), "Bound", Some(None)),
-        ("somebody's", here.clone(), "Bound", None),
-        ("ours", but(VOLUME_BACKEND, Some("other")), "Bound", None),
-        ("ours", but(VOLUME_EXPORT_ID, Some("copy")), "Bound", None),
-        ("ours", but(VOLUME_FILE_ID, None), "Bound", None),
-        ("ours", but(VOLUME_DIRECTORY, Some("../up")), "Bound", None),
+        ("own", here.clone(), "Bound", Some(Some(7))),
+        ("alias", json!({}), "Bound", Some(None)),
+        ("unknown", here.clone(), "Bound", None),
+        ("own", but(VOLUME_BACKEND, Some("other")), "Bound", None),
+        ("own", but(VOLUME_EXPORT_ID, Some("copy")), "Bound", None),
+        ("own", but(VOLUME_FILE_ID, None), "Bound", None),
+        ("own", but(VOLUME_DIRECTORY, Some("../up")), "Bound", None),
     ] {
         let volume = volume(by, annotations, status);
         let found = location(&volume, &settings(), ("main", &object, "id"));

@@ -25,7 +25,8 @@ pub(super) fn check_names(claim: &ArchivedClaim) -> Result<(), PlannedCondition>
     Err(PlannedCondition::fails(
         Reason::InvalidSpec,
         format!(
-            "spec.claim names {:?} in namespace {:?}, which no claim can be called: create a new object with valid names",
+            "spec.claim names {:?} in namespace {:?}, which is not a valid name of a claim: create a new object with valid \
+             names",
             claim.name, claim.namespace
         ),
     ))
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_first_must_still_be_so_when_the_copy_is_begun() {
+    fn a_source_that_differs_from_its_description_is_not_copied() {
         assert_eq!(check_unchanged(&spec(("/none", json!(0))), &found()), Ok(()));
         for pointer in ["/claim/uid", "/claim/namespaceUID", "/volume", "/backend", "/exportID"] {
             let condition = check_unchanged(&spec((pointer, json!("other"))), &found()).unwrap_err();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_a_claims_name_becomes_part_of_a_request() {
+    fn only_valid_names_become_part_of_a_request() {
         assert_eq!(check_names(&spec(("/none", json!(0))).claim), Ok(()));
         for (pointer, name) in [
             ("/claim/name", "../secrets"),

@@ -56,5 +56,5 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
 async fn remove_finalizer(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     ops::remove_finalizer(ctx, object).await?;
     ctx.last_written.forget(&object.uid().unwrap_or_default());
-    Ok(BackupOutcome::Gone)
+    Ok(BackupOutcome::Deleted)
 }

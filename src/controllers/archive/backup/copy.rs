@@ -47,7 +47,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     let live = live.map_err(WriteError::action("read the archive before the copy starts"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid() && live.metadata.deletion_timestamp.is_none())
     else {
-        return Ok(BackupOutcome::Gone);
+        return Ok(BackupOutcome::Deleted);
     };
     let BackupSource { subject, data } = source;
     let task = CopyTask::ToArchive {
@@ -136,7 +136,7 @@ async fn patch_spec(ctx: &Context, object: &NfsArchive, spec: Value, action: &'s
 fn after_write(written: Result<(), WriteError>) -> Result<BackupOutcome, WriteError> {
     match written {
         Ok(()) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
-        Err(WriteError::NotFound) => Ok(BackupOutcome::Gone),
+        Err(WriteError::NotFound) => Ok(BackupOutcome::Deleted),
         Err(error) => Err(error),
     }
 }

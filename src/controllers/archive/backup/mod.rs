@@ -1,6 +1,6 @@
 //! Backups on request: an object that names a claim gets a copy of the claim's data.
 //!
-//! The object first describes the source, then the copy is made in the background, then the object describes the copy;
+//! The object first describes the source, then the copy runs in the background, then the object describes the copy;
 //! from then on it is an archive like any other. After a crash between two steps, object and record show where to
 //! continue.
 

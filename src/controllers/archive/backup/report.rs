@@ -23,8 +23,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) enum BackupOutcome {
     /// The object was written, or has to be reconciled again.
     Changed,
-    /// The object is gone, or its finalizer is removed.
-    Gone,
+    /// The object is deleted, or its finalizer is removed.
+    Deleted,
     /// The copy is in progress.
     Copying(PlannedCondition),
     /// Something else has to change first.
@@ -37,7 +37,7 @@ pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: BackupOu
     let uid = object.uid().unwrap_or_default();
     let (state, severity, available, after) = match outcome {
         BackupOutcome::Changed => return Ok(Action::requeue(NEXT_STEP_DELAY)),
-        BackupOutcome::Gone => {
+        BackupOutcome::Deleted => {
             ctx.archive_retries.reset(&uid);
             return Ok(Action::await_change());
         }

@@ -50,7 +50,7 @@ fn states() -> Vec<ExportState> {
 }
 
 #[test]
-fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data() {
+fn an_archive_is_kept_until_it_expires_or_is_deleted_with_its_data() {
     let kept = || at(true);
     let expired = || Some("expired".to_owned());
     let deleting = |delete, export| Observed {
@@ -77,33 +77,29 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
             ArchiveStep::NoOp,
         ),
         (
-            "expired, unseen",
+            "expired, unreachable",
             Observed {
                 expired: expired(),
                 ..observed(unreachable())
             },
             ArchiveStep::Wait,
         ),
-        ("let go", deleting(false, kept()), ArchiveStep::RemoveFinalizer),
+        ("released", deleting(false, kept()), ArchiveStep::RemoveFinalizer),
         (
-            "let go, its server dead",
+            "released, server unreachable",
             deleting(false, unreachable()),
             ArchiveStep::RemoveFinalizer,
         ),
         ("deleted", deleting(true, kept()), ArchiveStep::Purge),
         ("deleted, missing", deleting(true, at(false)), ArchiveStep::Purge),
         (
-            "deleted, its server dead",
+            "deleted, server unreachable",
             deleting(true, unreachable()),
             ArchiveStep::Wait,
         ),
+        ("deleted, record damaged", deleting(true, unusable()), ArchiveStep::Wait),
         (
-            "deleted, its record damaged",
-            deleting(true, unusable()),
-            ArchiveStep::Wait,
-        ),
-        (
-            "deleted, unrecorded",
+            "deleted, without a record",
             deleting(true, ExportState::NoRecord),
             ArchiveStep::RemoveFinalizer,
         ),
@@ -125,7 +121,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
             ArchiveStep::Wait,
         ),
         (
-            "let go, while it is copied",
+            "released, while it is copied",
             Observed {
                 copied: true,
                 ..deleting(false, kept())
@@ -133,29 +129,29 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
             ArchiveStep::Wait,
         ),
         (
-            "purged by us",
+            "purged by the operator",
             deleting(false, ExportState::Purging { present: true }),
             ArchiveStep::Purge,
         ),
         (
-            "purged half",
+            "partly purged",
             deleting(false, ExportState::Purging { present: false }),
             ArchiveStep::Purge,
         ),
         (
-            "announced, and prolonged",
+            "purge announced, then extended",
             observed(ExportState::Purging { present: true }),
             ArchiveStep::CancelPurge,
         ),
         (
-            "in the trash, and prolonged",
+            "in the trash, then extended",
             observed(ExportState::Purging { present: false }),
             ArchiveStep::Purge,
         ),
-        ("on its way to a volume", observed(restoring(false)), ArchiveStep::Wait),
-        ("a volume's", observed(restoring(true)), ArchiveStep::CompleteRestore),
+        ("restoring", observed(restoring(false)), ArchiveStep::Wait),
+        ("restored", observed(restoring(true)), ArchiveStep::CompleteRestore),
         (
-            "a volume's, and deleted",
+            "restored, then deleted",
             deleting(true, restoring(true)),
             ArchiveStep::CompleteRestore,
         ),
@@ -165,10 +161,10 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
 }
 
 #[test]
-fn what_is_held_is_never_purged_whatever_else_is_so() {
+fn a_held_archive_is_never_purged() {
     for state in states() {
         // A hold does not apply to data that is already in the trash.
-        let gone = matches!(state, ExportState::Purging { present: false });
+        let in_trash = matches!(state, ExportState::Purging { present: false });
         for bits in 0..32 {
             let observed = Observed {
                 deleting: bits & 1 > 0,
@@ -180,13 +176,13 @@ fn what_is_held_is_never_purged_whatever_else_is_so() {
                 export: state.clone(),
             };
             let (step, _) = plan(&observed);
-            assert!(step != ArchiveStep::Purge || gone, "{observed:?}");
+            assert!(step != ArchiveStep::Purge || in_trash, "{observed:?}");
         }
     }
 }
 
 #[test]
-fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
+fn deleting_the_crd_purges_nothing_and_is_not_blocked() {
     for state in states() {
         for (delete, held) in [(false, false), (true, false), (false, true), (true, true)] {
             let observed = Observed {
@@ -210,7 +206,7 @@ fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
 }
 
 #[test]
-fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
+fn state_and_conditions_report_the_archive() {
     let held = |export| Observed {
         held: true,
         ..observed(export)
@@ -266,7 +262,7 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
 }
 
 #[test]
-fn a_copy_says_what_was_copied_and_what_was_not() {
+fn the_condition_of_a_backup_reports_what_was_copied() {
     let copy = CopyState {
         volume: "pvc-1".into(),
         asked_by: "o".into(),
@@ -277,10 +273,10 @@ fn a_copy_says_what_was_copied_and_what_was_not() {
         copy: Some(copy),
     });
     for observed in [there.clone(), Observed { held: true, ..there }] {
-        let said = plan(&observed).1.available.message;
+        let message = plan(&observed).1.available.message;
         assert!(
-            said.ends_with("; a copy of volume pvc-1 (7 files, 2Mi; 1 changed while they were copied)"),
-            "{said}"
+            message.ends_with("; a copy of volume pvc-1 (7 files, 2Mi; 1 changed while they were copied)"),
+            "{message}"
         );
     }
 }

@@ -19,7 +19,7 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn an_identity_is_made_only_where_nobody_knows_one() {
+fn an_identity_is_created_only_if_none_is_known() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert!(expected_identity(&fresh, None, &ids(&[])).unwrap().may_create);
     // The status was written and the watch lags behind, or it could not be written yet.
@@ -52,7 +52,7 @@ fn an_identity_is_made_only_where_nobody_knows_one() {
 }
 
 #[test]
-fn volumes_that_know_two_identities_stop_the_backend() {
+fn volumes_with_different_identities_block_the_backend() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert_eq!(
         expected_identity(&fresh, None, &ids(&["one", "two"]))
@@ -63,7 +63,7 @@ fn volumes_that_know_two_identities_stop_the_backend() {
 }
 
 #[test]
-fn an_administrators_pin_wins_and_an_acceptance_wins_over_all() {
+fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
     let status = json!({"exportID": "one", "rootFileID": "7"});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
     let expectation = expected_identity(&pinned, None, &ids(&["one"])).unwrap();

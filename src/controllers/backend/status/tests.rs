@@ -57,7 +57,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
 }
 
 #[test]
-fn the_first_thing_that_stands_in_the_way_is_the_reason() {
+fn ready_has_the_reason_of_the_first_failed_stage() {
     let object = backend(json!({}), &NfsBackendStatus::default());
     assert_eq!(judged(&object, &well(), 0).0.reason, Reason::Ready);
     let cases: [(Probe, Reason); 6] = [
@@ -133,7 +133,7 @@ fn a_suspended_backend_and_one_below_its_reserve_are_not_ready() {
 }
 
 #[test]
-fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
+fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
     let (_, first) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 1000);
     let object = backend(json!({}), &first);
     let mut busy = well();
@@ -141,13 +141,17 @@ fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
         available: 1,
         ..busy.statistics.unwrap()
     });
-    assert_eq!(judged(&object, &busy, 1059).1, first, "figures alone are no news");
+    assert_eq!(
+        judged(&object, &busy, 1059).1,
+        first,
+        "changed figures alone are not written"
+    );
     assert_ne!(judged(&object, &busy, 1060).1, first);
     let refused = Probe {
         reachable: PlannedCondition::fails(Reason::ConnectionRefused, "no"),
         ..well()
     };
-    let (_, news) = judged(&object, &refused, 1001);
+    let (_, changed_status) = judged(&object, &refused, 1001);
     let since = |status: &NfsBackendStatus, type_: &str| {
         status
             .conditions
@@ -157,16 +161,16 @@ fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
             .last_transition_time
             .clone()
     };
-    assert_eq!(since(&news, "Ready").0.as_second(), 1001);
+    assert_eq!(since(&changed_status, "Ready").0.as_second(), 1001);
     assert_eq!(
-        since(&news, "Writable").0.as_second(),
+        since(&changed_status, "Writable").0.as_second(),
         1000,
         "an unchanged condition keeps its time"
     );
 }
 
 #[test]
-fn a_full_trash_is_no_news_once_it_was_told() {
+fn a_reported_full_trash_is_not_written_again() {
     let purged = PurgeReport {
         left: export_store::TrashContent {
             entries: 1,
@@ -175,7 +179,7 @@ fn a_full_trash_is_no_news_once_it_was_told() {
         ..PurgeReport::default()
     };
     let probe = well();
-    let told = |object: &NfsBackend, at| {
+    let status = |object: &NfsBackend, at| {
         let observed = Observed {
             object,
             probe: &probe,
@@ -190,14 +194,14 @@ fn a_full_trash_is_no_news_once_it_was_told() {
         let ready = ready(&observed);
         status(&observed, &ready)
     };
-    let first = told(&backend(json!({}), &NfsBackendStatus::default()), 1000);
+    let first = status(&backend(json!({}), &NfsBackendStatus::default()), 1000);
     // The object as the API server returns it.
     let object = backend(json!({}), &first);
-    assert_eq!(Some(&told(&object, 1010)), object.status.as_ref());
+    assert_eq!(Some(&status(&object, 1010)), object.status.as_ref());
 }
 
 #[test]
-fn what_was_known_of_the_identity_outlives_a_failed_probe() {
+fn a_failed_probe_keeps_the_known_identity() {
     let (_, first) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 0);
     let unreachable = Probe {
         identity: None,
@@ -216,10 +220,10 @@ fn what_was_known_of_the_identity_outlives_a_failed_probe() {
 }
 
 #[test]
-fn that_all_was_counted_is_news_and_how_far_a_count_is_waits_for_a_minute() {
+fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
     let probe = well();
     let purged = PurgeReport::default();
-    let told = |object: &NfsBackend, usage: Option<UsageStatus>, at| {
+    let status = |object: &NfsBackend, usage: Option<UsageStatus>, at| {
         let observed = Observed {
             object,
             probe: &probe,
@@ -247,24 +251,36 @@ fn that_all_was_counted_is_news_and_how_far_a_count_is_waits_for_a_minute() {
         backend(json!({}), &NfsBackendStatus { usage, ..status })
     };
     let first = counted(1, Some(900));
-    assert_eq!(told(&before(&None), first.clone(), 1001), first, "counting is new");
-    assert_eq!(told(&before(&first), counted(2, Some(900)), 1001), first, "more is not");
+    assert_eq!(
+        status(&before(&None), first.clone(), 1001),
+        first,
+        "the first progress is written"
+    );
+    assert_eq!(
+        status(&before(&first), counted(2, Some(900)), 1001),
+        first,
+        "further progress is not"
+    );
     let later = counted(2, Some(900));
     assert_eq!(
-        told(&before(&first), later.clone(), 1060),
+        status(&before(&first), later.clone(), 1060),
         later,
-        "after a minute it is"
+        "it is after a minute"
     );
     let ended = counted(2, Some(1001));
-    assert_eq!(told(&before(&first), ended.clone(), 1001), ended);
-    assert_eq!(told(&before(&first), None, 1001), None, "so is that nobody counts");
+    assert_eq!(status(&before(&first), ended.clone(), 1001), ended);
+    assert_eq!(
+        status(&before(&first), None, 1001),
+        None,
+        "the end of counting is written"
+    );
 }
 
 #[test]
-fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
+fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
     let probe = well();
     let purged = PurgeReport::default();
-    let told = |object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
+    let status = |object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
         let observed = Observed {
             object,
             probe: &probe,
@@ -277,31 +293,31 @@ fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
-        assert_eq!(ready.reason, Reason::Ready, "orphans keep no claim waiting");
+        assert_eq!(ready.reason, Reason::Ready, "orphans do not affect Ready");
         status(&observed, &ready)
     };
     let scanned = |at| OrphansStatus {
         last_scan: Some(Time(Timestamp::from_second(at).unwrap())),
         ..OrphansStatus::default()
     };
-    let first = told(&backend(json!({}), &NfsBackendStatus::default()), None, 1000);
+    let first = status(&backend(json!({}), &NfsBackendStatus::default()), None, 1000);
     let reason = |status: &NfsBackendStatus| {
         let of =
             |condition: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| condition.type_ == "NoOrphans";
         status.conditions.iter().find(of).unwrap().reason.clone()
     };
     assert_eq!(reason(&first), "NotScanned");
-    let second = told(&backend(json!({}), &first), Some(&scanned(1005)), 1010);
+    let second = status(&backend(json!({}), &first), Some(&scanned(1005)), 1010);
     assert_eq!(reason(&second), "NoOrphansFound");
-    let third = told(&backend(json!({}), &second), Some(&scanned(1015)), 1020);
-    assert_eq!(third, second, "nothing else is new");
+    let third = status(&backend(json!({}), &second), Some(&scanned(1015)), 1020);
+    assert_eq!(third, second, "a later scan with the same result is not written");
     let mut found = scanned(1025);
     let orphan = crate::api::Orphan {
         volume: "pvc-1".into(),
         directory: None,
     };
     found.add(crate::api::OrphanKind::RecordUnreadable, orphan);
-    let fourth = told(&backend(json!({}), &third), Some(&found), 1030);
+    let fourth = status(&backend(json!({}), &third), Some(&found), 1030);
     assert_eq!(reason(&fourth), "OrphansFound");
     assert_eq!(fourth.orphans.unwrap().total, 1);
 }

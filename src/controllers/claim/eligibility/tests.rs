@@ -50,7 +50,7 @@ fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Re
 }
 
 #[test]
-fn a_claim_that_the_binder_assigned_to_us_is_provisioned() {
+fn a_claim_that_the_binder_assigned_to_this_operator_is_provisioned() {
     let Eligibility::Provision(request) = check_eligibility(&claim(json!({})), Some(&class(json!({}))), &settings())
     else {
         panic!()
@@ -60,7 +60,7 @@ fn a_claim_that_the_binder_assigned_to_us_is_provisioned() {
 }
 
 #[test]
-fn a_claim_of_our_class_that_the_binder_did_not_assign_to_us_is_left_alone() {
+fn a_claim_that_the_binder_did_not_assign_is_ignored_whatever_its_class() {
     let without = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null}}}));
     assert!(matches!(
         check_eligibility(&without, Some(&class(json!({}))), &settings()),
@@ -146,7 +146,7 @@ fn each_unsupported_request_is_refused_with_its_own_reason() {
             Reason::DataSourceUnsupported,
         ),
         (
-            json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "x", "namespace": "theirs"}}),
+            json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "x", "namespace": "other"}}),
             Reason::DataSourceUnsupported,
         ),
         (
@@ -200,7 +200,7 @@ fn a_missing_or_invalid_class_is_named() {
 /// Returns the eligibility of a claim as one word.
 fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
     match check_eligibility(claim, class, &settings()) {
-        Eligibility::Ignore => "pass",
+        Eligibility::Ignore => "ignore",
         Eligibility::Bound => "bound",
         Eligibility::Lost => "lost",
         Eligibility::Infeasible(_) => "never",
@@ -214,49 +214,49 @@ fn annotated(annotations: Value) -> PersistentVolumeClaim {
 
 #[test]
 fn the_annotations_the_class_and_the_selected_node_decide_about_provisioning() {
-    let ours = json!({"provisioner": "nfs-operator.io/nfs"});
+    let own = json!({"provisioner": "nfs-operator.io/nfs"});
     let alias = json!({"provisioner": "old/nfs"});
     let others = json!({"provisioner": "other/nfs"});
     let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
     let at_once = json!({"volumeBindingMode": "Immediate"});
     let node = |name: &str| json!({SELECTED_NODE: name});
     for (what, annotations, class_is, expected) in [
-        ("our name", json!({}), &ours, "provision"),
+        ("own name", json!({}), &own, "provision"),
         ("an alias", json!({STORAGE_PROVISIONER: "old/nfs"}), &alias, "provision"),
         (
             "the beta annotation",
             json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs"}),
-            &ours,
+            &own,
             "provision",
         ),
         (
             "another in the beta annotation only",
             json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "other/nfs"}),
-            &ours,
-            "pass",
+            &own,
+            "ignore",
         ),
         (
             "both annotations: the newer one counts",
             json!({STORAGE_PROVISIONER: "other/nfs", BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs"}),
-            &ours,
-            "pass",
+            &own,
+            "ignore",
         ),
         (
             "another provisioner",
             json!({STORAGE_PROVISIONER: "other/nfs"}),
             &others,
-            "pass",
+            "ignore",
         ),
         (
             "no provisioner is requested",
             json!({STORAGE_PROVISIONER: null}),
-            &ours,
-            "pass",
+            &own,
+            "ignore",
         ),
-        ("an empty provisioner", json!({STORAGE_PROVISIONER: ""}), &ours, "pass"),
-        ("the class has another provisioner", json!({}), &others, "pass"),
-        ("late binding, no node yet", json!({}), &late, "pass"),
-        ("late binding, the node was released", node(""), &late, "pass"),
+        ("an empty provisioner", json!({STORAGE_PROVISIONER: ""}), &own, "ignore"),
+        ("the class has another provisioner", json!({}), &others, "ignore"),
+        ("late binding, no node yet", json!({}), &late, "ignore"),
+        ("late binding, the node was released", node(""), &late, "ignore"),
         ("late binding, with a node", node("n1"), &late, "provision"),
         (
             "late binding, with a node, by the beta annotation",

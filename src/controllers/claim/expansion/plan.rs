@@ -40,7 +40,7 @@ pub enum ExpansionPlan {
 
 /// Returns the plan for a claim's size. Only a bound claim with a volume of this operator is expanded.
 pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: &Settings) -> ExpansionPlan {
-    let Some(backend) = ours(volume, settings) else {
+    let Some(backend) = managed_backend(volume, settings) else {
         return ExpansionPlan::Nothing;
     };
     if claim.metadata.deletion_timestamp.is_some() || !is_bound(claim, volume) {
@@ -93,7 +93,7 @@ fn reported_bytes(claim: &PersistentVolumeClaim) -> u128 {
 }
 
 /// Returns the backend of a volume, if the volume belongs to this operator.
-fn ours<'a>(volume: &'a PersistentVolume, settings: &Settings) -> Option<&'a str> {
+fn managed_backend<'a>(volume: &'a PersistentVolume, settings: &Settings) -> Option<&'a str> {
     let annotations = volume.annotations();
     annotations.get(PROVISIONED_BY).filter(|by| settings.serves(by))?;
     annotations.get(VOLUME_BACKEND).map(String::as_str)
@@ -147,15 +147,15 @@ pub fn settled_status(claim: &PersistentVolumeClaim, size: Option<&Quantity>) ->
 /// Returns the status of a claim that cannot be expanded. `None` if the claim already has it.
 pub fn refused_status(claim: &PersistentVolumeClaim, condition: &PlannedCondition, now: Time) -> Option<Value> {
     let reason = condition.reason.to_string();
-    let former = conditions(claim).find(|condition| condition.type_ == RESIZE_ERROR && condition.status == "True");
-    let same = former.is_some_and(|former| {
-        former.message.as_deref() == Some(&condition.message) && former.reason.as_deref() == Some(&reason)
+    let previous = conditions(claim).find(|condition| condition.type_ == RESIZE_ERROR && condition.status == "True");
+    let same = previous.is_some_and(|previous| {
+        previous.message.as_deref() == Some(&condition.message) && previous.reason.as_deref() == Some(&reason)
     });
     if same && is_infeasible(claim) {
         return None;
     }
-    let since = former
-        .and_then(|former| former.last_transition_time.clone())
+    let since = previous
+        .and_then(|previous| previous.last_transition_time.clone())
         .unwrap_or(now);
     let mut all: Vec<_> = conditions(claim)
         .filter(|condition| condition.type_ != RESIZE_ERROR && condition.type_ != "Resizing")

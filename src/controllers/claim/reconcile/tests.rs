@@ -26,22 +26,22 @@ fn bound(provisioner: &str, requested: &str, placed: bool, condition: Option<(&s
 }
 
 #[test]
-fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read_for_that() {
+fn a_claim_is_settled_if_nothing_is_left_to_do_without_reading_its_volume() {
     let reported = Some(("True", "Provisioned"));
     let with = |mut claim: Value, path: &str, value: Value| {
         *claim.pointer_mut(path).unwrap() = value;
         claim
     };
-    let ours = bound("nfs-operator.io/nfs", "1Gi", true, reported);
+    let own = bound("nfs-operator.io/nfs", "1Gi", true, reported);
     for (what, claim, expected) in [
-        ("reported", ours.clone(), true),
+        ("reported", own.clone(), true),
         (
             "requests more",
             bound("nfs-operator.io/nfs", "2Gi", true, reported),
             false,
         ),
         (
-            "begun and not reported",
+            "provisioned and not reported",
             bound("nfs-operator.io/nfs", "1Gi", true, None),
             false,
         ),
@@ -60,7 +60,7 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
             with(
                 bound("nfs-operator.io/nfs", "1Gi", false, Some(("False", "NoBackend"))),
                 "/spec/volumeName",
-                json!("pvc-former"),
+                json!("pvc-previous"),
             ),
             false,
         ),
@@ -69,17 +69,17 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
             with(
                 bound("nfs-operator.io/nfs", "1Gi", true, None),
                 "/spec/volumeName",
-                json!("pvc-former"),
+                json!("pvc-previous"),
             ),
             true,
         ),
         ("provisioned by nfs-subdir", bound("old/nfs", "1Gi", false, None), true),
         (
-            "begun here, provisioned by nfs-subdir",
+            "started here, provisioned by nfs-subdir",
             bound("old/nfs", "1Gi", true, None),
             false,
         ),
-        ("lost", with(ours.clone(), "/status/phase", json!("Lost")), false),
+        ("lost", with(own.clone(), "/status/phase", json!("Lost")), false),
         (
             "lost and reported as lost",
             with(
@@ -89,7 +89,7 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
             ),
             true,
         ),
-        ("no volume yet", with(ours, "/spec/volumeName", Value::Null), false),
+        ("no volume yet", with(own, "/spec/volumeName", Value::Null), false),
         ("another's", bound("other", "1Gi", false, None), true),
     ] {
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
@@ -102,7 +102,7 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
 }
 
 #[test]
-fn a_claim_that_waits_for_the_binder_alone_is_settled_while_its_volume_is_there() {
+fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
     let pending = |reported| {
         let mut claim = bound("nfs-operator.io/nfs", "1Gi", true, reported);
         claim["spec"]["volumeName"] = Value::Null;
