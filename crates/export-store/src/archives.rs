@@ -12,7 +12,7 @@ use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths, records};
+use crate::{layout, other_clusters, paths, records};
 use nfs_client::{FileRef, SetAttributes, Status};
 
 /// Maximum number of names to try: the plain one, one with the volume's hash, and numbered ones.
@@ -194,11 +194,11 @@ pub(crate) async fn end_purge(
             return Err(busy(&record, "purging it"));
         };
         let (archive, since) = (archive.clone(), *since);
-        if find_directory(store, verified, &record, &archive).await?.is_none() {
+        let Some(found) = find_directory(store, verified, &record, &archive).await? else {
             records::remove(store, verified, &record.volume).await?;
             untrack(store, &record.volume);
             return Ok(());
-        }
+        };
         let trashed = layout::trashed(&record.volume, since)?;
         let taken = store.nfs.lookup(&verified.trash.handle, &trashed).await;
         if taken
@@ -211,6 +211,8 @@ pub(crate) async fn end_purge(
             records::replace(store, verified, &record).await?;
             continue;
         }
+        let segments = std::slice::from_ref(&archive.target);
+        other_clusters::refuse_removal(store, verified, &record.volume, segments, std::slice::from_ref(&found)).await?;
         let (name, to) = (layout::name(&archive.target)?, (&verified.trash.handle, &trashed));
         let from = (&verified.root.handle, &name);
         match store.for_write(verified)?.rename(from, which.file_id, to).await {

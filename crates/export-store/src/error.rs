@@ -147,6 +147,16 @@ pub enum ExportError {
         /// ID of the cluster.
         cluster: String,
     },
+    /// The record of another cluster cannot be read, so any directory may belong to that cluster.
+    #[error(
+        "{path} is a record of another cluster that cannot be read: {why}. Any directory may belong to that cluster, so nothing was changed. Upgrade this operator if that cluster runs a newer release; or restore the file from a backup; or, if no volume of that cluster has this name, remove it"
+    )]
+    OtherClusterUnreadable {
+        /// Path of the record.
+        path: String,
+        /// What is wrong with the record.
+        why: String,
+    },
     /// A directory on the path is the root of a backend, possibly of another cluster.
     #[error(
         "{path} contains .nfs-operator, so it is the path of a backend. Choose another pattern, or a backend that is not inside another"
@@ -363,7 +373,8 @@ impl ExportError {
             Self::RecordForeign { .. }
             | Self::RecordDamaged { .. }
             | Self::RecordUnsigned { .. }
-            | Self::RecordBusy { .. } => ErrorKind::RecordUnusable,
+            | Self::RecordBusy { .. }
+            | Self::OtherClusterUnreadable { .. } => ErrorKind::RecordUnusable,
             Self::NotAdopted { .. } => ErrorKind::RecordNotAdopted,
             Self::Overlaps { .. }
             | Self::Held { .. }
@@ -424,6 +435,7 @@ impl ExportError {
             | Self::Overlaps { .. }
             | Self::Held { .. }
             | Self::HeldByOtherCluster { .. }
+            | Self::OtherClusterUnreadable { .. }
             | Self::NestedBackend { .. }
             | Self::PathUnusable { .. }
             | Self::DirectoryExists { .. }

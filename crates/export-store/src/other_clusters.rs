@@ -1,38 +1,37 @@
-//! Directories of other clusters on the same export, to avoid them. They are read and never changed (data-safety rule
-//! 1).
+//! Directories of other clusters on the same export, to avoid them. They are read and never changed (data-safety rules
+//! 1 and 20).
+//!
+//! A former cluster leaves its folder behind, so neither the number of folders nor that of records is limited. What is
+//! remembered about them is limited ([`index`]).
+
+mod index;
+mod read;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+pub(crate) use index::OtherClusters;
+use index::{Candidates, Hashes, Place};
+use read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 
 use crate::error::ExportError;
 use crate::naming::DirectoryPath;
-use crate::record::{Record, State};
-use crate::records::ReadRecord;
+use crate::record::State;
 use crate::request::ClaimRef;
 use crate::store::ExportStore;
-use crate::unsigned_records::records_folder;
+use crate::unsigned_records::OtherCluster;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, readdir, records};
-use nfs_client::{FileHandle, FileRef};
+use nfs_client::{Entry, FileRef};
 
-/// Maximum age of the records of other clusters for checks of parent directories. Adoption always reads them again.
+/// Maximum age of the records of other clusters for checks of parent directories before anything is recorded. All other
+/// checks look for changes first.
 const FRESH: Duration = Duration::from_secs(60);
-/// Number of concurrent reads of records.
-const READS: usize = 16;
-/// Maximum numbers of other clusters, and of records of one cluster.
-const MAX_CLUSTERS: usize = 64;
-const MAX_RECORDS: usize = 100_000;
-
-/// A directory of another cluster.
-#[derive(Debug)]
-struct Theirs {
-    cluster: String,
-    volume: String,
-    segments: Vec<String>,
-    file_id: Option<u64>,
-}
+/// Number of concurrent lookups of folders.
+const LOOKUPS: usize = 16;
+/// Number of checks, and their interval, while another cluster that comes second removes its record.
+const PATIENCE: u32 = 25;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A volume in use in a record of another cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,49 +46,15 @@ pub struct ForeignDirectory {
     pub claim: ClaimRef,
 }
 
-/// The directories of all other clusters, as read at one time.
-#[derive(Debug)]
-pub(super) struct OtherClusters {
-    read: Instant,
-    directories: Vec<Theirs>,
+/// Another cluster's record of an overlapping directory.
+struct Holding {
+    cluster: String,
+    /// The other cluster has written its record, and may still remove it.
+    beginning: bool,
 }
 
-impl OtherClusters {
-    /// Returns the cluster that has an overlapping directory, by path or by the file ID of a node on the path. `but`
-    /// names one record, by cluster and volume, to ignore.
-    pub(super) fn holder(&self, directory: &DirectoryPath, way: &[FileRef], but: Option<(&str, &str)>) -> Option<&str> {
-        let ours = directory.folded();
-        let mut others = self
-            .directories
-            .iter()
-            .filter(|theirs| but != Some((theirs.cluster.as_str(), theirs.volume.as_str())));
-        let found = others.find(|theirs| {
-            ours.starts_with(&theirs.segments)
-                || theirs.segments.starts_with(&ours)
-                || theirs
-                    .file_id
-                    .is_some_and(|id| way.iter().any(|node| node.attributes.fileid == id))
-        })?;
-        Some(&found.cluster)
-    }
-}
-
-fn refusal(directory: &DirectoryPath, holder: Option<&str>) -> Result<(), ExportError> {
-    match holder {
-        Some(cluster) => Err(ExportError::HeldByOtherCluster {
-            directory: directory.to_string(),
-            cluster: cluster.to_owned(),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Reports whether the record's directory is in use at its path, and not merely the source of a copy.
-fn holds_directory(record: &Record) -> bool {
-    !matches!(record.state, State::Copying(_)) && record.state.archive().is_none()
-}
-
-/// Fails if a directory overlaps one of another cluster.
+/// Fails if a directory overlaps one of another cluster. Without `refresh`, the records may have been read up to a
+/// minute ago.
 pub(crate) async fn refuse(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -97,12 +62,12 @@ pub(crate) async fn refuse(
     way: &[FileRef],
     refresh: bool,
 ) -> Result<(), ExportError> {
-    let foreign = directories(store, verified, refresh).await?;
-    refusal(directory, foreign.holder(directory, way, None))
+    let place = Place::new(directory.folded(), way);
+    refusal(directory, holder(store, verified, &place, None, refresh).await?)
 }
 
-/// Fails if a directory overlaps one of another cluster, except that of the record being adopted. Reads the records
-/// again.
+/// Fails if a directory overlaps one of another cluster, except that of the record being adopted, which `but` names by
+/// cluster and volume.
 pub(crate) async fn refuse_except(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -110,104 +75,261 @@ pub(crate) async fn refuse_except(
     way: &[FileRef],
     but: Option<(&str, &str)>,
 ) -> Result<(), ExportError> {
-    let foreign = directories(store, verified, true).await?;
-    refusal(directory, foreign.holder(directory, way, but))
+    let place = Place::new(directory.folded(), way);
+    refusal(directory, holder(store, verified, &place, but, true).await?)
 }
 
-async fn directories(
+/// Checks a directory again after this cluster recorded it (data-safety rule 20). On failure, the caller removes the
+/// record.
+///
+/// Each cluster writes its record before it reads those of the others, so at least one of two clusters that record the
+/// same directory at the same time finds the other's record. If both do, the one with the smaller ID waits until the
+/// other has removed its record. It does not win before that: the other one may have made its check earlier.
+pub(crate) async fn settle(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    way: &[FileRef],
+) -> Result<(), ExportError> {
+    let place = Place::new(directory.folded(), way);
+    let mut found = holder(store, verified, &place, None, true).await?;
+    for _ in 0..PATIENCE {
+        match &found {
+            Some(other) if other.beginning && store.config.cluster_id < other.cluster => {
+                tokio::time::sleep(PAUSE).await;
+                found = holder(store, verified, &place, None, true).await?;
+            }
+            _ => break,
+        }
+    }
+    refusal(directory, found)
+}
+
+/// Fails if another cluster has a record of what is about to be moved or removed (data-safety rule 20). `segments` is
+/// its path.
+pub(crate) async fn refuse_removal(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    segments: &[String],
+    way: &[FileRef],
+) -> Result<(), ExportError> {
+    let folded = segments.iter().map(|segment| segment.to_ascii_lowercase()).collect();
+    let place = Place::new(folded, way);
+    match holder(store, verified, &place, None, true).await? {
+        Some(other) => Err(ExportError::Disagrees {
+            volume: volume.to_owned(),
+            directory: segments.join("/"),
+            what: format!("the cluster with id {} has a record of it, too", other.cluster),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn refusal(directory: &DirectoryPath, holding: Option<Holding>) -> Result<(), ExportError> {
+    match holding {
+        Some(other) => Err(ExportError::HeldByOtherCluster {
+            directory: directory.to_string(),
+            cluster: other.cluster,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Returns another cluster's record of an overlapping directory. `but` names one record to ignore, by cluster and
+/// volume.
+///
+/// Fails if there is none and a record cannot be read: it may hold any directory.
+async fn holder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    place: &Place,
+    but: Option<(&str, &str)>,
+    refresh: bool,
+) -> Result<Option<Holding>, ExportError> {
+    let known = current(store, verified, refresh).await?;
+    let mut unreadable = None;
+    for cluster in &known.clusters {
+        let mut search = Search {
+            folder: &cluster.folder,
+            hashes: &known.hashes,
+            candidates: cluster.candidates(place, &known.hashes),
+            place,
+            but,
+            found: None,
+            unreadable: cluster.unreadable.clone(),
+        };
+        if !search.candidates.is_empty() {
+            read::visit_records(store, &cluster.folder, &mut search).await?;
+        }
+        if search.found.is_some() {
+            return Ok(search.found);
+        }
+        unreadable = unreadable.or(search.unreadable);
+    }
+    match unreadable {
+        Some(record) => Err(ExportError::OtherClusterUnreadable {
+            path: record.path,
+            why: record.why,
+        }),
+        None => Ok(None),
+    }
+}
+
+/// Search for the record of an overlapping directory among the candidates of one cluster.
+struct Search<'a> {
+    folder: &'a ClusterFolder,
+    hashes: &'a Hashes,
+    candidates: Candidates,
+    place: &'a Place,
+    but: Option<(&'a str, &'a str)>,
+    found: Option<Holding>,
+    unreadable: Option<UnreadableRecord>,
+}
+
+impl VisitRecords for Search<'_> {
+    fn wants(&mut self, entry: &Entry) -> bool {
+        let name = entry.name.as_bytes();
+        let but = self.but;
+        let excepted = but.is_some_and(|(cluster, volume)| cluster == self.folder.id && volume.as_bytes() == name);
+        !excepted && self.candidates.contains(self.hashes.of_name(&entry.name))
+    }
+
+    fn visit(&mut self, entry: &Entry, record: ForeignRecord) -> bool {
+        let beginning = record.is_beginning();
+        match record.holds() {
+            Ok(Some((segments, file_id))) if self.place.overlaps(&segments, file_id) => {
+                self.found = Some(Holding {
+                    cluster: self.folder.id.clone(),
+                    beginning,
+                });
+            }
+            Ok(_) => {}
+            Err(why) => {
+                self.unreadable
+                    .get_or_insert_with(|| UnreadableRecord::new(self.folder, entry, why));
+            }
+        }
+        self.found.is_none()
+    }
+}
+
+/// Returns what is known about the other clusters, as of this call if `refresh` is set.
+async fn current(
     store: &ExportStore,
     verified: &VerifiedRoot,
     refresh: bool,
 ) -> Result<Arc<OtherClusters>, ExportError> {
-    let known = store.state().foreign.clone();
-    if let Some(known) = known
-        && !refresh
-        && known.read.elapsed() < FRESH
-    {
+    let asked = Instant::now();
+    let usable = |known: &Arc<OtherClusters>| known.began >= asked || (!refresh && known.began.elapsed() < FRESH);
+    let known = || store.state().foreign.clone();
+    if let Some(known) = known().filter(usable) {
         return Ok(known);
     }
-    let read = Instant::now();
-    let directories = read_directories(store, verified).await?;
-    let foreign = Arc::new(OtherClusters { read, directories });
-    store.state().foreign = Some(Arc::clone(&foreign));
-    Ok(foreign)
-}
-
-async fn read_directories(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<Theirs>, ExportError> {
-    let mut directories = Vec::new();
-    for (cluster, read) in read_records(store, verified).await? {
-        directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
-            cluster: cluster.clone(),
-            volume: record.volume.clone(),
-            segments: record.directory.folded(),
-            file_id: record.file_id,
-        }));
+    // Concurrent checks share one look at the folders.
+    let _reading = store.reading_clusters.lock().await;
+    let former = known();
+    if let Some(known) = former.clone().filter(usable) {
+        return Ok(known);
     }
-    Ok(directories)
+    let mut current = OtherClusters::new(former.as_ref().map(|former| former.hashes.clone()));
+    for folder in folders(store, verified).await? {
+        let former = former.as_ref().and_then(|former| former.of(&folder));
+        let cluster = match former {
+            Some(former) if former.is_settled(&folder) => Arc::clone(former),
+            _ => {
+                let mut index = current.start(folder.clone(), former.cloned());
+                read::visit_records(store, &folder, &mut index).await?;
+                Arc::new(index.finish())
+            }
+        };
+        current.clusters.push(cluster);
+    }
+    let current = Arc::new(current);
+    store.state().foreign = Some(Arc::clone(&current));
+    Ok(current)
 }
 
-/// Returns the volumes in use of all other clusters.
+/// Looks up the folders of the other clusters' records.
+async fn folders(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<ClusterFolder>, ExportError> {
+    let names = read::list_clusters(store, verified).await?;
+    let found = stream::iter(
+        names
+            .into_iter()
+            .map(|name| async move { ClusterFolder::find(store, verified, &name).await }),
+    );
+    let found: Vec<Option<ClusterFolder>> = found.buffered(LOOKUPS).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Returns the volumes in use on a backend of this name in the records of all other clusters.
 pub(crate) async fn live_volumes(
     store: &ExportStore,
     verified: &VerifiedRoot,
+    backend: &str,
 ) -> Result<Vec<ForeignDirectory>, ExportError> {
     let mut volumes = Vec::new();
-    for (cluster, read) in read_records(store, verified).await? {
-        let released = |record: &Record| record.note.as_ref().is_some_and(|note| note.released);
-        let live = read
-            .into_iter()
-            .filter(|record| record.state == State::Live && !released(record));
-        volumes.extend(live.map(|record| ForeignDirectory {
-            cluster: cluster.clone(),
-            volume: record.volume,
-            backend: record.backend,
-            claim: record.claim,
-        }));
+    for folder in folders(store, verified).await? {
+        let mut live = LiveVolumes {
+            cluster: &folder.id,
+            backend,
+            found: Vec::new(),
+        };
+        read::visit_records(store, &folder, &mut live).await?;
+        volumes.append(&mut live.found);
     }
     Ok(volumes)
 }
 
-async fn read_records(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
-    let ours = layout::cluster(&store.config.cluster_id)?;
-    let names = readdir::list_names(store, &verified.reserved.handle, layout::RESERVED, MAX_CLUSTERS).await?;
-    let mut found = Vec::new();
-    for name in names.into_iter().filter(|name| *name != ours) {
-        let Some(folder) = records_folder(store, verified, &name).await? else {
-            continue;
-        };
-        let path = format!("the records of the cluster {name}");
-        let read = read_folder(store, verified, &folder.handle, &path).await?;
-        found.push((name.to_string(), read));
-    }
-    Ok(found)
+struct LiveVolumes<'a> {
+    cluster: &'a str,
+    backend: &'a str,
+    found: Vec<ForeignDirectory>,
 }
 
-async fn read_folder(
+impl VisitRecords for LiveVolumes<'_> {
+    fn begin(&mut self) {
+        self.found.clear();
+    }
+
+    fn wants(&mut self, _: &Entry) -> bool {
+        true
+    }
+
+    fn visit(&mut self, _: &Entry, record: ForeignRecord) -> bool {
+        if let ForeignRecord::Valid(record) = record
+            && record.state == State::Live
+            && record.backend == self.backend
+            && !record.note.as_ref().is_some_and(|note| note.released)
+        {
+            self.found.push(ForeignDirectory {
+                cluster: self.cluster.to_owned(),
+                volume: record.volume,
+                backend: record.backend,
+                claim: record.claim,
+            });
+        }
+        true
+    }
+}
+
+/// Counts the records of each other cluster that has any, and names the first few.
+pub(crate) async fn count_records(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    records: &FileHandle,
-    path: &str,
-) -> Result<Vec<Record>, ExportError> {
-    let names = readdir::list_names(store, records, path, MAX_RECORDS).await?;
-    let read = stream::iter(
-        names
-            .into_iter()
-            .filter(|name| !layout::is_draft(name))
-            .map(async |name| {
-                let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
-                    return Ok(None);
-                };
-                match records::read_in(store, verified, records, volume).await {
-                    // An unsigned record is enough to avoid a directory.
-                    Ok(ReadRecord::Record(record, _)) => Ok(Some(*record)),
-                    // An unreadable record has no information.
-                    Ok(ReadRecord::Nothing | ReadRecord::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => {
-                        Ok(None)
-                    }
-                    Err(error) => Err(error),
-                }
-            }),
-    );
-    let read: Vec<Option<Record>> = read.buffer_unordered(READS).try_collect().await?;
-    Ok(read.into_iter().flatten().collect())
+    named: usize,
+) -> Result<Vec<OtherCluster>, ExportError> {
+    let mut others = Vec::new();
+    for folder in folders(store, verified).await? {
+        let (records, first) = read::count_names(store, &folder, named).await?;
+        if records > 0 {
+            others.push(OtherCluster {
+                id: folder.id,
+                records,
+                named: first.into_iter().collect(),
+            });
+        }
+    }
+    others.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    Ok(others)
 }

@@ -177,12 +177,13 @@ async fn step(
             if !made {
                 return Ok(None);
             }
+            other_clusters::settle(store, verified, directory, &nodes).await?;
             create::create_directory(store, verified, request, directory, record, &nodes).await
         }
         (ProvisionStep::Resume { write }, Some(leaf)) => {
-            // Another cluster may have created it at the same time.
-            other_clusters::refuse(store, verified, directory, &nodes, true).await?;
             write_record(store, verified, request, directory, record, write, None).await?;
+            // Another cluster may have created it at the same time.
+            other_clusters::settle(store, verified, directory, &nodes).await?;
             let mode = Some(request.mode);
             let made = create::apply_attributes(store, verified, request, directory, leaf, mode).await?;
             create::mark_live(store, verified, record, &made)
@@ -195,6 +196,7 @@ async fn step(
             if !write_record(store, verified, request, directory, record, write, file_id).await? {
                 return Ok(None);
             }
+            other_clusters::settle(store, verified, directory, &nodes).await?;
             // Keep the mode of an adopted directory unless one is requested.
             let mode = request.mode_requested.then_some(request.mode);
             let made = Made {

@@ -17,7 +17,7 @@ use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
-use crate::{archives, layout, paths, readdir, records, trash, volume_record};
+use crate::{archives, layout, other_clusters, paths, readdir, records, trash, volume_record};
 use nfs_client::{FileRef, Name, Status};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -250,7 +250,8 @@ async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(
     }
 }
 
-/// Fails if another holder has the directory, a parent of it, or a path inside it (data-safety rule 5).
+/// Fails if another holder or another cluster has the directory, a parent of it, or a path inside it (data-safety rules
+/// 5 and 20).
 async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
     let (verified, record) = (reclaim.verified, &reclaim.record);
     if let Some(conflict) = paths::conflict(store, verified, &record.volume, &record.directory) {
@@ -271,6 +272,8 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
             holder,
         });
     }
+    let segments = record.directory.segments();
+    other_clusters::refuse_removal(store, verified, &record.volume, segments, &reclaim.nodes).await?;
     if record.state == State::Live
         && let Some(leaf) = paths::leaf(&reclaim.nodes, &record.directory)
         && paths::is_backend_root(store, leaf, &record.directory.to_string()).await?

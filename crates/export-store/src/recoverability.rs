@@ -138,9 +138,7 @@ pub(crate) async fn foreign_directories(
     store: &ExportStore,
     verified: &VerifiedRoot,
 ) -> Result<Vec<ForeignDirectory>, ExportError> {
-    let all = other_clusters::live_volumes(store, verified).await?;
-    let backend = &store.config.backend;
-    Ok(all.into_iter().filter(|theirs| theirs.backend == *backend).collect())
+    other_clusters::live_volumes(store, verified, &store.config.backend).await
 }
 
 fn is_live_here(store: &ExportStore, record: &Record) -> bool {

@@ -134,11 +134,11 @@ async fn remove_directory(
             holder,
         });
     }
-    if record.file_id.is_none() {
-        match other_clusters::refuse(store, verified, directory, &nodes, true).await {
-            Err(ExportError::HeldByOtherCluster { .. }) => return Ok(RollbackOutcome::DirectoryKept),
-            other => other?,
+    match other_clusters::refuse(store, verified, directory, &nodes, true).await {
+        Err(ExportError::HeldByOtherCluster { .. }) if record.file_id.is_none() => {
+            return Ok(RollbackOutcome::DirectoryKept);
         }
+        other => other?,
     }
     // A complete copy that never became a volume. No pod has used it, and it is not empty.
     if record.state == State::Creating && record.file_id.is_some() {

@@ -46,6 +46,8 @@ pub struct ExportStore {
     verifying: tokio::sync::Mutex<()>,
     /// One lock per volume.
     pub(crate) locks: KeyedMutex,
+    /// Only one task reads the records of other clusters at a time.
+    pub(crate) reading_clusters: tokio::sync::Mutex<()>,
     state: Mutex<StoreState>,
 }
 
@@ -83,6 +85,7 @@ impl ExportStore {
             is_leader: Box::new(|| true),
             verifying: tokio::sync::Mutex::default(),
             locks: KeyedMutex::default(),
+            reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
         }
     }

@@ -6,13 +6,9 @@ use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, readdir};
+use crate::{layout, other_clusters};
 use nfs_client::{FileKind, FileRef, Name};
 
-/// Maximum number of other clusters to report.
-const MAX_CLUSTERS: usize = 64;
-/// Maximum number of records of another cluster to count.
-const MAX_COUNTED: usize = 100_000;
 /// Number of records of another cluster to name. `nfs-operator archives` lists all.
 const NAMED: usize = 3;
 
@@ -75,39 +71,13 @@ pub(crate) fn untrack(store: &ExportStore, volume: &str) {
 
 /// Counts the records of other clusters. A folder that cannot be read causes only a warning.
 pub(crate) async fn refresh_other_clusters(store: &ExportStore, verified: &VerifiedRoot) {
-    match list_other_clusters(store, verified).await {
+    match other_clusters::count_records(store, verified, NAMED).await {
         Ok(others) => store.state().other_clusters = others,
         Err(error) => tracing::warn!(
             backend = store.config.backend,
             "cannot count the records of other clusters: {error}"
         ),
     }
-}
-
-async fn list_other_clusters(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<OtherCluster>, ExportError> {
-    let ours = layout::cluster(&store.config.cluster_id)?;
-    let reserved = &verified.reserved.handle;
-    let names = readdir::list_names(store, reserved, layout::RESERVED, MAX_CLUSTERS).await?;
-    let mut others = Vec::new();
-    for name in names.into_iter().filter(|name| *name != ours) {
-        let Some(folder) = records_folder(store, verified, &name).await? else {
-            continue;
-        };
-        let path = format!("the records of the cluster {name}");
-        let mut named = readdir::list_names(store, &folder.handle, &path, MAX_COUNTED).await?;
-        named.retain(|name| !layout::is_draft(name));
-        named.sort_unstable();
-        if named.is_empty() {
-            continue;
-        }
-        others.push(OtherCluster {
-            id: name.to_string(),
-            records: named.len(),
-            named: named.iter().take(NAMED).map(Name::to_string).collect(),
-        });
-    }
-    others.sort_unstable_by(|one, other| one.id.cmp(&other.id));
-    Ok(others)
 }
 
 /// Returns the folder with another cluster's records. Ignores files, such as the identity, and links.

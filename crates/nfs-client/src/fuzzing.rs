@@ -157,3 +157,8 @@ fn messages(record: &[u8]) {
         assert!(xid.is_some(), "a reply without a call that it belongs to");
     }
 }
+
+/// Returns a file handle with these bytes, for tests of other crates.
+pub fn file_handle(bytes: &'static [u8]) -> crate::FileHandle {
+    crate::FileHandle(bytes::Bytes::from_static(bytes))
+}

@@ -20,6 +20,7 @@ mod kernel;
 #[path = "../../../nfs-client/tests/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "some helpers are for the tests of the client")]
 mod nfs;
+mod other_clusters;
 mod purge;
 mod reclaim;
 mod rules;

@@ -1,0 +1,157 @@
+//! Other clusters on the same export: their number does not matter, and their directories are left alone.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use export_store::{ErrorKind, PathReservations};
+use serde_json::json;
+
+use crate::fixture::{OTHER_CLUSTER, StoreClient, StoreFixture, adopting, reclaim, refused, request};
+use crate::trust::settled;
+
+/// Writes the record of a volume of another cluster.
+fn record_of(fixture: &StoreFixture, cluster: &str, volume: &str, directory: &str) {
+    let record = json!({
+        "version": 1, "volume": volume, "backend": "fast", "directory": directory, "adopted": false,
+        "claim": {"namespace": "team", "name": "data", "uid": volume},
+        "fileID": 1_u64 << 60, "state": {"name": "Live"},
+    });
+    write_record(fixture, cluster, volume, &record.to_string());
+}
+
+fn write_record(fixture: &StoreFixture, cluster: &str, volume: &str, content: &str) {
+    let folder = fixture.on_disk(&format!(".nfs-operator/{cluster}/records"));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(volume), content).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folders_of_hundreds_of_former_clusters_stop_nothing() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    fs::create_dir(fixture.on_disk("team")).unwrap();
+    for number in 0..200 {
+        let (cluster, volume) = (format!("cluster-{number:03}"), format!("pvc-{number}"));
+        record_of(&fixture, &cluster, &volume, &format!("team/dir-{number}"));
+    }
+    fs::create_dir(fixture.on_disk("team/dir-150")).unwrap();
+    export.provision(&request("1", "team/data")).await.unwrap();
+    export.provision(&adopting("2", "team/data2")).await.unwrap();
+    let held = refused(&export, &adopting("3", "team/dir-150")).await;
+    assert_eq!(held, (ErrorKind::DirectoryOverlaps, true));
+    settled(&export).await;
+    let others = export.unsigned_records().others;
+    assert_eq!(others.len(), 200);
+    assert!(others.iter().all(|other| other.records == 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_100000_names_among_the_records_of_another_cluster_stop_nothing() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    fs::create_dir_all(fixture.on_disk("team/theirs")).unwrap();
+    record_of(&fixture, OTHER_CLUSTER, "pvc-1", "team/theirs");
+    // Drafts need not be read, which keeps this test short.
+    let records = fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}/records"));
+    for number in 0..100_001 {
+        fs::write(records.join(format!(".draft-pvc-{number}")), "").unwrap();
+    }
+    export.provision(&request("1", "team/data")).await.unwrap();
+    let held = refused(&export, &adopting("3", "team/theirs")).await;
+    assert_eq!(held, (ErrorKind::DirectoryOverlaps, true));
+}
+
+fn other(fixture: &StoreFixture) -> StoreClient {
+    StoreClient {
+        cluster: OTHER_CLUSTER,
+        key: 9,
+        ledger: Arc::new(PathReservations::new()),
+        ..fixture.client()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_clusters_that_adopt_a_directory_at_the_same_time_one_wins() {
+    let fixture = StoreFixture::start().await;
+    let (ours, theirs) = (fixture.store().await, other(&fixture).open().await);
+    for number in 0..20 {
+        let directory = format!("shared-{number}");
+        fs::create_dir(fixture.on_disk(&directory)).unwrap();
+        let uid = number.to_string();
+        let (one, two) = (adopting(&uid, &directory), adopting(&format!("{uid}-b"), &directory));
+        let (one, two) = tokio::join!(ours.provision(&one), theirs.provision(&two));
+        assert_ne!(one.is_ok(), two.is_ok(), "{directory}: {one:?} {two:?}");
+        let error = one.err().or(two.err()).unwrap();
+        assert_eq!(error.kind(), ErrorKind::DirectoryOverlaps, "{error}");
+    }
+    let records = |cluster: &str| crate::fixture::names(&fixture.on_disk(&format!(".nfs-operator/{cluster}/records")));
+    let all = records(crate::fixture::CLUSTER).len() + records(OTHER_CLUSTER).len();
+    assert_eq!(all, 20, "those that came second left no record");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let newer = |uid: &str, directory: &str, file_id: u64| {
+        let volume = format!("pvc-{uid}-theirs");
+        let record = json!({"version": 2, "directory": directory, "fileID": file_id, "later": [1]});
+        write_record(&fixture, OTHER_CLUSTER, &volume, &record.to_string());
+        volume
+    };
+    let made = async |uid: &str| {
+        let directory = format!("dir-{uid}");
+        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        fs::write(fixture.on_disk(&format!("{directory}/data")), uid).unwrap();
+        reclaim(uid, &directory, made.file_id)
+    };
+    let forget = |volume: &str| {
+        fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}/records/{volume}"))).unwrap();
+    };
+    // By path, in another spelling; by file ID; and without anything to go by.
+    let by_path = made("1").await;
+    let volume = newer("1", "DIR-1/below", 1 << 60);
+    let refused = export.delete(&by_path).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
+    assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
+    forget(&volume);
+    let volume = newer("2", "elsewhere", by_path.file_id.unwrap());
+    let refused = export.archive(&by_path).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
+    forget(&volume);
+    write_record(&fixture, OTHER_CLUSTER, "pvc-x", "rubbish");
+    let refused = export.delete(&by_path).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::RecordUnusable, "{refused}");
+    let file = format!(".nfs-operator/{OTHER_CLUSTER}/records/pvc-x");
+    assert!(refused.to_string().contains(&file), "{refused}");
+    assert_eq!(fs::read_to_string(fixture.on_disk("dir-1/data")).unwrap(), "1");
+    forget("pvc-x");
+    export.archive(&by_path).await.unwrap();
+
+    // The archive.
+    let archive = crate::trust::kept(&export, "pvc-1").await;
+    let which = export_store::ArchiveRef {
+        volume: "pvc-1".into(),
+        claim_uid: "1".into(),
+        file_id: by_path.file_id.unwrap(),
+    };
+    export.begin_purge(&which).await.unwrap();
+    let volume = newer("3", &archive.note.target, 1 << 60);
+    let refused = export.end_purge(&which).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
+    assert!(fixture.on_disk(&archive.note.target).is_dir());
+    forget(&volume);
+    export.end_purge(&which).await.unwrap();
+
+    // What was begun for a claim.
+    export.provision(&request("5", "dir-5")).await.unwrap();
+    let file_id = fs::metadata(fixture.on_disk("dir-5")).unwrap().ino();
+    let volume = newer("5", "elsewhere", file_id);
+    let refused = export.rollback("pvc-5", "5").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::DirectoryOverlaps, "{refused}");
+    assert!(fixture.on_disk("dir-5").is_dir());
+    forget(&volume);
+    export.rollback("pvc-5", "5").await.unwrap();
+    assert!(!fixture.on_disk("dir-5").exists());
+}
