@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use crate::api::conditions::Reason;
-use export_store::text::truncate;
+use export_store::text::{escape, truncate};
 
 /// Maximum number of unsent events. Further events are dropped and logged.
 const QUEUE: usize = 4096;
@@ -89,7 +89,7 @@ impl Events {
             },
             action: Some(action.to_owned()),
             event_time: Some(MicroTime(now)),
-            note: Some(truncate(note, MAX_NOTE_LEN).to_owned()),
+            note: Some(truncate(&escape(truncate(note, MAX_NOTE_LEN)), MAX_NOTE_LEN).to_owned()),
             reason: Some(reason.to_string()),
             regarding: Some(regarding),
             reporting_controller: Some(self.controller.clone()),

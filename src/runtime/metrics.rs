@@ -1,10 +1,10 @@
 //! The metrics behind `/metrics`: the names of the ProvisionController library, so that dashboards keep working, and
 //! this operator's own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -68,6 +68,9 @@ pub struct Metrics {
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
+    /// The only classes that become labels, so that no object can add series. Names in claims and volumes can be of
+    /// classes that do not exist.
+    classes: RwLock<HashSet<String>>,
 }
 
 /// The metrics of each backend: the name after `nfs_operator_backend_`, and the help text.
@@ -257,21 +260,9 @@ impl Metrics {
                 Family::default(),
             ),
             waiting,
+            classes: RwLock::default(),
             registry: std::mem::take(registry),
         }
-    }
-}
-
-fn claim_labels(class: &str) -> ClaimLabels {
-    ClaimLabels {
-        class: class.to_owned(),
-        source: String::new(),
-    }
-}
-
-fn volume_labels(class: &str) -> VolumeLabels {
-    VolumeLabels {
-        class: class.to_owned(),
     }
 }
 
@@ -294,9 +285,31 @@ impl Metrics {
         self.leader.set(1);
     }
 
-    /// Starts the counters of a class at 0, so that a rate over its first failure exists.
+    /// Returns the class if it is known, or an empty label.
+    fn class_label(&self, class: &str) -> String {
+        let classes = self.classes.read().unwrap_or_else(PoisonError::into_inner);
+        classes.get(class).cloned().unwrap_or_default()
+    }
+
+    fn claim_labels(&self, class: &str) -> ClaimLabels {
+        ClaimLabels {
+            class: self.class_label(class),
+            source: String::new(),
+        }
+    }
+
+    fn volume_labels(&self, class: &str) -> VolumeLabels {
+        VolumeLabels {
+            class: self.class_label(class),
+        }
+    }
+
+    /// Adds a class that exists, and starts its counters at 0, so that a rate over its first failure exists.
     pub fn class_seen(&self, class: &str) {
-        let (claims, volumes) = (claim_labels(class), volume_labels(class));
+        let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
+        classes.insert(class.to_owned());
+        drop(classes);
+        let (claims, volumes) = (self.claim_labels(class), self.volume_labels(class));
         self.provisioned.get_or_create(&claims).inc_by(0);
         self.provision_failed.get_or_create(&claims).inc_by(0);
         self.deleted.get_or_create(&volumes).inc_by(0);
@@ -307,7 +320,7 @@ impl Metrics {
 
     /// Records that a claim got its volume, this long after the start of the attempt.
     pub fn claim_provisioned(&self, class: &str, after: Duration) {
-        let labels = claim_labels(class);
+        let labels = self.claim_labels(class);
         self.provisioned.get_or_create(&labels).inc();
         self.provision_seconds
             .get_or_create(&labels)
@@ -316,19 +329,19 @@ impl Metrics {
 
     /// Records a failed attempt to provision.
     pub fn claim_failed(&self, class: &str) {
-        self.provision_failed.get_or_create(&claim_labels(class)).inc();
+        self.provision_failed.get_or_create(&self.claim_labels(class)).inc();
     }
 
     /// Records that a volume was reclaimed, this long after the start of the attempt.
     pub fn volume_reclaimed(&self, class: &str, after: Duration) {
-        let labels = volume_labels(class);
+        let labels = self.volume_labels(class);
         self.deleted.get_or_create(&labels).inc();
         self.delete_seconds.get_or_create(&labels).observe(after.as_secs_f64());
     }
 
     /// Records a failed attempt to reclaim.
     pub fn volume_failed(&self, class: &str) {
-        self.delete_failed.get_or_create(&volume_labels(class)).inc();
+        self.delete_failed.get_or_create(&self.volume_labels(class)).inc();
     }
 
     /// Sets the function that counts waiting claims by reason.
@@ -381,5 +394,30 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_classes_that_exist_become_labels() {
+        let metrics = Metrics::default();
+        metrics.class_seen("nfs");
+        for class in ["nfs", "no-such-class", "another"] {
+            metrics.claim_failed(class);
+            metrics.volume_failed(class);
+        }
+        let text = metrics.text().unwrap();
+        for series in [
+            "controller_persistentvolumeclaim_provision_failed_total{class=\"nfs\",source=\"\"} 1\n",
+            "controller_persistentvolumeclaim_provision_failed_total{class=\"\",source=\"\"} 2\n",
+            "controller_persistentvolume_delete_failed_total{class=\"\"} 2\n",
+        ] {
+            assert!(text.contains(series), "{series} in {text}");
+        }
+        assert!(!text.contains("no-such-class"), "{text}");
     }
 }

@@ -1,8 +1,49 @@
 //! Text for display: bounded, escaped, and with readable units.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+
 /// Returns the beginning of a text, up to a maximum number of bytes, without splitting a character.
 pub fn truncate(text: &str, longest: usize) -> &str {
     text.get(..text.floor_char_boundary(longest)).unwrap_or(text)
+}
+
+/// Returns a text in which every character that can change how the text around it is displayed or split is replaced by
+/// its Rust escape, such as `\u{9b}`. YAML does not allow most of them either, so the API server rejects an apply that
+/// contains one.
+pub fn escape(text: &str) -> Cow<'_, str> {
+    escape_with(text, |character| character.escape_debug())
+}
+
+/// Replaces the same characters as [`escape`] by what `replacement` returns.
+pub fn escape_with<R: Display>(text: &str, replacement: impl Fn(char) -> R) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_unprintable(character) {
+            escaped.push_str(&replacement(character).to_string());
+        } else {
+            escaped.push(character);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Returns true for control characters, line separators, invisible and bidirectional formatting characters, and the
+/// noncharacters of the Basic Multilingual Plane that YAML excludes.
+fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{fffe}'..='\u{ffff}'
+        )
 }
 
 /// Formats a number of bytes for display: one digit after the decimal point, in Kubernetes units, rounded down.
@@ -17,5 +58,29 @@ pub fn format_bytes(bytes: u128) -> String {
     match tenths {
         0 => format!("{whole}{name}"),
         _ => format!("{whole}.{tenths}{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_change_the_display_are_escaped_once() {
+        for (text, escaped) in [
+            (
+                "plain \u{e9} \u{1f600} \"quoted\" \\n",
+                "plain \u{e9} \u{1f600} \"quoted\" \\n",
+            ),
+            ("a\nb\r\tc", "a\\nb\\r\\tc"),
+            ("\u{1b}[31m\u{9b}\u{7f}\0", "\\u{1b}[31m\\u{9b}\\u{7f}\\0"),
+            (
+                "\u{202e}\u{2066}\u{2028}\u{feff}\u{ffff}",
+                "\\u{202e}\\u{2066}\\u{2028}\\u{feff}\\u{ffff}",
+            ),
+        ] {
+            assert_eq!(escape(text), escaped);
+            assert_eq!(escape(escaped), escaped, "escaped twice");
+        }
     }
 }

@@ -80,8 +80,9 @@ impl ArchiveOps<'_> {
 
     async fn finish(&self, reason: Reason, note: &str) -> Result<(), WriteError> {
         tracing::info!(archive = self.archive.volume, backend = self.backend.name, "{note}");
+        remove_finalizer(self.ctx, self.object).await?;
         publish(self.ctx, self.object, Severity::Normal, reason, note);
-        remove_finalizer(self.ctx, self.object).await
+        Ok(())
     }
 
     /// Deletes the object if it has not changed since it was read. Returns false if it has, or if it has a legal hold.

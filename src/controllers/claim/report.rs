@@ -31,9 +31,6 @@ const WAITING: Duration = Duration::from_secs(300);
 const COPYING: Duration = Duration::from_secs(15);
 /// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
-/// Maximum length of a condition's message. The message changes with every number in it, and the first kilobytes are
-/// enough for a reader.
-const MAX_MESSAGE: usize = 4096;
 
 /// The outcome of an attempt to provision a claim.
 #[derive(Debug)]
@@ -86,6 +83,7 @@ pub async fn report(
     let elapsed = started.elapsed();
     let if_unchanged = matches!(outcome, ProvisionOutcome::Provisioned { created_now: false, .. });
     log(&ObjectRef::from_obj(claim), &outcome, elapsed);
+    let mut provisioned_now = false;
     let (condition, action) = match outcome {
         ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
             ctx.claim_retries.reset(&uid);
@@ -98,9 +96,8 @@ pub async fn report(
             if created_now {
                 let class = class_name(claim).unwrap_or_default();
                 ctx.metrics.claim_provisioned(&class, elapsed);
-                let reason = Reason::ProvisioningSucceeded;
-                event(ctx, claim, Severity::Normal, reason, &condition.message);
             }
+            provisioned_now = created_now;
             (condition, Action::await_change())
         }
         ProvisionOutcome::Waiting(condition) => {
@@ -130,6 +127,10 @@ pub async fn report(
         ProvisionOutcome::Infeasible(condition) => (condition, wait(ctx, claim, epoch, Action::await_change())),
     };
     write_condition(ctx, claim, &condition, if_unchanged).await?;
+    if provisioned_now {
+        let reason = Reason::ProvisioningSucceeded;
+        event(ctx, claim, Severity::Normal, reason, &condition.message);
+    }
     Ok(action)
 }
 
@@ -147,7 +148,7 @@ fn wait(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch, action: Acti
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
-/// Sets the condition and publishes an event, unless the claim already has this condition.
+/// Sets the condition, then publishes an event, unless the claim already has this condition.
 ///
 /// With `if_unchanged`, it is set only if the claim is as it was read: the process that created the volume may have set
 /// a better one, which the watch has not delivered yet. When the watch delivers it, the claim is reconciled again.
@@ -159,7 +160,7 @@ async fn write_condition(
 ) -> Result<(), WriteError> {
     let previous = provisioned_condition(claim);
     let status = if planned.status == Some(true) { "True" } else { "False" };
-    let message: String = planned.message.chars().take(MAX_MESSAGE).collect();
+    let message = planned.message.clone();
     let reason = planned.reason.to_string();
     let same_reason =
         previous.is_some_and(|previous| previous.status == status && previous.reason.as_deref() == Some(&reason));
@@ -179,18 +180,20 @@ async fn write_condition(
     };
     let api = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
     let uid = claim.uid().unwrap_or_default();
-    let publish_and_write = async {
+    let write_and_publish = async {
+        write(&api, claim, &condition, if_unchanged).await?;
+        // After the write: a write that fails is retried, and each retry would publish the event again.
         if !same_reason && planned.reason == Reason::Copying {
-            event(ctx, claim, Severity::Normal, Reason::Copying, &message);
+            event(ctx, claim, Severity::Normal, Reason::Copying, &planned.message);
         } else if !same_reason && planned.status != Some(true) {
-            let note = format!("{reason}: {message}");
+            let note = format!("{}: {}", planned.reason, planned.message);
             event(ctx, claim, Severity::Warning, Reason::ProvisioningFailed, &note);
         }
-        write(&api, claim, &condition, if_unchanged).await
+        Ok(())
     };
     let last_written = &ctx.last_written;
     last_written
-        .write_unless_current(&uid, cached.as_ref(), &state, publish_and_write)
+        .write_unless_current(&uid, cached.as_ref(), &state, write_and_publish)
         .await?;
     if planned.status == Some(true) {
         // The claim has its volume, so no other status follows.
@@ -233,16 +236,20 @@ pub fn provisioned_condition(claim: &PersistentVolumeClaim) -> Option<&Persisten
 
 /// Counts the claims whose condition shows that they have no volume, by reason.
 pub fn waiting_by_reason<'a>(claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>) -> BTreeMap<String, u64> {
-    let mut counts = BTreeMap::new();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for reason in claims.into_iter().filter_map(waiting_reason) {
         *counts.entry(reason).or_default() += 1;
     }
-    counts
+    // The reason becomes the label of a metric, so only the operator's own reasons count.
+    let known = Reason::ALL.iter().map(Reason::to_string);
+    known
+        .filter_map(|reason| counts.get(reason.as_str()).map(|count| (reason.clone(), *count)))
+        .collect()
 }
 
-fn waiting_reason(claim: &PersistentVolumeClaim) -> Option<String> {
+fn waiting_reason(claim: &PersistentVolumeClaim) -> Option<&str> {
     let condition = provisioned_condition(claim).filter(|condition| condition.status != "True")?;
-    condition.reason.clone()
+    condition.reason.as_deref()
 }
 
 /// Publishes an event about a claim.
