@@ -17,7 +17,7 @@ LABEL org.opencontainers.image.title="nfs-operator" \
       org.opencontainers.image.revision="${REVISION}"
 # Numeric, so that the kubelet can verify that it is not root.
 USER 65532:65532
-EXPOSE 8080
+EXPOSE 8080 8081
 ENTRYPOINT ["/nfs-operator"]
 CMD ["run"]
 

@@ -1,7 +1,6 @@
 //! Starts everything in the right order, and stops it cleanly.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::wiring::{Wiring, wire};
 use crate::compat::nfs_subdir::backend::{DropInError, InheritedExport};
 use crate::runtime::clients::{ClientError, Clients};
 use crate::runtime::election::{Election, LeaderElector, LeaseError};
-use crate::runtime::http::{self, ListenError};
+use crate::runtime::http::{self, HttpOptions, ListenError};
 use crate::runtime::lease::HolderIdentity;
 use crate::runtime::lease_renewal::LeaseRenewer;
 use crate::runtime::metrics::Metrics;
@@ -35,6 +34,8 @@ const GRACE: Duration = Duration::from_secs(20);
 const HANDOVER: Duration = Duration::from_secs(1);
 /// Maximum time to end the sessions on the NFS servers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Namespace in which the operator refuses to run.
+const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Number of controllers. Watches of other kinds run until the process ends.
 const CONTROLLERS: usize = 4;
 
@@ -53,8 +54,8 @@ pub struct Options {
     pub retries: BackoffLimits,
     /// Minimum interval between purges of expired archives on one backend.
     pub purge_pause: Duration,
-    /// Address of the HTTP endpoints.
-    pub http_addr: SocketAddr,
+    /// The HTTP endpoints.
+    pub http: HttpOptions,
     /// Interval between orphan scans of an export. If zero, exports are scanned only on request.
     pub scan_interval: Duration,
     /// Maximum number of names that a usage scan reads per second and backend.
@@ -89,6 +90,13 @@ pub enum OperatorError {
     /// The backend for nfs-subdir's export has another address, or cannot be created.
     #[error(transparent)]
     DropIn(#[from] DropInError),
+    /// The operator's namespace must not be `kube-system`.
+    #[error(
+        "refusing to run in the namespace {SYSTEM_NAMESPACE}: the operator may create Secrets and Leases in its own \
+         namespace, and those of {SYSTEM_NAMESPACE} control the cluster; install it in a namespace of its own, such as \
+         nfs-operator-system, and move the Secret with the key for records there"
+    )]
+    SystemNamespace,
     /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -103,7 +111,7 @@ pub enum OperatorError {
 /// The operator cannot start, loses the Lease, or one of its tasks ends.
 pub async fn run(options: Options) -> Result<(), OperatorError> {
     let shutdown = shutdown_signal().map_err(OperatorError::Signals)?;
-    let endpoints = Endpoints::open(options.http_addr, options.volume_metrics).await?;
+    let endpoints = Endpoints::open(options.http.clone(), options.volume_metrics).await?;
     let elected = shutdown.run_until_cancelled(endpoints.wait_for_lease(&options)).await;
     let Some(elected) = elected else {
         return Ok(());
@@ -132,7 +140,7 @@ pub(super) struct ClusterAccess {
 
 impl Endpoints {
     /// Serves the HTTP endpoints.
-    async fn open(address: SocketAddr, volume_metrics: bool) -> Result<Self, ListenError> {
+    async fn open(http: HttpOptions, volume_metrics: bool) -> Result<Self, ListenError> {
         let copy_jobs = CopyJobs::default();
         let usage = UsageStore::new(volume_metrics);
         let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
@@ -143,7 +151,7 @@ impl Endpoints {
             readiness: Readiness::default(),
             write_fence: WriteFence::default(),
         };
-        http::serve(address, endpoints.readiness.clone(), Arc::clone(&endpoints.metrics)).await?;
+        http::serve(http, endpoints.readiness.clone(), Arc::clone(&endpoints.metrics)).await?;
         Ok(endpoints)
     }
 
@@ -158,6 +166,7 @@ impl Endpoints {
             max_in_flight,
         )
         .await?;
+        check_namespace(clients.lease.default_namespace())?;
         // Checked before the Lease is acquired: a process that cannot sign must not replace one that can.
         options.records.ensure(&clients.lease).await?;
         if let Some(export) = &options.inherited {
@@ -202,6 +211,14 @@ impl LeaderTask {
             ensured?;
         }
         wait_for_end(wiring.start(ctx), &ctx.shutdown, self.grace).await
+    }
+}
+
+/// Checks that the operator does not run in `kube-system`.
+fn check_namespace(own: &str) -> Result<(), OperatorError> {
+    match own {
+        SYSTEM_NAMESPACE => Err(OperatorError::SystemNamespace),
+        _ => Ok(()),
     }
 }
 
@@ -276,5 +293,17 @@ async fn close_sessions(ctx: &Context) {
         .is_err()
     {
         tracing::warn!("some NFS servers did not answer the end of their sessions");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operator_refuses_to_run_in_kube_system() {
+        assert!(check_namespace("nfs-operator-system").is_ok());
+        let refused = check_namespace("kube-system").map_err(|error| error.to_string());
+        assert!(refused.is_err_and(|message| message.contains("install it in a namespace of its own")));
     }
 }

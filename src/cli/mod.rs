@@ -8,6 +8,7 @@ mod connection;
 mod crd;
 mod duration;
 mod findings;
+mod log;
 mod output;
 mod probe;
 mod run;

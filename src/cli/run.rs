@@ -10,13 +10,14 @@ use crate::api::names::{DEFAULT_PROVISIONER, RECORDS_SECRET};
 use crate::app::run::{self, Options};
 use crate::compat::nfs_subdir::backend as nfs_subdir_backend;
 use crate::runtime::election::Election;
+use crate::runtime::http::HttpOptions;
 use crate::runtime::lease::LeaseTimings;
 use crate::runtime::records_secret::RecordsSecret;
 use crate::runtime::retry::BackoffLimits;
-use clap::{ArgAction, Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use clap::{ArgAction, Args};
 
 use super::duration::parse_go_duration;
+use super::log::{self, LogFormat};
 use crate::compat::nfs_subdir::environment::Environment;
 
 /// Arguments of `nfs-operator run`.
@@ -50,9 +51,16 @@ pub struct RunArguments {
     /// Export usage metrics per volume: two series for each volume whose usage was measured.
     #[arg(long, env = "NFS_OPERATOR_VOLUME_METRICS", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     volume_metrics: bool,
-    /// Address on which /healthz, /readyz and /metrics are served.
+    /// Address of /metrics. It serves /healthz and /readyz, too.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
+    /// Address of /healthz and /readyz for the probes of the kubelet, so that clients of /metrics cannot delay them.
+    #[arg(long, env = "NFS_OPERATOR_PROBE_ADDR", default_value = "0.0.0.0:8081")]
+    probe_addr: SocketAddr,
+    /// File with the bearer token that clients of /metrics have to send. It is read for each request. If unset, /metrics
+    /// requires no token.
+    #[arg(long, env = "NFS_OPERATOR_METRICS_TOKEN_FILE")]
+    metrics_token_file: Option<PathBuf>,
     /// Log format.
     #[arg(long, env = "NFS_OPERATOR_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -89,14 +97,6 @@ pub struct RunArguments {
     /// time: a process takes over the Lease of a terminated one with the same name without waiting.
     #[arg(long, env = "NFS_OPERATOR_INSTANCE", value_parser = parse_instance)]
     instance: Option<String>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    /// Human-readable.
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 fn parse_alias(text: &str) -> Result<(String, String), String> {
@@ -140,7 +140,7 @@ impl RunArguments {
 
 /// Runs the operator until it is stopped.
 pub async fn run(arguments: RunArguments) -> ExitCode {
-    start_log(arguments.log_format);
+    log::start(arguments.log_format);
     let checked = check_names(&arguments).and_then(|()| {
         let environment = read_environment(&arguments)?;
         Ok((arguments.election()?, arguments.retry_limits()?, environment))
@@ -167,7 +167,11 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         scan_interval: arguments.scan_interval,
         count_rate: arguments.count_rate,
         volume_metrics: arguments.volume_metrics,
-        http_addr: arguments.http_addr,
+        http: HttpOptions {
+            http_addr: arguments.http_addr,
+            probe_addr: arguments.probe_addr,
+            metrics_token_file: arguments.metrics_token_file,
+        },
         kubeconfig: arguments.kubeconfig,
         election,
         records: RecordsSecret {
@@ -221,15 +225,4 @@ fn check_names(arguments: &RunArguments) -> Result<(), String> {
             "--provisioner-alias {name}: this provisioner name is used twice"
         ))
     })
-}
-
-fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
 }

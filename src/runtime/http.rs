@@ -1,58 +1,172 @@
 //! `/healthz`, `/readyz` and `/metrics`.
+//!
+//! Whoever can reach the ports can open connections, so each address has limits: memory stays bounded however many
+//! clients connect and however slow they are, and a new client is always served.
 
+mod metrics_token;
+
+use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::net::TcpListener;
+use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 
 use crate::runtime::metrics::Metrics;
 use crate::runtime::prometheus_text::{self, OPEN_METRICS, PLAIN};
 use crate::runtime::readiness::{Readiness, ReadinessState};
+use metrics_token::{MetricsToken, TokenError};
+
+/// Maximum number of open connections per address. One more closes the oldest, which is either slow or idle, because a
+/// request takes milliseconds.
+const MAX_CONNECTIONS: usize = 64;
+/// Maximum size of a request's header, in bytes: the smallest that hyper accepts.
+const MAX_HEADER: usize = 8192;
+/// Time limit for receiving a request's header.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a connection, which carries one request.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum number of metrics texts in memory: with metrics per volume, one can have megabytes, and a slow client holds it
+/// until the time limit.
+const MAX_METRICS_TEXTS: usize = 4;
+/// Pause after a connection could not be accepted, for example because the process has too many open files.
+const AFTER_ACCEPT_ERROR: Duration = Duration::from_secs(1);
+
+/// Addresses and protection of the HTTP endpoints.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// Address of `/metrics`, and of the probes for clients that do not use the probes' own address.
+    pub http_addr: SocketAddr,
+    /// Address of `/healthz` and `/readyz`.
+    pub probe_addr: SocketAddr,
+    /// File with the token that `/metrics` requires. If unset, it requires none.
+    pub metrics_token_file: Option<PathBuf>,
+}
 
 /// The HTTP endpoints cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address} (--http-addr): {cause}")]
-pub struct ListenError {
-    address: SocketAddr,
-    #[source]
-    cause: std::io::Error,
+pub enum ListenError {
+    /// An address cannot be bound.
+    #[error("cannot listen on {address} ({flag}): {cause}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that sets it.
+        flag: &'static str,
+        /// The reason.
+        #[source]
+        cause: io::Error,
+    },
+    /// The token of `/metrics` cannot be read.
+    #[error(transparent)]
+    Token(#[from] TokenError),
 }
 
 #[derive(Clone)]
-struct Endpoints {
-    readiness: Readiness,
+struct MetricsEndpoint {
     metrics: Arc<Metrics>,
+    token: Option<MetricsToken>,
+    texts: Arc<Semaphore>,
 }
 
-/// Listens on `address`, and serves in the background until the process ends.
+/// Listens on both addresses, and serves in the background until the process ends.
 ///
 /// # Errors
-/// The address cannot be bound.
-pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metrics>) -> Result<(), ListenError> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|cause| ListenError { address, cause })?;
-    let app = Router::new()
+/// An address cannot be bound, or the token cannot be read.
+pub async fn serve(options: HttpOptions, readiness: Readiness, metrics: Arc<Metrics>) -> Result<(), ListenError> {
+    let token = match options.metrics_token_file {
+        Some(path) => Some(MetricsToken::open(path).await?),
+        None => None,
+    };
+    let endpoint = MetricsEndpoint {
+        metrics,
+        token,
+        texts: Arc::new(Semaphore::new(MAX_METRICS_TEXTS)),
+    };
+    let probes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
+        .with_state(readiness);
+    let all = Router::new()
         .route("/metrics", get(metrics_text))
-        .with_state(Endpoints { readiness, metrics });
-    tokio::spawn(async move {
-        if let Err(cause) = axum::serve(listener, app).await {
-            tracing::error!("the HTTP endpoints ended: {cause}");
-        }
-    });
+        .with_state(endpoint)
+        .merge(probes.clone());
+    let probe_listener = bind(options.probe_addr, "--probe-addr").await?;
+    let listener = bind(options.http_addr, "--http-addr").await?;
+    tokio::spawn(accept_connections(probe_listener, probes));
+    tokio::spawn(accept_connections(listener, all));
     Ok(())
 }
 
-async fn readyz(State(endpoints): State<Endpoints>) -> Response {
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|cause| ListenError::Bind { address, flag, cause })
+}
+
+/// Serves each connection in a task of its own, at most [`MAX_CONNECTIONS`] at a time.
+async fn accept_connections(listener: TcpListener, app: Router) {
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if !is_of_one_connection(&error) {
+                    tracing::warn!("cannot accept HTTP connections: {error}");
+                    tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
+                }
+                continue;
+            }
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        open.push_back(tokio::spawn(serve_connection(stream, app.clone())).abort_handle());
+    }
+}
+
+/// Returns true if accepting the next connection can succeed at once.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
+}
+
+/// Serves one request, and closes the connection.
+async fn serve_connection(stream: TcpStream, app: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEADER)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("HTTP connection: {error}"),
+        Err(_) => tracing::debug!("HTTP connection: closed after {} s", CONNECTION_TIMEOUT.as_secs()),
+    }
+}
+
+async fn readyz(State(readiness): State<Readiness>) -> Response {
     let not_yet = |what: String| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {what}\n")).into_response();
-    match endpoints.readiness.state() {
+    match readiness.state() {
         ReadinessState::Leading(missing) if missing.is_empty() => "ok\n".into_response(),
         ReadinessState::Leading(missing) => {
             not_yet(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
@@ -62,8 +176,33 @@ async fn readyz(State(endpoints): State<Endpoints>) -> Response {
     }
 }
 
-async fn metrics_text(State(endpoints): State<Endpoints>, headers: HeaderMap) -> Response {
-    let text = match endpoints.metrics.text() {
+/// A metrics text. The permit is released once the text is sent or the connection is closed.
+struct MetricsText {
+    text: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for MetricsText {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+async fn metrics_text(State(endpoint): State<MetricsEndpoint>, headers: HeaderMap) -> Response {
+    if let Some(token) = &endpoint.token {
+        match token.check(&headers).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+                return (StatusCode::UNAUTHORIZED, challenge, "a bearer token is required\n").into_response();
+            }
+            Err(error) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        }
+    }
+    let Ok(permit) = Arc::clone(&endpoint.texts).acquire_owned().await else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
+    let text = match endpoint.metrics.text() {
         Ok(text) => text,
         Err(cause) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")).into_response(),
     };
@@ -73,5 +212,9 @@ async fn metrics_text(State(endpoints): State<Endpoints>, headers: HeaderMap) ->
     } else {
         (PLAIN, prometheus_text::plain(&text))
     };
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+    let body = Bytes::from_owner(MetricsText { text, _permit: permit });
+    ([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response()
 }
+
+#[cfg(test)]
+mod tests;

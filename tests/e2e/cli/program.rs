@@ -55,8 +55,8 @@ fn metric(text: &str, name: &str, label: (&str, &str)) -> Option<f64> {
 async fn the_endpoints_respond_and_metrics_count_provisions_and_deletes() -> Test {
     let env = TestEnv::new("metrics").await?;
     let operator = &env.rig.operator;
-    assert_eq!(operator.http_get("/healthz").await?, "ok\n");
-    assert_eq!(operator.http_get("/readyz").await?, "ok\n");
+    assert_eq!(operator.probe("/healthz").await?, "ok\n");
+    assert_eq!(operator.probe("/readyz").await?, "ok\n");
     let class = env.create_ready_class().await?;
     let name = env.unique_name("class");
     let begun = rig::wait::until("the counters of a new class", SEEN, async || {

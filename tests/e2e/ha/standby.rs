@@ -152,7 +152,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
     let standby = env.start_operator(&["--leader-elect"]).await?;
     standby.wait_ready().await?;
     assert_eq!(
-        standby.http_get("/readyz").await?,
+        standby.probe("/readyz").await?,
         format!("ok: standby, {former} leads\n")
     );
     let leads = async |operator: &Operator| -> Result<bool, Failure> {
@@ -183,7 +183,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
     next_holder(&env.objects, &former).await?;
     eprintln!("SIGTERM: the standby held the Lease after {:?}", since.elapsed());
     rig::wait::until("the standby to be ready", TIMEOUT, async || {
-        match standby.http_get("/readyz").await {
+        match standby.probe("/readyz").await {
             Ok(said) if said == "ok\n" => Ok(()),
             other => Err(format!("{other:?}")),
         }

@@ -1,5 +1,6 @@
 //! Metrics, alerts, usage and idle load.
 
+pub mod http;
 pub mod idle;
 pub mod metrics;
 pub mod usage;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,
@@ -13,6 +14,7 @@ use crate::{
     ports,
     process::{Process, ProcessSpec, while_running},
     run_dir::RunDir,
+    shared::{ALIASES, alias},
     wait,
 };
 
@@ -69,7 +71,8 @@ impl OperatorOptions {
 #[derive(Debug)]
 pub struct Operator {
     process: Process,
-    port: u16,
+    http: SocketAddr,
+    probes: SocketAddr,
     instance: String,
 }
 
@@ -80,6 +83,7 @@ impl Operator {
         cluster.apply_crds(&repository_root().join("crds")).await?;
         cluster.apply_path(&repository_root().join("config/rbac")).await?;
         cluster.apply_path(&repository_root().join("config/admission")).await?;
+        cluster.apply(&account_policy()?).await?;
         Self::kubeconfig(cluster).await
     }
 
@@ -93,15 +97,18 @@ impl Operator {
 
     /// Starts the operator. See [`Self::wait_ready`].
     pub async fn start(run: &RunDir, options: OperatorOptions) -> Result<Self> {
-        let port = ports::free()?;
-        let http = format!("127.0.0.1:{port}");
+        let address = || ports::free().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let (http, probes) = (address()?, address()?);
+        let (http_addr, probe_addr) = (http.to_string(), probes.to_string());
         let kubeconfig = options.kubeconfig.display().to_string();
         // After a restart, the process recognizes its own Lease and does not wait until it expires.
         let instance = format!("rig-{}", crate::random_suffix());
         let defaults = [
             "run",
             "--http-addr",
-            &http,
+            &http_addr,
+            "--probe-addr",
+            &probe_addr,
             "--kubeconfig",
             &kubeconfig,
             "--log-format",
@@ -117,7 +124,8 @@ impl Operator {
         };
         Ok(Self {
             process: Process::start(spec).await?,
-            port,
+            http,
+            probes,
             instance,
         })
     }
@@ -125,33 +133,25 @@ impl Operator {
     /// Waits until `/readyz` responds with success.
     pub async fn wait_ready(&self) -> Result<()> {
         let ready = wait::until("the operator to be ready", START_TIMEOUT, async || {
-            self.http_get("/readyz").await.map_err(|error| error.to_string())
+            self.probe("/readyz").await.map_err(|error| error.to_string())
         });
         while_running(&[&self.process], ready).await.map(drop)
     }
 
     /// Returns the text of `/metrics`.
     pub async fn metrics(&self) -> Result<String> {
-        self.http_get("/metrics").await
+        get(self.http, "/metrics").await
     }
 
-    /// Returns the body of a successful response. The error of any other response contains its body.
-    pub async fn http_get(&self, path: &str) -> Result<String> {
-        let url = format!("http://127.0.0.1:{}{path}", self.port);
-        let action = || format!("GET {url}");
-        let client = reqwest::Client::builder()
-            .timeout(HTTP_TIMEOUT)
-            .no_proxy()
-            .build()
-            .with_context(action)?;
-        let response = client.get(&url).send().await.with_context(action)?;
-        let status = response.status();
-        let body = response.text().await.with_context(action)?;
-        if status.is_success() {
-            Ok(body)
-        } else {
-            Err(Error::Usage(format!("GET {url}: {status}: {body}")))
-        }
+    /// Returns the body of a successful response of `/healthz` or `/readyz`. The error of any other response contains its
+    /// body.
+    pub async fn probe(&self, path: &str) -> Result<String> {
+        get(self.probes, path).await
+    }
+
+    /// Returns the addresses of `--http-addr` and `--probe-addr`.
+    pub fn http_addresses(&self) -> [SocketAddr; 2] {
+        [self.http, self.probes]
     }
 
     /// Returns the resident memory in bytes.
@@ -220,6 +220,36 @@ impl Operator {
     /// Returns the path of the log.
     pub fn log(&self) -> &Path {
         &self.process.spec().log
+    }
+}
+
+/// Returns the policy for the operator's account with the provisioner names that operators in tests serve, as an
+/// administrator adds them.
+fn account_policy() -> Result<String> {
+    let path = repository_root().join("config/admission/operator_account.yaml");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let aliases = (0..ALIASES).map(|number| alias(number).0);
+    let names = ["nfs-operator.io/nfs", "k8s-sigs.io/nfs-subdir-external-provisioner"];
+    let names: Vec<String> = names.into_iter().map(String::from).chain(aliases).collect();
+    Ok(text.replace("['nfs-operator.io/nfs']", &format!("['{}']", names.join("', '"))))
+}
+
+/// Returns the body of a successful response.
+async fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let url = format!("http://{address}{path}");
+    let action = || format!("GET {url}");
+    let client = reqwest::Client::builder()
+        .timeout(HTTP_TIMEOUT)
+        .no_proxy()
+        .build()
+        .with_context(action)?;
+    let response = client.get(&url).send().await.with_context(action)?;
+    let status = response.status();
+    let body = response.text().await.with_context(action)?;
+    if status.is_success() {
+        Ok(body)
+    } else {
+        Err(Error::Usage(format!("GET {url}: {status}: {body}")))
     }
 }
 

@@ -1,0 +1,127 @@
+use std::net::Ipv4Addr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+/// Serves on free ports of loopback, and returns the options with the addresses.
+async fn served(token_file: Option<PathBuf>) -> HttpOptions {
+    let free = async || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    let options = HttpOptions {
+        http_addr: free().await,
+        probe_addr: free().await,
+        metrics_token_file: token_file,
+    };
+    let metrics = Arc::new(Metrics::default());
+    serve(options.clone(), Readiness::default(), metrics).await.unwrap();
+    options
+}
+
+/// Sends a text, and returns everything until the server closes the connection.
+async fn exchange(address: SocketAddr, text: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut reply = Vec::new();
+    // A reset is an end, too.
+    let _ended = stream.read_to_end(&mut reply).await;
+    String::from_utf8(reply).unwrap()
+}
+
+async fn get_path(address: SocketAddr, path: &str, header: &str) -> String {
+    exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n")).await
+}
+
+#[tokio::test]
+async fn probes_are_served_on_both_addresses_and_metrics_on_one() {
+    let options = served(None).await;
+    for address in [options.http_addr, options.probe_addr] {
+        assert!(get_path(address, "/healthz", "").await.starts_with("HTTP/1.1 200"));
+        assert!(get_path(address, "/readyz", "").await.starts_with("HTTP/1.1 503"));
+    }
+    let metrics = get_path(options.http_addr, "/metrics", "").await;
+    assert!(metrics.contains("nfs_operator_build_info"), "{metrics}");
+    assert!(
+        get_path(options.probe_addr, "/metrics", "")
+            .await
+            .starts_with("HTTP/1.1 404")
+    );
+}
+
+#[tokio::test]
+async fn a_new_connection_closes_the_oldest_one_beyond_the_limit() {
+    let options = served(None).await;
+    let mut held = Vec::new();
+    for _ in 0..=MAX_CONNECTIONS {
+        let mut stream = TcpStream::connect(options.probe_addr).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();
+        held.push(stream);
+    }
+    assert!(
+        get_path(options.probe_addr, "/healthz", "")
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+    for closed in held.iter_mut().take(2) {
+        let read = closed.read(&mut [0; 64]).await;
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unfinished_header_is_answered_by_the_end_of_the_connection() {
+    let options = served(None).await;
+    for unfinished in ["", "GET /healthz HTTP/1.1\r\nX: y"] {
+        let reply = exchange(options.http_addr, unfinished).await;
+        assert!(!reply.contains(" 200 "), "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_never_ends_is_refused_after_8_kib() {
+    let options = served(None).await;
+    let reply = exchange(
+        options.http_addr,
+        &format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(64 * 1024)),
+    )
+    .await;
+    assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 431"), "{reply}");
+}
+
+#[tokio::test]
+async fn metrics_require_the_token_that_the_file_contains_now() {
+    let file = std::env::temp_dir().join(format!("nfs-operator-token-{}", rand::random::<u64>()));
+    std::fs::write(&file, "first\n").unwrap();
+    let options = served(Some(file.clone())).await;
+    let status = async |header: &str| {
+        let reply = get_path(options.http_addr, "/metrics", header).await;
+        reply.get(9..12).unwrap_or_default().to_owned()
+    };
+    assert_eq!(status("Authorization: Bearer first\r\n").await, "200");
+    assert_eq!(status("authorization: bearer first\r\n").await, "200");
+    for wrong in [
+        "",
+        "Authorization: Bearer second\r\n",
+        "Authorization: Basic first\r\n",
+        "Authorization: Bearer \r\n",
+    ] {
+        assert_eq!(status(wrong).await, "401", "{wrong}");
+    }
+    std::fs::write(&file, "second").unwrap();
+    assert_eq!(status("Authorization: Bearer first\r\n").await, "401");
+    assert_eq!(status("Authorization: Bearer second\r\n").await, "200");
+    // Without a token, nobody has access.
+    std::fs::write(&file, " \n").unwrap();
+    assert_eq!(status("Authorization: Bearer \r\n").await, "500");
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(status("Authorization: Bearer second\r\n").await, "500");
+    assert!(
+        get_path(options.http_addr, "/healthz", "")
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+    let failed = MetricsToken::open(file).await.unwrap_err().to_string();
+    assert!(failed.contains("--metrics-token-file"), "{failed}");
+}
