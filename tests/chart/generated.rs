@@ -52,6 +52,10 @@ fn generate_all() -> Result<Vec<GeneratedFile>, Failure> {
             "config/helm/nfs-operator/files/archive_hold.yaml",
         )?,
         copy(
+            "config/admission/operator_account.yaml",
+            "config/helm/nfs-operator/files/operator_account.yaml",
+        )?,
+        copy(
             "config/security/admission-policy/inline_volumes.yaml",
             "config/helm/nfs-operator/files/admission-policy/inline_volumes.yaml",
         )?,

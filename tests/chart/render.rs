@@ -299,6 +299,65 @@ async fn crds_and_backends_are_not_hooks_and_backends_are_kept() -> Test {
 }
 
 #[tokio::test]
+async fn the_chart_refuses_kube_system() -> Test {
+    for helm in both_versions().await? {
+        let output = helm.template(&["--namespace=kube-system"]).await?;
+        assert!(!output.success, "{}: it was accepted", helm.name());
+        assert!(output.stderr.contains("a namespace of its own"), "{}", output.stderr);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_policy_for_the_operators_account_names_its_account_and_its_provisioners() -> Test {
+    for helm in both_versions().await? {
+        let args = [
+            "--namespace=storage",
+            "--set=serviceAccount.name=keeper",
+            "--set=operator.provisionerName=example.com/nfs",
+            "--set=operator.provisionerAliases.old/nfs=main",
+            "--set=operator.extraEnv[0].name=PROVISIONER_NAME,operator.extraEnv[0].value=older/nfs",
+        ];
+        let objects = render(&helm, &args).await?;
+        let spec = &find_object(&objects, "ValidatingAdmissionPolicy nfs-operator-account")["spec"];
+        let username = "request.userInfo.username == 'system:serviceaccount:storage:keeper'";
+        assert_eq!(spec["matchConditions"][0]["expression"], username);
+        assert_eq!(spec["variables"][0]["name"], "provisioners");
+        let names = "['example.com/nfs', 'old/nfs', 'older/nfs']";
+        assert_eq!(spec["variables"][0]["expression"], names);
+        let off = render(&helm, &["--set=admissionPolicy.restrictOperator=false"]).await?;
+        assert!(
+            off.iter()
+                .all(|object| object["metadata"]["name"] != "nfs-operator-account")
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_token_of_the_metrics_is_mounted_and_sent_by_the_service_monitor() -> Test {
+    for helm in both_versions().await? {
+        let args = [
+            "--set=metricsToken.secretName=scrape",
+            "--set=serviceMonitor.enabled=true",
+        ];
+        let objects = render(&helm, &args).await?;
+        let deployment = find_object(&objects, DEPLOYMENT);
+        let file = "--metrics-token-file=/etc/nfs-operator/metrics/token";
+        assert!(arguments(deployment).contains(&file));
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert_eq!(pod["volumes"][0]["secret"]["secretName"], "scrape");
+        let mount = &pod["containers"][0]["volumeMounts"][0];
+        assert_eq!(mount["mountPath"], "/etc/nfs-operator/metrics");
+        let monitor = find_object(&objects, "ServiceMonitor nfs-operator");
+        let authorization = &monitor["spec"]["endpoints"][0]["authorization"];
+        let credentials = serde_json::json!({"name": "scrape", "key": "token"});
+        assert_eq!(authorization["credentials"], credentials);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_pod_is_found_by_service_monitor_budget_and_network_policy() -> Test {
     for helm in both_versions().await? {
         let objects = render(&helm, &[&values("everything.yaml")]).await?;

@@ -11,11 +11,11 @@ use crate::{Failure, Test};
 /// Returns the objects of some kinds, without their namespaces.
 fn select_kinds(objects: Vec<Value>, kinds: &[&str]) -> Vec<Value> {
     let is_one = |object: &Value| object["kind"].as_str().is_some_and(|kind| kinds.contains(&kind));
-    // The policy that protects archives on hold is always installed.
+    // The policies that protect archives on hold and restrict the operator's account are installed by default.
     let is_option = |object: &Value| {
         object
             .pointer("/metadata/name")
-            .is_none_or(|name| name != "nfs-operator-archive-hold")
+            .is_none_or(|name| name != "nfs-operator-archive-hold" && name != "nfs-operator-account")
     };
     let mut objects: Vec<Value> = objects.into_iter().filter(is_one).filter(is_option).collect();
     for object in &mut objects {

@@ -1,3 +1,5 @@
 //! Permissions and admission policies.
 
+pub mod hostile_text;
+pub mod operator_account;
 pub mod permissions;

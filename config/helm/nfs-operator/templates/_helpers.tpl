@@ -35,6 +35,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
+{{/* Fails in the namespace in which the operator refuses to run. */}}
+{{- define "nfs-operator.checkNamespace" -}}
+{{- if eq .Release.Namespace "kube-system" -}}
+{{- fail "namespace kube-system: the operator may create Secrets and Leases in its namespace, and those of kube-system control the cluster; use a namespace of its own, such as nfs-operator-system" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The provisioner names of the operator, as a list in CEL. */}}
+{{- define "nfs-operator.provisioners" -}}
+{{- $names := prepend (keys .Values.operator.provisionerAliases | sortAlpha) .Values.operator.provisionerName -}}
+{{- range .Values.operator.extraEnv -}}
+{{- if and (eq .name "PROVISIONER_NAME") .value -}}
+{{- $names = append $names .value -}}
+{{- end -}}
+{{- end -}}
+['{{ $names | uniq | join "', '" }}']
+{{- end -}}
+
 {{- define "nfs-operator.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
