@@ -5,8 +5,9 @@ use std::fmt;
 
 use export_store::naming::{
     DirectoryPath, MAX_NAME_LEN, MAX_PATH_LEN, NamingError, check_alphabet, check_archive_prefix, check_length,
-    check_segment, quoted,
+    check_segment,
 };
+use export_store::text::quoted;
 
 /// Reason why a pattern cannot be expanded to a directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use export_store::text::format_bytes;
+use export_store::text::{abbreviate, format_bytes};
 use k8s_openapi::api::core::v1::{TopologySelectorTerm, VolumeNodeAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
@@ -539,7 +539,7 @@ fn message_of(refusal: &BackendRefusal) -> String {
     format!(
         "backend {}: {}",
         refusal.backend,
-        truncate(&refusal.message, MAX_MESSAGE)
+        abbreviate(&refusal.message, MAX_MESSAGE)
     )
 }
 
@@ -558,7 +558,7 @@ fn common_refusal(refusals: &[BackendRefusal]) -> Option<PlannedCondition> {
         return None;
     }
     let names = list(usable.iter().map(|refusal| shorten(&refusal.backend)));
-    let message = format!("backends {names}: {}", truncate(&first.message, MAX_MESSAGE));
+    let message = format!("backends {names}: {}", abbreviate(&first.message, MAX_MESSAGE));
     Some(with_groups(first.reason, message, &others))
 }
 
@@ -600,7 +600,7 @@ fn no_permitted_backend(class: &ClassParameters, no_backends: bool) -> PlannedCo
 
 /// Limits the length of a name or another short text in a message.
 fn shorten(text: impl Display) -> String {
-    truncate(&text.to_string(), MAX_NAME)
+    abbreviate(&text.to_string(), MAX_NAME)
 }
 
 /// Returns the reason that all refusals have in common, or else `NoBackendAvailable`.
@@ -660,13 +660,6 @@ fn list(items: impl ExactSizeIterator<Item = String>) -> String {
         text.push_str(&format!(" and {more} more"));
     }
     text
-}
-
-fn truncate(text: &str, limit: usize) -> String {
-    match text.get(..text.floor_char_boundary(limit)) {
-        Some(start) if start.len() < text.len() => format!("{start}…"),
-        _ => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Hostile names. Each one is an attempt to leave a directory, to use a name of the operator, or to pass a check.
 
+use proptest::prelude::*;
+
 /// The name, its intended effect, and the entries that accept it nevertheless, by their letters in `ENTRIES` of the
 /// operator.
 pub const HOSTILE_NAMES: &[(&str, &str, &str)] = &[
@@ -93,3 +95,14 @@ pub const HOSTILE_NAMES: &[(&str, &str, &str)] = &[
     ("pvc-1.", "pvc-1 on a Windows server", "seSEnMN"),
     ("${pvc.name}", "a pattern that was never expanded", "peEnMN"),
 ];
+
+/// Generates names that a tenant may write: hostile names, parts of them, ordinary words, and arbitrary text.
+pub fn any_name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        proptest::sample::select(HOSTILE_NAMES).prop_map(|(name, _, _)| name.to_owned()),
+        "[.a-cA-Z/_-]{0,12}",
+        "(?i)archived-?",
+        "[a-z.]{100,400}",
+        any::<String>(),
+    ]
+}

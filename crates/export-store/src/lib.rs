@@ -56,7 +56,7 @@ mod error_kind;
 mod folders;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "testing"))]
 pub mod hostile_names;
 mod identity;
 mod inspection;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::text::quoted;
 use nfs_client::Name;
 use nfs_client::address::{AddressError, ExportAddress, path_components};
 
@@ -351,18 +352,6 @@ fn hash(text: &str, length: usize) -> String {
 
 fn length_of(segments: &[String]) -> usize {
     segments.iter().map(String::len).sum::<usize>() + segments.len().saturating_sub(1)
-}
-
-/// Maximum number of bytes of a quoted text in a message.
-const MAX_QUOTE_LEN: usize = 80;
-
-/// Returns a text from a tenant or server for a message: escaped and truncated.
-pub fn quoted(text: &str) -> String {
-    let end = text.floor_char_boundary(MAX_QUOTE_LEN);
-    match text.get(..end) {
-        Some(start) if end < text.len() => format!("{start:?}…"),
-        _ => format!("{text:?}"),
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ pub(crate) use crate::reclaim::retain::{complete_archive, forget_volume, remove_
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Reservation};
-use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimAction, ReclaimResult, ReclaimStep, decide};
+pub(crate) use crate::reclaim::plan::ReclaimAction;
+use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimResult, ReclaimStep, decide};
 use crate::record::{Record, State, handle_of};
 use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
@@ -83,46 +84,21 @@ fn later(state: &State) -> i64 {
     }
 }
 
-pub(crate) async fn archive(
+/// Archives or deletes the directory of a volume.
+pub(crate) async fn reclaim(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
+    action: ReclaimAction,
 ) -> Result<Reclaimed, ExportError> {
-    let (record, file_id) = match volume_record::compare_and_sign(store, verified, request).await? {
-        Recorded::Agreed(record, file_id) => (record, file_id),
-        Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(request)),
-        Recorded::Nothing(_) => return Err(volume_record::unrecorded(request)),
-    };
-    run(
-        store,
-        verified,
-        *record,
-        file_id,
-        ReclaimAction::Archive,
-        &request.archive_metadata,
-    )
-    .await
-}
-
-pub(crate) async fn delete(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &ReclaimRequest,
-) -> Result<Reclaimed, ExportError> {
-    let (record, file_id) = match volume_record::compare_and_sign(store, verified, request).await? {
-        Recorded::Agreed(record, file_id) => (record, file_id),
-        Recorded::Nothing(NameOccupant::Nothing) => return Ok(Reclaimed::AlreadyGone),
-        Recorded::Nothing(_) => return Err(volume_record::unrecorded(request)),
-    };
-    run(
-        store,
-        verified,
-        *record,
-        file_id,
-        ReclaimAction::Delete,
-        &request.archive_metadata,
-    )
-    .await
+    match volume_record::compare_and_sign(store, verified, request).await? {
+        Recorded::Agreed(record, file_id) => {
+            run(store, verified, *record, file_id, action, &request.archive_metadata).await
+        }
+        Recorded::Nothing(NameOccupant::Nothing) if action == ReclaimAction::Delete => Ok(Reclaimed::AlreadyGone),
+        Recorded::Nothing(NameOccupant::Nothing) => Err(volume_record::missing(request)),
+        Recorded::Nothing(_) => Err(volume_record::unrecorded(request)),
+    }
 }
 
 async fn run(

@@ -14,6 +14,7 @@ use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
 use crate::other_clusters::{ForeignDirectory, OtherClusters};
 use crate::path_reservations::{Holder, PathReservations, ReservedPath};
+use crate::reclaim::ReclaimAction;
 use crate::record::{Record, RestoreTarget, RetentionTerms, VolumeMetadata};
 use crate::recoverability::Recoverability;
 use crate::request::{
@@ -253,15 +254,19 @@ impl ExportStore {
     /// Renames a volume's directory to an archive, or removes it if it is empty.
     pub async fn archive(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
         let _lock = self.locks.lock(&request.volume).await;
-        self.with_verified(move |verified| async move { reclaim::archive(self, &verified, request).await })
-            .await
+        self.with_verified(move |verified| async move {
+            reclaim::reclaim(self, &verified, request, ReclaimAction::Archive).await
+        })
+        .await
     }
 
     /// Moves a volume's directory into the trash. Archives an adopted directory instead.
     pub async fn delete(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
         let _lock = self.locks.lock(&request.volume).await;
-        self.with_verified(move |verified| async move { reclaim::delete(self, &verified, request).await })
-            .await
+        self.with_verified(move |verified| async move {
+            reclaim::reclaim(self, &verified, request, ReclaimAction::Delete).await
+        })
+        .await
     }
 
     /// Removes the record of a volume and leaves its directory unchanged.

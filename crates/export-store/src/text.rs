@@ -3,9 +3,28 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
+/// Maximum length of a quoted text in a message, in bytes.
+const MAX_QUOTE_LEN: usize = 80;
+
 /// Returns the beginning of a text, up to a maximum number of bytes, without splitting a character.
-pub fn truncate(text: &str, longest: usize) -> &str {
-    text.get(..text.floor_char_boundary(longest)).unwrap_or(text)
+pub fn truncate(text: &str, max_len: usize) -> &str {
+    text.get(..text.floor_char_boundary(max_len)).unwrap_or(text)
+}
+
+/// Like [`truncate`], with an ellipsis that shows that a part is missing.
+pub fn abbreviate(text: &str, max_len: usize) -> String {
+    match truncate(text, max_len) {
+        start if start.len() < text.len() => format!("{start}…"),
+        whole => whole.to_owned(),
+    }
+}
+
+/// Returns a text from a tenant or server for a message: escaped and truncated.
+pub fn quoted(text: &str) -> String {
+    match truncate(text, MAX_QUOTE_LEN) {
+        start if start.len() < text.len() => format!("{start:?}…"),
+        whole => format!("{whole:?}"),
+    }
 }
 
 /// Returns a text in which every character that can change how the text around it is displayed or split is replaced by

@@ -72,26 +72,21 @@ pub(crate) async fn remove_finished_record(
 
 /// Reports whether the directory is no longer at its volume's path.
 async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
-    let seen = observe_record(store, verified, record).await?;
-    Ok(seen.is_none_or(|seen| seen.source != NameOccupant::Ours))
+    let observed = observe_record(store, verified, record).await?;
+    Ok(observed.is_none_or(|reclaim| reclaim.seen.source != NameOccupant::Ours))
 }
 
 /// Observes the directory of a record. Returns `None` if it has no file ID yet.
-async fn observe_record(
+async fn observe_record<'a>(
     store: &ExportStore,
-    verified: &VerifiedRoot,
+    verified: &'a VerifiedRoot,
     record: &Record,
-) -> Result<Option<super::ObservedPaths>, ExportError> {
+) -> Result<Option<Reclaim<'a>>, ExportError> {
     let Some(file_id) = record.file_id else { return Ok(None) };
-    let mut reclaim = Reclaim::new(
-        verified,
-        record.clone(),
-        file_id,
-        ReclaimAction::Archive,
-        &ArchiveMetadata::default(),
-    );
+    let metadata = ArchiveMetadata::default();
+    let mut reclaim = Reclaim::new(verified, record.clone(), file_id, ReclaimAction::Archive, &metadata);
     reclaim::observe(store, &mut reclaim).await?;
-    Ok(Some(reclaim.seen))
+    Ok(Some(reclaim))
 }
 
 /// Completes the record of an archive whose rename was done.
@@ -100,20 +95,13 @@ pub(crate) async fn complete_archive(
     verified: &VerifiedRoot,
     record: &Record,
 ) -> Result<bool, ExportError> {
-    let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
-        return Ok(false);
-    };
-    let mut reclaim = Reclaim::new(
-        verified,
-        record.clone(),
-        file_id,
-        ReclaimAction::Archive,
-        &ArchiveMetadata::default(),
-    );
-    reclaim::observe(store, &mut reclaim).await?;
-    if reclaim.seen.moved != NameOccupant::Ours {
+    if !matches!(record.state, State::Archiving(_)) {
         return Ok(false);
     }
+    let observed = observe_record(store, verified, record).await?;
+    let Some(mut reclaim) = observed.filter(|reclaim| reclaim.seen.moved == NameOccupant::Ours) else {
+        return Ok(false);
+    };
     archive::complete(store, &mut reclaim).await?;
     archives::track(store, verified, &reclaim.record);
     Ok(matches!(reclaim.record.state, State::Archived(_)))
