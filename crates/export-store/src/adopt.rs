@@ -50,15 +50,15 @@ impl RecordName {
 }
 
 /// Reports whether a record of this cluster was adopted from the other record.
-fn is_same(theirs: &Record, own: &Record) -> bool {
-    (&theirs.claim, theirs.file_id, &theirs.directory) == (&own.claim, own.file_id, &own.directory)
+fn is_same(other: &Record, own: &Record) -> bool {
+    (&other.claim, other.file_id, &other.directory) == (&own.claim, own.file_id, &own.directory)
 }
 
 fn adopted(record: &Record) -> Adopted {
     let archive = record.state.archive();
     Adopted {
         volume: record.volume.clone(),
-        directory: archive.map_or_else(|| record.directory.to_string(), |note| note.target.clone()),
+        directory: archive.map_or_else(|| record.directory.to_string(), |archive| archive.target.clone()),
         archive: archive.is_some(),
     }
 }
@@ -97,7 +97,7 @@ async fn adopt_own(
             return Ok(adopted(&record));
         }
         ReadRecord::Record(record, _) if record.backend != store.config.backend && is_backend(&record.backend) => {
-            let why = format!("it is of backend {}: annotate that one", record.backend);
+            let why = format!("it belongs to backend {}: annotate that backend", record.backend);
             return Err(refused(volume, &why));
         }
         ReadRecord::Record(record, _) => record,
@@ -118,7 +118,7 @@ async fn adopt_foreign(
 ) -> Result<Adopted, ExportError> {
     let name = layout::cluster(cluster)?;
     let folder = unsigned_records::records_folder(store, verified, &name).await?;
-    let theirs = match &folder {
+    let other = match &folder {
         Some(folder) => records::read_in(store, verified, &folder.handle, volume).await?,
         None => ReadRecord::Nothing,
     };
@@ -128,21 +128,21 @@ async fn adopt_foreign(
         _ => {
             return Err(refused(
                 volume,
-                "this cluster has a record of that name, which comes first",
+                "this cluster has a record of that name, which takes precedence",
             ));
         }
     };
-    let record = match (theirs, own) {
+    let record = match (other, own) {
         (ReadRecord::Nothing, Some(own)) => return Ok(adopted(&own)),
         (ReadRecord::Nothing, None) => return Err(refused(volume, &format!("cluster {cluster} has no such record"))),
         (ReadRecord::Unreadable(why), _) => return Err(refused(volume, &why.to_string())),
         // An interrupted adoption.
-        (ReadRecord::Record(theirs, _), Some(own)) if is_same(&theirs, &own) => *own,
+        (ReadRecord::Record(other, _), Some(own)) if is_same(&other, &own) => *own,
         (ReadRecord::Record(..), Some(_)) => {
             return Err(refused(volume, "this cluster has another record of that name"));
         }
-        (ReadRecord::Record(theirs, _), None) => {
-            let record = verify_record(store, verified, &theirs, Some(cluster)).await?;
+        (ReadRecord::Record(other, _), None) => {
+            let record = verify_record(store, verified, &other, Some(cluster)).await?;
             if records::create(store, verified, &record).await? == Created::Exists {
                 let doing = format!("adopting the record of volume {volume}");
                 return Err(ExportError::Unsettled { doing });
@@ -171,7 +171,7 @@ async fn verify_record(
         return Err(refused(volume, "there is a PersistentVolume of that name"));
     }
     let (holder, place) = match &record.state {
-        State::Archived(note) => (Holder::Archive(volume.clone()), note.target.clone()),
+        State::Archived(archive) => (Holder::Archive(volume.clone()), archive.target.clone()),
         State::Live => (Holder::Volume(volume.clone()), record.directory.to_string()),
         other => return Err(refused(volume, &format!("it is {}", other.name()))),
     };
@@ -180,7 +180,7 @@ async fn verify_record(
         return Err(refused(volume, &conflict.to_string()));
     }
     let node = match &record.state {
-        State::Archived(note) => find_archive(store, verified, note).await?,
+        State::Archived(archive) => find_archive(store, verified, archive).await?,
         _ => find_directory(store, verified, record, cluster).await?,
     };
     let Some(node) =
@@ -188,7 +188,7 @@ async fn verify_record(
     else {
         return Err(refused(
             volume,
-            &format!("{place} is not there, or another directory than it says"),
+            &format!("{place} does not exist, or is not the recorded directory"),
         ));
     };
     if let Some(other) = store
@@ -200,8 +200,8 @@ async fn verify_record(
     if paths::is_backend_root(store, &node, &place).await? {
         return Err(refused(volume, &format!("{place} is the path of a backend")));
     }
-    if let State::Archived(note) = &record.state {
-        archives::restrict(store, verified, &node, &note.target).await?;
+    if let State::Archived(archive) = &record.state {
+        archives::restrict(store, verified, &node, &archive.target).await?;
     }
     Ok(to_own_record(store, record, &node))
 }
@@ -209,13 +209,13 @@ async fn verify_record(
 async fn find_archive(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    note: &ArchiveState,
+    archive: &ArchiveState,
 ) -> Result<Option<FileRef>, ExportError> {
     let found = store
         .nfs
-        .lookup(&verified.root.handle, &layout::name(&note.target)?)
+        .lookup(&verified.root.handle, &layout::name(&archive.target)?)
         .await;
-    found.context(|| format!("looking up {}", note.target))
+    found.context(|| format!("looking up {}", archive.target))
 }
 
 async fn find_directory(
@@ -236,8 +236,8 @@ async fn find_directory(
 /// directory is archived even if the policy is Delete.
 fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record {
     let state = match &record.state {
-        State::Archived(note) => State::Archived(note.with_terms(&RetentionTerms {
-            held: note.terms.held,
+        State::Archived(archive) => State::Archived(archive.with_terms(&RetentionTerms {
+            held: archive.terms.held,
             ..RetentionTerms::default()
         })),
         other => other.clone(),

@@ -111,13 +111,13 @@ pub(crate) async fn find(
         ReadRecord::Unreadable(why) => return Err(damaged(volume, why)),
         ReadRecord::Record(record, trust) => (record, trust),
     };
-    let (Some(note), Some(file_id)) = (record.state.archive().cloned(), record.file_id) else {
+    let (Some(archive), Some(file_id)) = (record.state.archive().cloned(), record.file_id) else {
         return Ok(None);
     };
     if record.backend != store.config.backend {
         return Ok(None);
     }
-    let there = find_directory(store, verified, &record, &note).await?;
+    let directory = find_directory(store, verified, &record, &archive).await?;
     let stage = match &record.state {
         State::Purging { .. } => ArchiveStage::Purging,
         State::Restoring { to, .. } => ArchiveStage::Restoring(to.clone()),
@@ -128,8 +128,8 @@ pub(crate) async fn find(
         claim: record.claim,
         directory: record.directory,
         file_id,
-        there: there.is_some(),
-        note,
+        there: directory.is_some(),
+        note: archive,
         stage,
         export_id: verified.identity.id.clone(),
         trust,
@@ -145,8 +145,8 @@ pub(crate) async fn save_retention(
 ) -> Result<(), ExportError> {
     let record = signed_record(store, verified, which).await?;
     match &record.state {
-        State::Archived(note) if note.terms != *terms => {
-            let archived = State::Archived(note.with_terms(terms));
+        State::Archived(archive) if archive.terms != *terms => {
+            let archived = State::Archived(archive.with_terms(terms));
             records::replace(store, verified, &record.in_state(archived)).await
         }
         _ => Ok(()),
@@ -159,25 +159,22 @@ pub(crate) async fn begin_purge(
     which: &ArchiveRef,
 ) -> Result<(), ExportError> {
     let record = signed_record(store, verified, which).await?;
-    let note = match &record.state {
+    let archive = match &record.state {
         State::Purging { .. } => return Ok(()),
-        State::Archived(note) => note.clone(),
+        State::Archived(archive) => archive.clone(),
         _ => return Err(busy(&record, "purging it")),
     };
-    if note.terms.held {
+    if archive.terms.held {
         return Err(ExportError::ArchiveHeld {
             volume: record.volume.clone(),
         });
     }
     refuse_while_copied(store, &record.volume)?;
     refuse_while_volume_exists(store, &record)?;
-    let there = find_directory(store, verified, &record, &note).await?;
-    let purging = State::Purging {
-        archive: note,
-        since: now(),
-    };
+    let directory = find_directory(store, verified, &record, &archive).await?;
+    let purging = State::Purging { archive, since: now() };
     let record = Record {
-        handle: there.as_ref().map(handle_of).or_else(|| record.handle.clone()),
+        handle: directory.as_ref().map(handle_of).or_else(|| record.handle.clone()),
         ..record.in_state(purging)
     };
     records::replace(store, verified, &record).await
@@ -250,7 +247,7 @@ pub(crate) async fn finish_restore(
     to: &RestoreTarget,
 ) -> Result<(), ExportError> {
     let record = signed_record(store, verified, which).await?;
-    if !matches!(&record.state, State::Restoring { to: noted, .. } if noted == to) {
+    if !matches!(&record.state, State::Restoring { to: recorded, .. } if recorded == to) {
         return Err(busy(&record, "finishing its restore"));
     }
     let directory = DirectoryPath::parse(&to.directory).map_err(|error| ExportError::NameUnusable {
@@ -311,7 +308,7 @@ pub(crate) async fn matching_record(
             volume: which.volume.clone(),
             directory: record.directory.to_string(),
             what: format!(
-                "its object says fileid {} on backend {}, its record {:?} on backend {}",
+                "its object has fileid {} on backend {}, its record {:?} on backend {}",
                 which.file_id, store.config.backend, record.file_id, record.backend
             ),
         });
@@ -328,9 +325,9 @@ pub(crate) async fn find_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-    note: &ArchiveState,
+    archive: &ArchiveState,
 ) -> Result<Option<FileRef>, ExportError> {
-    let name = layout::name(&note.target)?;
+    let name = layout::name(&archive.target)?;
     let found = store.nfs.lookup(&verified.root.handle, &name).await;
     let found = found.context(|| format!("looking up {name}"))?;
     let Some(node) =
@@ -343,7 +340,7 @@ pub(crate) async fn find_directory(
     }
     Err(ExportError::Disagrees {
         volume: record.volume.clone(),
-        directory: note.target.clone(),
+        directory: archive.target.clone(),
         what: "it has the fileid and not the file handle that its record knows".into(),
     })
 }
@@ -359,12 +356,12 @@ pub(crate) async fn find_available(
         Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),
         record => record?,
     };
-    let State::Archived(note) = &record.state else {
+    let State::Archived(archive) = &record.state else {
         let state = record.state.name();
         return Err(ExportError::ArchiveTaken { volume, state });
     };
-    match find_directory(store, verified, &record, note).await? {
-        Some(node) => Ok((node, note.clone())),
+    match find_directory(store, verified, &record, archive).await? {
+        Some(node) => Ok((node, archive.clone())),
         None => Err(ExportError::ArchiveMissing { volume }),
     }
 }
@@ -408,14 +405,14 @@ pub(crate) async fn sign_confirmed(
         return Ok(());
     }
     let kept = match &record.state {
-        State::Archived(note) => Some(note),
+        State::Archived(archive) => Some(archive),
         State::Purging { archive, .. } if find_directory(store, verified, &record, archive).await?.is_some() => {
             Some(archive)
         }
         _ => None,
     };
     let record = match kept {
-        Some(note) => &record.in_state(State::Archived(note.with_terms(terms))),
+        Some(archive) => &record.in_state(State::Archived(archive.with_terms(terms))),
         None => &*record,
     };
     records::replace(store, verified, record).await
@@ -462,21 +459,21 @@ pub(crate) async fn restrict(
     archive: &FileRef,
     name: &str,
 ) -> Result<Vec<String>, ExportError> {
-    let ours = &verified.reserved.attributes;
+    let operator = &verified.reserved.attributes;
     let mut warnings = Vec::new();
     let owner = SetAttributes {
         mode: None,
-        uid: ours.uid,
-        gid: ours.gid,
+        uid: operator.uid,
+        gid: operator.gid,
         ..SetAttributes::default()
     };
     let mode = SetAttributes {
         mode: Some(0o700),
         ..SetAttributes::default()
     };
-    let is_ours = archive.attributes.uid == ours.uid && archive.attributes.gid == ours.gid;
+    let is_restricted = archive.attributes.uid == operator.uid && archive.attributes.gid == operator.gid;
     let mut parts = vec![("mode", mode)];
-    if !is_ours {
+    if !is_restricted {
         // Set the owner first: a change of the owner may clear mode bits.
         parts.insert(0, ("owner", owner));
     }
@@ -495,10 +492,10 @@ pub(crate) async fn restrict(
 
 /// Reserves an archive's path and remembers it.
 pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
-    let Some(note) = record.state.archive() else { return };
+    let Some(archive) = record.state.archive() else { return };
     store.reservations.insert(
         Holder::Archive(record.volume.clone()),
-        reserved_paths(store, verified, &note.target),
+        reserved_paths(store, verified, &archive.target),
         record.file_id.map(|id| verified.file_key(id)),
     );
     if record.backend == store.config.backend {

@@ -262,22 +262,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_away_is_asked_for_ten_minutes_and_one_that_refuses_us_once() {
-        let asked = &Cell::new(0);
+    async fn an_unreachable_server_is_retried_for_ten_minutes_and_a_refusal_is_not() {
+        let calls = &Cell::new(0);
         let after = |times: u32, error: fn() -> NfsError| {
-            asked.set(0);
+            calls.set(0);
             retry(move || {
-                asked.set(asked.get() + 1);
-                std::future::ready(if asked.get() > times { Ok(()) } else { Err(error()) })
+                calls.set(calls.get() + 1);
+                std::future::ready(if calls.get() > times { Ok(()) } else { Err(error()) })
             })
         };
         after(5, lost).await.unwrap();
-        assert_eq!(asked.get(), 6);
+        assert_eq!(calls.get(), 6);
         let began = tokio::time::Instant::now();
         assert!(after(u32::MAX, lost).await.is_err());
         assert_eq!(began.elapsed().as_secs() / 60, 9);
         let fenced = || NfsError::Fenced { action: "listing" };
         assert!(after(5, fenced).await.is_err());
-        assert_eq!(asked.get(), 1);
+        assert_eq!(calls.get(), 1);
     }
 }

@@ -107,7 +107,10 @@ async fn find_unclaimed(
         return Err(ExportError::Disagrees {
             volume: request.volume.clone(),
             directory: directory.to_string(),
-            what: format!("it says fileid {:?}, and the directory has {file_id}", request.file_id),
+            what: format!(
+                "its object has fileid {:?}, and the directory {file_id}",
+                request.file_id
+            ),
         });
     }
     other_clusters::refuse(store, verified, directory, &nodes, true).await?;

@@ -194,8 +194,7 @@ pub enum ExportError {
     },
     /// The server did not set the requested mode.
     #[error(
-        "the server keeps mode {got:04o} for {directory} where {asked:04o} was asked for{}. Let the server keep UNIX modes (on ZFS: \
-         aclmode=passthrough; on NTFS-style volumes: change the security style), or ask for a mode that it keeps",
+        "the server stores mode {got:04o} for {directory} instead of {asked:04o}{}. Let the server store UNIX modes (on ZFS: aclmode=passthrough; on NTFS-style volumes: change the security style), or request a mode that it supports",
         said(refused)
     )]
     ModeRefused {
@@ -210,8 +209,7 @@ pub enum ExportError {
     },
     /// The server did not set the requested owner.
     #[error(
-        "the server keeps owner {got} for {directory} where {asked} was asked for{}. Let spec.nfs.credential be a user who may give \
-         directories away, or ask for no owner",
+        "the server stores owner {got} for {directory} instead of {asked}{}. Set spec.nfs.credential to a user that may change owners, or request no owner",
         said(refused)
     )]
     OwnerRefused {
@@ -226,8 +224,7 @@ pub enum ExportError {
     },
     /// The requested owner needs root, and the server squashes root.
     #[error(
-        "owner {asked} for {directory} needs root, and the server makes {effective} of the operator's user. Export with no_root_squash \
-         for the operator's address, or ask for no owner"
+        "owner {asked} for {directory} needs root, and the server maps the operator's user to {effective}. Export with no_root_squash for the operator's address, or request no owner"
     )]
     RootSquashed {
         /// The directory.
@@ -239,7 +236,7 @@ pub enum ExportError {
     },
     /// The server maps owners by name.
     #[error(
-        "the server reports owner {got} for {directory}, which is not a number, where {asked} was asked for. Let it take owners as numbers (numeric id mapping)"
+        "the server reports owner {got} for {directory}, which is not a number, instead of {asked}. Enable numeric owners (id mapping) on the server"
     )]
     IdMappingRequired {
         /// The directory.

@@ -185,11 +185,11 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
     let from = match (error, &circumstances.local) {
         (NfsError::AccessDenied { local, .. }, _) | (_, Some(local)) => {
             format!(
-                "the server saw us come from {}, or from another address where something between translates (SNAT)",
+                "the server sees connections from {}, or from another address (SNAT)",
                 local.ip()
             )
         }
-        _ => "the server may see us come from another address where something between translates (SNAT)".to_owned(),
+        _ => "the server may see another source address (SNAT)".to_owned(),
     };
     match classify(error, circumstances) {
         ErrorKind::NameResolutionFailed => "correct spec.server, or the DNS that the operator uses".into(),
@@ -198,7 +198,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
             "check spec.server, the network and its firewalls between the operator and the server".into()
         }
         ErrorKind::ServerNotResponding | ErrorKind::ConnectionLost => {
-            "nothing to do if the server is restarting; else look after the server and the network".into()
+            "nothing to do if the server is restarting; otherwise check the server and the network".into()
         }
         ErrorKind::ProtocolNotSupported => {
             "correct spec.nfs.version (spec.nfs.mountPort, where rpcbind doesn't know it), or enable that version on the \
@@ -211,28 +211,28 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
                 .into()
         }
         ErrorKind::SecurityFlavorUnsupported => "allow sec=sys for the operator's address on the server".into(),
-        ErrorKind::ExportNotFound => "make the directory, or export it, or correct spec.path".into(),
+        ErrorKind::ExportNotFound => "create the directory, export it, or correct spec.path".into(),
         ErrorKind::ExportMoved => "name the server that has the export in spec.server".into(),
         ErrorKind::SymlinkInPath => "name the real path in spec.path".into(),
-        ErrorKind::NotADirectory => "put a directory there, or correct spec.path".into(),
+        ErrorKind::NotADirectory => "create a directory there, or correct spec.path".into(),
         ErrorKind::ReservedPortRequired => format!(
             "let the operator use a port below 1024 (spec.nfs.sourcePort: Reserved and the pod's sysctl \
              net.ipv4.ip_unprivileged_port_start=0), or export with `insecure`; {from}"
         ),
         ErrorKind::AccessDenied if circumstances.squashed => format!(
-            "the server makes another user of the operator's: set spec.nfs.credential to who may do this, or export \
+            "the server maps the operator's user to another one: set spec.nfs.credential to a user with permission, or export \
              with no_root_squash for the operator's address; {from}"
         ),
-        ErrorKind::AccessDenied => format!("let that address have the export read-write; {from}"),
-        ErrorKind::ReadOnly => "export it read-write, or mount the server's file system so".into(),
+        ErrorKind::AccessDenied => format!("export it read-write to that address; {from}"),
+        ErrorKind::ReadOnly => "export it read-write, or mount the server's file system read-write".into(),
         ErrorKind::NoSpace => "free space, or make the file system larger".into(),
         ErrorKind::NoInodes => "remove files, or give the file system more inodes".into(),
         ErrorKind::QuotaExceeded => "raise the quota of the operator's user, group or project".into(),
         ErrorKind::StaleHandle => {
-            "nothing to do if the export was just replaced or restarted; the operator looks it up again".into()
+            "nothing to do if the export was just replaced or restarted; the operator retries".into()
         }
-        ErrorKind::ServerFault => "look after the server's disks and its log".into(),
-        ErrorKind::IdMappingRequired => "let the server take owners as numbers (numeric id mapping)".into(),
+        ErrorKind::ServerFault => "check the server's disks and log".into(),
+        ErrorKind::IdMappingRequired => "enable numeric owners (id mapping) on the server".into(),
         ErrorKind::InvalidDirectoryName => "choose another, or a shorter, directory pattern".into(),
         ErrorKind::CrossesFileSystems => {
             "keep the directory and the export's root on one file system of the server".into()
@@ -241,6 +241,6 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         ErrorKind::Fenced => "another operator took the NFS lease of this backend, and this one still holds the Kubernetes \
              Lease: find the other; it runs with another --lease-name or --lease-namespace, or in a copy of this cluster"
             .into(),
-        _ => "look into the server's log".into(),
+        _ => "check the server's log".into(),
     }
 }

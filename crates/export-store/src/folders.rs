@@ -27,7 +27,10 @@ pub(super) fn check_folder(
         return Err(unsafe_because("another file system is mounted there".into()));
     }
     if found.mode & 0o077 != 0 {
-        return Err(unsafe_because(format!("others may enter it (mode {:04o})", found.mode)));
+        return Err(unsafe_because(format!(
+            "other users can enter it (mode {:04o})",
+            found.mode
+        )));
     }
     owner.map_or(Ok(()), |owner| check_folder_owner(node, owner, path))
 }
@@ -47,7 +50,7 @@ pub(super) fn check_folder_owner(node: &FileRef, owner: &FileRef, path: &str) ->
             wanted.owner
         )
     } else if found.mode & 0o077 != 0 {
-        format!("others may use it (mode {:04o})", found.mode)
+        format!("other users can access it (mode {:04o})", found.mode)
     } else {
         return Ok(());
     };
@@ -102,10 +105,10 @@ pub(crate) async fn ensure_folder(
             }
             // Another process created it first.
             Err(error) if error.status() == Some(Status::Exists) => {}
-            Err(error) => return Err(error).context(|| format!("making {path}")),
+            Err(error) => return Err(error).context(|| format!("creating {path}")),
         }
     }
     Err(ExportError::Unsettled {
-        doing: format!("making {path}"),
+        doing: format!("creating {path}"),
     })
 }

@@ -92,10 +92,7 @@ impl IdentityFile {
         if let Some(id) = &expected.export_id
             && *id != self.id
         {
-            return Err(mismatch(format!(
-                "identity {} is expected and {} is there",
-                id, self.id
-            )));
+            return Err(mismatch(format!("expected identity {}, found {}", id, self.id)));
         }
         let now = root.attributes.fileid;
         let accepted = expected.accepted && expected.export_id.is_some();
@@ -228,7 +225,7 @@ async fn confirm_once(
             expected: expected.export_id.clone(),
             found: None,
             why: match &expected.export_id {
-                Some(id) => format!("identity {id} is expected and there is none"),
+                Some(id) => format!("expected identity {id}, found none"),
                 None => "it has no identity, and none may be made here".into(),
             },
         });
@@ -279,7 +276,7 @@ async fn publish(
     reserved: &FileRef,
     cluster: &FileRef,
 ) -> Result<Identity, ExportError> {
-    let doing = || "making the export's identity".to_owned();
+    let doing = || "creating the export's identity".to_owned();
     let file = IdentityFile::new(root);
     let content = file.to_bytes()?;
     let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);

@@ -80,7 +80,9 @@ pub(crate) async fn inspect(
         ReadRecord::Record(record, _) => (
             state_of_path(store, verified, &record.directory).await?,
             match &record.state {
-                State::Archiving(note) | State::Archived(note) => state_at_root(store, verified, &note.target).await?,
+                State::Archiving(archive) | State::Archived(archive) => {
+                    state_at_root(store, verified, &archive.target).await?
+                }
                 _ => PathState::Unknown,
             },
             volume_sharing_path(store, verified, volume, &record.directory),

@@ -27,22 +27,22 @@ const MAX_NAMES: usize = 1_000_000;
 const READS: usize = 16;
 
 /// A listing in progress.
-struct Surveyor<'a> {
-    managed: &'a ExportStore,
+struct ExportLister<'a> {
+    store: &'a ExportStore,
     key: Option<&'a RecordsKey>,
     root: FileRef,
-    survey: ExportListing,
+    listing: ExportListing,
     /// Names of archives in records.
     recorded: HashSet<String>,
 }
 
-impl Surveyor<'_> {
+impl ExportLister<'_> {
     fn fsid(&self) -> FsId {
         self.root.attributes.fsid
     }
 
     fn room(&self) -> usize {
-        MAX_ROWS.saturating_sub(self.survey.rows.len())
+        MAX_ROWS.saturating_sub(self.listing.rows.len())
     }
 
     async fn clusters(&mut self) -> Result<(), ExportError> {
@@ -67,9 +67,9 @@ impl Surveyor<'_> {
     /// unread parts.
     async fn folder(&mut self, parent: &FileHandle, name: &Name) -> Result<Option<FileRef>, ExportError> {
         let doing = || format!("looking up {name}");
-        let found = match self.managed.nfs.lookup(parent, name).await {
+        let found = match self.store.nfs.lookup(parent, name).await {
             Err(error) if error.status().is_some() => {
-                self.survey.unseen.push(format!("{}: {error}", doing()));
+                self.listing.unseen.push(format!("{}: {error}", doing()));
                 return Ok(None);
             }
             found => found.context(doing)?,
@@ -86,7 +86,7 @@ impl Surveyor<'_> {
         let rows: Vec<(ListedDirectory, Option<String>)> = rows.buffered(READS).try_collect().await?;
         for (row, archive) in rows {
             self.recorded.extend(archive);
-            self.survey.rows.push(row);
+            self.listing.rows.push(row);
         }
         Ok(())
     }
@@ -108,9 +108,9 @@ impl Surveyor<'_> {
         if layout::record(volume).is_err() {
             return Ok((row("no volume has this name".to_owned()), None));
         }
-        let content = match self.managed.nfs.read_file(records, name, MAX_RECORD_LEN).await {
+        let content = match self.store.nfs.read_file(records, name, MAX_RECORD_LEN).await {
             Ok(Some(file)) => file.content,
-            Ok(None) => return Ok((row("it went while it was looked at".to_owned()), None)),
+            Ok(None) => return Ok((row("it was removed while it was read".to_owned()), None)),
             Err(error @ (NfsError::Status { .. } | NfsError::Limit { .. })) => {
                 return Ok((row(error.to_string()), None));
             }
@@ -120,9 +120,9 @@ impl Surveyor<'_> {
             Ok(record) => record,
             Err(why) => return Ok((row(why.to_string()), None)),
         };
-        let note = record.state.archive_info();
-        let (directory, presence) = self.place(&record).await?;
-        let surveyed = ListedDirectory {
+        let archive = record.state.archive_info();
+        let (directory, presence) = self.locate(&record).await?;
+        let row = ListedDirectory {
             cluster: cluster.to_owned(),
             volume: text(volume),
             state: state(&record.state),
@@ -130,8 +130,8 @@ impl Surveyor<'_> {
             namespace: text(&record.claim.namespace),
             claim: text(&record.claim.name),
             backend: text(&record.backend),
-            archived_at: note.and_then(|note| note.since),
-            size: note.and_then(|note| note.size.as_deref()).map(text),
+            archived_at: archive.and_then(|archive| archive.since),
+            size: archive.and_then(|archive| archive.size.as_deref()).map(text),
             presence,
             signature: self.signature(cluster, volume, &content),
             why: None,
@@ -140,15 +140,15 @@ impl Surveyor<'_> {
                 State::Live | State::Archiving(_) | State::Archived(_) | State::Restoring { .. }
             ),
         };
-        Ok((surveyed, note.map(|note| note.target.clone())))
+        Ok((row, archive.map(|archive| archive.target.clone())))
     }
 
     fn signature(&self, cluster: &str, volume: &str, content: &[u8]) -> Signature {
-        let nobodys = RecordsKey::random();
+        let unknown = RecordsKey::random();
         let signer = Signer {
-            key: self.key.unwrap_or(&nobodys),
+            key: self.key.unwrap_or(&unknown),
             cluster_id: cluster,
-            export_id: self.survey.identity.as_deref().unwrap_or_default(),
+            export_id: self.listing.identity.as_deref().unwrap_or_default(),
         };
         match signer.verify(volume, content) {
             SignatureStatus::Signed => Signature::Signed,
@@ -160,14 +160,14 @@ impl Surveyor<'_> {
 
     /// Returns the path of a record's directory, and its presence. While a move to or from the archive's name is in
     /// progress, the directory may be at either path.
-    async fn place(&self, record: &Record) -> Result<(String, Presence), ExportError> {
+    async fn locate(&self, record: &Record) -> Result<(String, Presence), ExportError> {
         let own = record.directory.to_string();
-        let Some(note) = record.state.archive_info() else {
+        let Some(archive) = record.state.archive_info() else {
             return Ok((own, self.presence(&record.directory.names(), record.file_id).await?));
         };
-        let kept = self.presence(&[layout::name(&note.target)?], record.file_id).await?;
+        let at_archive = self.presence(&[layout::name(&archive.target)?], record.file_id).await?;
         let between = matches!(record.state, State::Archiving(_) | State::Restoring { .. });
-        if between && kept == Presence::Missing {
+        if between && at_archive == Presence::Missing {
             let path = match &record.state {
                 State::Restoring { to, .. } => crate::naming::DirectoryPath::parse(&to.directory).ok(),
                 _ => Some(record.directory.clone()),
@@ -176,11 +176,11 @@ impl Surveyor<'_> {
                 return Ok((path.to_string(), self.presence(&path.names(), record.file_id).await?));
             }
         }
-        Ok((note.target.clone(), kept))
+        Ok((archive.target.clone(), at_archive))
     }
 
     async fn presence(&self, names: &[Name], file_id: Option<u64>) -> Result<Presence, ExportError> {
-        let nodes = match self.managed.nfs.walk(&self.root.handle, names).await {
+        let nodes = match self.store.nfs.walk(&self.root.handle, names).await {
             Ok(nodes) => nodes,
             Err(error) if matches!(error.status(), Some(Status::Symlink | Status::NotDirectory)) => {
                 return Ok(Presence::Other);
@@ -209,7 +209,7 @@ impl Surveyor<'_> {
         };
         for name in self.names(&root, "the export", archived).await? {
             if self.folder(&root, &name).await?.is_some() {
-                self.survey.rows.push(ListedDirectory {
+                self.listing.rows.push(ListedDirectory {
                     directory: text(&name.to_string()),
                     presence: Presence::There,
                     ..nothing("Unrecorded")
@@ -230,7 +230,7 @@ impl Surveyor<'_> {
         let mut reader = DirectoryReader::new(directory.clone()).with_max_entries(MAX_NAMES);
         let mut names = Vec::new();
         let incomplete = loop {
-            let page = match reader.next_page(&self.managed.nfs).await {
+            let page = match reader.next_page(&self.store.nfs).await {
                 Ok(Some(page)) => page,
                 Ok(None) => break None,
                 Err(error) if error.is_server_reply() => break Some(error.to_string()),
@@ -248,7 +248,7 @@ impl Surveyor<'_> {
         names.truncate(self.room());
         names.sort();
         let incomplete = incomplete.map(|why| format!("{path}: {why}"));
-        self.survey.unseen.extend(incomplete);
+        self.listing.unseen.extend(incomplete);
         Ok(names)
     }
 }
@@ -258,8 +258,8 @@ impl Surveyor<'_> {
 /// # Errors
 /// The export cannot be read at all. [`ExportListing::unseen`] names the parts that could not be read.
 pub(crate) async fn list(store: &ExportStore, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
-    let looked = list_all(store, key).await;
-    store.with_hints(looked).await
+    let listed = list_all(store, key).await;
+    store.with_hints(listed).await
 }
 
 async fn list_all(store: &ExportStore, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
@@ -268,19 +268,19 @@ async fn list_all(store: &ExportStore, key: Option<&RecordsKey>) -> Result<Expor
         .root()
         .await
         .context(|| "looking up the export's path".into())?;
-    let mut surveyor = Surveyor {
-        managed: store,
+    let mut lister = ExportLister {
+        store,
         key,
         root,
-        survey: ExportListing::default(),
+        listing: ExportListing::default(),
         recorded: HashSet::new(),
     };
     match identity::read(store).await {
-        Ok(identity) => surveyor.survey.identity = identity.map(|identity| identity.id),
+        Ok(identity) => lister.listing.identity = identity.map(|identity| identity.id),
         Err(error @ ExportError::Nfs { .. }) => return Err(error),
-        Err(error) => surveyor.survey.unseen.push(error.to_string()),
+        Err(error) => lister.listing.unseen.push(error.to_string()),
     }
-    surveyor.clusters().await?;
-    surveyor.unrecorded().await?;
-    Ok(surveyor.survey)
+    lister.clusters().await?;
+    lister.unrecorded().await?;
+    Ok(lister.listing)
 }

@@ -155,7 +155,7 @@ pub enum ExportPathError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The path leads into the operator's data on another export.
-    #[error("path {0} leads into what the operator keeps there: name the export itself")]
+    #[error("path {0} leads into the operator's folder on an export: use the path of the export itself")]
     Reserved(String),
 }
 
@@ -248,7 +248,7 @@ pub enum NamingError {
     },
     /// The server's maximum name length is too low.
     #[error(
-        "the server takes names of {limit} bytes at most and at least {SHORTEST_LIMIT} are needed: use another file system"
+        "the server supports names of at most {limit} bytes, and at least {SHORTEST_LIMIT} are required: use another file system"
     )]
     NameLimitTooSmall {
         /// The server's limit in bytes.

@@ -150,7 +150,7 @@ pub type FileKey = (String, u64);
 /// The reserved paths of all backends. Every call is O(log n).
 #[derive(Debug, Default)]
 pub struct PathReservations {
-    book: Mutex<PathIndex>,
+    index: Mutex<PathIndex>,
 }
 
 impl PathReservations {
@@ -159,34 +159,34 @@ impl PathReservations {
         Self::default()
     }
 
-    fn book(&self) -> MutexGuard<'_, PathIndex> {
+    fn index(&self) -> MutexGuard<'_, PathIndex> {
         // A panic leaves no partial change, because the methods of the index only insert and remove.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the paths of a holder. Replaces its former paths and a kept reservation.
     pub fn insert(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>) {
-        let mut book = self.book();
-        book.remove(&Key::Kept(holder.clone()));
-        book.insert(Key::Known(holder), places, file);
+        let mut index = self.index();
+        index.remove(&Key::Kept(holder.clone()));
+        index.insert(Key::Known(holder), places, file);
     }
 
     /// Removes a holder and its kept reservation.
     pub fn remove(&self, holder: &Holder) {
-        let mut book = self.book();
-        book.remove(&Key::Known(holder.clone()));
-        book.remove(&Key::Kept(holder.clone()));
+        let mut index = self.index();
+        index.remove(&Key::Known(holder.clone()));
+        index.remove(&Key::Kept(holder.clone()));
     }
 
     /// Reports whether this holder exists, according to the controllers or, for archives, to this layer.
     pub fn knows(&self, holder: &Holder) -> bool {
-        self.book().contains(&Key::Known(holder.clone()))
+        self.index().contains(&Key::Known(holder.clone()))
     }
 
     /// Returns the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
-        let book = self.book();
-        let volumes = book.known().filter_map(|holder| match holder {
+        let index = self.index();
+        let volumes = index.known().filter_map(|holder| match holder {
             Holder::Volume(name) => Some(name.clone()),
             Holder::Archive(_) | Holder::BackendRoot(_) => None,
         });
@@ -195,24 +195,24 @@ impl PathReservations {
 
     /// Returns the file of a holder.
     pub fn file_of(&self, holder: &Holder) -> Option<FileKey> {
-        self.book().file_of(&Key::Known(holder.clone()))
+        self.index().file_of(&Key::Known(holder.clone()))
     }
 
     /// Returns a holder with a path that conflicts with `places`, except `except`.
     ///
     /// Roots of `own_backend`, and identical roots of other backends, may contain `places`.
     pub fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
-        self.book().overlap(places, except, own_backend)
+        self.index().overlap(places, except, own_backend)
     }
 
     /// Returns the volume or archive whose path is one of `places` or contains it.
     pub fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
-        self.book().encloser(places)
+        self.index().enclosing_holder(places)
     }
 
     /// Returns the holder of a file ID, except `except`.
     pub fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
-        self.book().holder_of(file, except)
+        self.index().holder_of(file, except)
     }
 
     /// Reserves `places` for `holder` if there is no conflict, in one step. The same holder can reserve paths several
@@ -223,15 +223,15 @@ impl PathReservations {
         places: Vec<ReservedPath>,
         own_backend: &str,
     ) -> Result<Reservation, Conflict> {
-        let mut book = self.book();
-        if let Some(conflict) = book.overlap(&places, &holder, own_backend) {
+        let mut index = self.index();
+        if let Some(conflict) = index.overlap(&places, &holder, own_backend) {
             return Err(conflict);
         }
-        let serial = book.next_serial();
-        book.insert(Key::Reserved(holder.clone(), serial), places.clone(), None);
-        drop(book);
+        let serial = index.next_serial();
+        index.insert(Key::Reserved(holder.clone(), serial), places.clone(), None);
+        drop(index);
         Ok(Reservation {
-            ledger: Arc::clone(self),
+            reservations: Arc::clone(self),
             holder,
             serial,
             places,
@@ -241,9 +241,9 @@ impl PathReservations {
 
 /// Reserved paths. They are released when this is dropped, unless [`Reservation::keep`] was called.
 #[derive(Debug)]
-#[must_use = "the places are released when this is dropped"]
+#[must_use = "the paths are released when this is dropped"]
 pub struct Reservation {
-    ledger: Arc<PathReservations>,
+    reservations: Arc<PathReservations>,
     holder: Holder,
     serial: u64,
     places: Vec<ReservedPath>,
@@ -252,18 +252,18 @@ pub struct Reservation {
 impl Reservation {
     /// Keeps the reservation until the holder is inserted or removed.
     pub fn keep(self, file: Option<FileKey>) {
-        let mut book = self.ledger.book();
+        let mut index = self.reservations.index();
         // An existing holder has its actual paths already, which take precedence.
-        if !book.contains(&Key::Known(self.holder.clone())) {
-            book.insert(Key::Kept(self.holder.clone()), self.places.clone(), file);
+        if !index.contains(&Key::Known(self.holder.clone())) {
+            index.insert(Key::Kept(self.holder.clone()), self.places.clone(), file);
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.ledger
-            .book()
+        self.reservations
+            .index()
             .remove(&Key::Reserved(self.holder.clone(), self.serial));
     }
 }

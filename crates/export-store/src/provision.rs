@@ -106,10 +106,7 @@ pub(crate) async fn provision(
         return Err(ExportError::Disagrees {
             volume: volume.clone(),
             directory: directory.to_string(),
-            what: format!(
-                "its record says that it restores {:?}, and its claim {restores:?}",
-                record.restores
-            ),
+            what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
         });
     }
     let outcome = match &request.restore {
@@ -157,7 +154,7 @@ async fn create(
         }
     }
     Err(ExportError::Unsettled {
-        doing: format!("making {directory}"),
+        doing: format!("creating {directory}"),
     })
 }
 
@@ -334,7 +331,7 @@ async fn observe(
     let nodes = paths::walk(store, verified, directory).await?;
     let leaf = paths::leaf(&nodes, directory);
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
-    let mut there = match leaf {
+    let mut occupant = match leaf {
         None => PathOccupant::Nothing,
         Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
         Some(leaf) => PathOccupant::Directory {
@@ -343,12 +340,12 @@ async fn observe(
             empty: None,
         },
     };
-    let mut step = decide(written, there, request.existing);
+    let mut step = decide(written, occupant, request.existing);
     if step == ProvisionStep::CheckEmpty
-        && let (Some(leaf), PathOccupant::Directory { empty, .. }) = (leaf, &mut there)
+        && let (Some(leaf), PathOccupant::Directory { empty, .. }) = (leaf, &mut occupant)
     {
         *empty = Some(readdir::is_empty(store, leaf, directory).await?);
-        step = decide(written, there, request.existing);
+        step = decide(written, occupant, request.existing);
     }
     Ok((nodes, step))
 }

@@ -25,9 +25,9 @@ const VISITS: usize = 8;
 /// Compounds of REMOVEs in flight: 4 of 75 names keep a server busy; the rest of the connection is for claims.
 const REMOVALS: usize = 6;
 /// Maximum number of times to empty a directory that does not stay empty.
-const PATIENCE: u32 = 3;
+const MAX_EMPTIED: u32 = 3;
 /// Maximum number of failures to report individually.
-const TOLD: usize = 10;
+const MAX_REPORTED: usize = 10;
 /// Maximum length of a path in a report, in characters. Its end is kept.
 const MAX_PATH_LEN: usize = 300;
 
@@ -119,7 +119,7 @@ impl<'a> Purge<'a> {
 
     pub(super) fn fail(&mut self, path: &str, reason: String) {
         self.failed += 1;
-        if self.failures.len() < TOLD {
+        if self.failures.len() < MAX_REPORTED {
             let skip = path.chars().count().saturating_sub(MAX_PATH_LEN);
             self.failures.push(PurgeFailure {
                 path: path.chars().skip(skip).collect(),
@@ -191,7 +191,7 @@ impl Tree {
 
     fn next_task(&mut self, end: Option<Instant>) -> Option<Task> {
         let id = self.stack.pop()?;
-        let ancestors = self.way_to(id).map(|directory| directory.fileid).collect();
+        let ancestors = self.path_to(id).map(|directory| directory.fileid).collect();
         let directory = self.directories.get_mut(&id)?;
         Some(Task {
             id,
@@ -207,7 +207,7 @@ impl Tree {
     }
 
     /// Returns a directory and its ancestors, upwards.
-    fn way_to(&self, id: u64) -> impl Iterator<Item = &Directory> {
+    fn path_to(&self, id: u64) -> impl Iterator<Item = &Directory> {
         std::iter::successors(self.directories.get(&id), |directory| {
             directory.parent.and_then(|parent| self.directories.get(&parent))
         })
@@ -215,7 +215,7 @@ impl Tree {
 
     fn path(&self, id: u64) -> String {
         let mut names: Vec<String> = self
-            .way_to(id)
+            .path_to(id)
             .filter_map(|directory| directory.name.as_ref().map(ToString::to_string))
             .collect();
         names.reverse();
@@ -230,13 +230,13 @@ impl Tree {
         directory.actor = visit.actor;
         let depth = directory.depth + 1;
         directory.pending = visit.children.len();
-        let mut told = Vec::new();
+        let mut failures = Vec::new();
         for (fileid, name, why) in visit.given_up {
             if directory.given_up.insert(fileid) {
-                told.push((name, why));
+                failures.push((name, why));
             }
         }
-        let mut told = self.below(id, told);
+        let mut failures = self.below(id, failures);
         if !visit.children.is_empty() {
             for Child { name, node } in visit.children {
                 self.add(Directory {
@@ -252,28 +252,28 @@ impl Tree {
                     given_up: HashSet::new(),
                 });
             }
-            return told;
+            return failures;
         }
         match visit.end {
             VisitResult::More => self.stack.push(id),
-            VisitResult::Empty => told.extend(self.finish(id, true)),
+            VisitResult::Empty => failures.extend(self.finish(id, true)),
             VisitResult::Stuck => {
-                told.extend(self.below(id, visit.failures));
-                told.extend(self.finish(id, false));
+                failures.extend(self.below(id, visit.failures));
+                failures.extend(self.finish(id, false));
             }
         }
-        told
+        failures
     }
 
     /// Prepends a directory's path to names in it. No name means the directory itself.
-    fn below(&self, id: u64, told: Vec<(Option<Name>, String)>) -> Vec<(String, String)> {
+    fn below(&self, id: u64, failures: Vec<(Option<Name>, String)>) -> Vec<(String, String)> {
         let path = self.path(id);
         let whole = |name: Option<Name>| match (name, path.is_empty()) {
             (None, _) => path.clone(),
             (Some(name), true) => name.to_string(),
             (Some(name), false) => format!("{path}/{name}"),
         };
-        told.into_iter().map(|(name, why)| (whole(name), why)).collect()
+        failures.into_iter().map(|(name, why)| (whole(name), why)).collect()
     }
 
     /// Removes a finished directory. Returns a failure to report.
@@ -293,7 +293,7 @@ impl Tree {
         }
         let times = parent.emptied.entry(directory.fileid).or_default();
         *times += u32::from(is_empty);
-        if is_empty && *times <= PATIENCE {
+        if is_empty && *times <= MAX_EMPTIED {
             parent.ready.extend(directory.name.map(|name| (name, directory.fileid)));
             return None;
         }

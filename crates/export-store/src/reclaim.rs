@@ -35,7 +35,7 @@ struct Reclaim<'a> {
     archive_metadata: ArchiveMetadata,
     /// The nodes of the directory's path.
     nodes: Vec<FileRef>,
-    seen: ObservedPaths,
+    observed: ObservedPaths,
     warnings: Vec<String>,
     /// Maximum name length of the server, as far as known.
     longest_name: usize,
@@ -58,7 +58,7 @@ impl<'a> Reclaim<'a> {
             file_id,
             action,
             nodes: Vec::new(),
-            seen: ObservedPaths {
+            observed: ObservedPaths {
                 source: NameOccupant::Nothing,
                 moved: NameOccupant::Nothing,
                 empty: None,
@@ -115,8 +115,8 @@ async fn run(
     archive::reserve_recorded_name(store, &mut reclaim);
     for _ in 0..STEPS {
         let (state, adopted) = (reclaim.record.state.clone(), reclaim.record.adopted);
-        let step = decide(&state, adopted, reclaim.action, &reclaim.seen);
-        if reclaim.seen.source == NameOccupant::Ours
+        let step = decide(&state, adopted, reclaim.action, &reclaim.observed);
+        if reclaim.observed.source == NameOccupant::Own
             && matches!(
                 step,
                 ReclaimStep::Record(_) | ReclaimStep::RemoveEmpty | ReclaimStep::Move
@@ -154,10 +154,10 @@ async fn run(
 
 fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Reclaimed {
     match (end, &reclaim.record.state) {
-        (ReclaimResult::Archived, State::Archived(note)) => {
+        (ReclaimResult::Archived, State::Archived(archive)) => {
             archives::track(store, reclaim.verified, &reclaim.record);
             Reclaimed::Archived {
-                name: note.target.clone(),
+                name: archive.target.clone(),
                 warnings: reclaim.warnings,
             }
         }
@@ -189,8 +189,8 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
     let directory = reclaim.record.directory.clone();
     let at = |node: Option<&FileRef>| match node {
         None => NameOccupant::Nothing,
-        Some(node) if verified.is_plain_directory(node) && record.matches_node(node) => NameOccupant::Ours,
-        Some(_) => NameOccupant::Stranger,
+        Some(node) if verified.is_plain_directory(node) && record.matches_node(node) => NameOccupant::Own,
+        Some(_) => NameOccupant::Other,
     };
     let source = match paths::walk(store, verified, &directory).await {
         Ok(nodes) => {
@@ -200,7 +200,7 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
         }
         Err(ExportError::PathUnusable { .. }) => {
             reclaim.nodes.clear();
-            NameOccupant::Stranger
+            NameOccupant::Other
         }
         Err(error) => return Err(error),
     };
@@ -211,15 +211,15 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
         }
         None => NameOccupant::Nothing,
     };
-    reclaim.seen.source = source;
-    reclaim.seen.moved = moved;
+    reclaim.observed.source = source;
+    reclaim.observed.moved = moved;
     Ok(())
 }
 
 async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     match paths::leaf(&reclaim.nodes, reclaim.directory()) {
         Some(leaf) => {
-            reclaim.seen.empty = Some(readdir::is_empty(store, leaf, reclaim.directory()).await?);
+            reclaim.observed.empty = Some(readdir::is_empty(store, leaf, reclaim.directory()).await?);
             Ok(())
         }
         None => observe(store, reclaim).await,
@@ -280,7 +280,7 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: NextS
     records::replace(store, reclaim.verified, &record).await?;
     reclaim.record = record;
     // The target was free when it was chosen. If it is taken meanwhile, the rename reports that.
-    reclaim.seen.moved = NameOccupant::Nothing;
+    reclaim.observed.moved = NameOccupant::Nothing;
     Ok(())
 }
 
@@ -293,10 +293,10 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
         .remove_directory(&parent.handle, name, reclaim.file_id)
         .await;
     match removed {
-        Ok(()) => reclaim.seen.source = NameOccupant::Nothing,
+        Ok(()) => reclaim.observed.source = NameOccupant::Nothing,
         Err(error) => match error.status() {
             // A pod that still mounts the directory wrote to it meanwhile. The data is kept.
-            Some(Status::NotEmpty) => reclaim.seen.empty = Some(false),
+            Some(Status::NotEmpty) => reclaim.observed.empty = Some(false),
             Some(Status::NotFound | Status::NotSame | Status::NotDirectory) => observe(store, reclaim).await?,
             _ => return Err(error).context(|| format!("removing {}", reclaim.directory())),
         },
@@ -316,19 +316,19 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
         .rename((&parent.handle, name), reclaim.file_id, (&folder.handle, &target))
         .await;
     let Err(error) = renamed else {
-        reclaim.seen.source = NameOccupant::Nothing;
-        reclaim.seen.moved = NameOccupant::Ours;
+        reclaim.observed.source = NameOccupant::Nothing;
+        reclaim.observed.moved = NameOccupant::Own;
         return Ok(());
     };
     let trash_ours = matches!(reclaim.record.state, State::Deleting { .. });
     match error.status() {
         Some(Status::Exists | Status::NotEmpty | Status::NotFound | Status::NotSame) => observe(store, reclaim).await,
         Some(Status::CrossDevice | Status::Access | Status::NotPermitted) if trash_ours => {
-            reclaim.seen.trash_refused = true;
+            reclaim.observed.trash_refused = true;
             Ok(())
         }
         Some(Status::NameTooLong) if archive::shorten_name(reclaim) => {
-            reclaim.seen.moved = NameOccupant::Stranger;
+            reclaim.observed.moved = NameOccupant::Other;
             Ok(())
         }
         _ => Err(error).context(|| format!("renaming {} to {target}", reclaim.directory())),
@@ -339,7 +339,7 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
 fn destination<'a>(reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a FileRef, Name)>, ExportError> {
     let (verified, volume) = (reclaim.verified, &reclaim.record.volume);
     Ok(match &reclaim.record.state {
-        State::Archiving(note) | State::Archived(note) => Some((&verified.root, layout::name(&note.target)?)),
+        State::Archiving(archive) | State::Archived(archive) => Some((&verified.root, layout::name(&archive.target)?)),
         State::Deleting { since } => Some((&verified.trash, layout::trashed(volume, *since)?)),
         State::Tombstone { .. } => {
             let depth = reclaim.directory().segments().len();

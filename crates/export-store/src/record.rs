@@ -135,17 +135,19 @@ impl Record {
         {
             return Err(RecordError::Damaged(format!("{restored:?} is not a valid volume name")));
         }
-        if let Some(note) = wire.state.archive_info()
-            && !layout::is_archive_name(&note.target)
+        if let Some(archive) = wire.state.archive_info()
+            && !layout::is_archive_name(&archive.target)
         {
             return Err(RecordError::Damaged(format!(
                 "{:?} is not a valid archive name",
-                note.target
+                archive.target
             )));
         }
-        let copy = wire.state.archive_info().and_then(|note| note.copy.as_ref());
+        let copy = wire.state.archive_info().and_then(|archive| archive.copy.as_ref());
         if matches!(wire.state, State::Copying(_)) && copy.is_none() {
-            return Err(RecordError::Damaged("it does not say who asked for the copy".into()));
+            return Err(RecordError::Damaged(
+                "it does not name the requester of the copy".into(),
+            ));
         }
         if let Some(copy) = copy
             && layout::record(&copy.volume).is_err()

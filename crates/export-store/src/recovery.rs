@@ -61,7 +61,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
         return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
     };
     // Waits for an operation on the volume to end.
-    let _turn = store.locks.lock(volume).await;
+    let _lock = store.locks.lock(volume).await;
     let (record, trust) = match records::read(store, verified, volume).await {
         Ok(ReadRecord::Record(record, trust)) => (*record, trust),
         Ok(ReadRecord::Nothing) => return Ok(Kind::Settled),
@@ -124,7 +124,7 @@ async fn remove_leftovers(
     names: &[Name],
 ) -> Result<(), ExportError> {
     for name in names {
-        let doing = || format!("removing {name}, left from an interrupted life");
+        let doing = || format!("removing {name}, left by an interrupted process");
         let Some(node) = store.nfs.lookup(&folder.handle, name).await.context(doing)? else {
             continue;
         };

@@ -207,7 +207,7 @@ pub(crate) async fn undo_restore(
     own: &Record,
     old: &str,
 ) -> Result<bool, ExportError> {
-    let _turn = store.locks.lock(old).await;
+    let _lock = store.locks.lock(old).await;
     for _ in 0..STEPS {
         let record = match records::read(store, verified, old).await? {
             ReadRecord::Nothing => return Ok(false),

@@ -60,12 +60,12 @@ pub(crate) async fn compare(
             });
         }
         ReadRecord::Nothing => {
-            let there = match paths::walk(store, verified, &request.directory).await {
+            let occupant = match paths::walk(store, verified, &request.directory).await {
                 Ok(nodes) if paths::leaf(&nodes, &request.directory).is_none() => NameOccupant::Nothing,
-                Ok(_) | Err(ExportError::PathUnusable { .. }) => NameOccupant::Stranger,
+                Ok(_) | Err(ExportError::PathUnusable { .. }) => NameOccupant::Other,
                 Err(error) => return Err(error),
             };
-            return Ok((Recorded::Nothing(there), SignatureStatus::Signed));
+            return Ok((Recorded::Nothing(occupant), SignatureStatus::Signed));
         }
     };
     if record.claim.uid != request.claim.uid {
@@ -83,9 +83,9 @@ pub(crate) async fn compare(
         return Err(disagrees(format!("its record is about {}", record.directory)));
     }
     match (record.file_id, request.file_id) {
-        (Some(known), Some(said)) if known != said => {
-            Err(disagrees(format!("it says fileid {said}, and its record {known}")))
-        }
+        (Some(known), Some(expected)) if known != expected => Err(disagrees(format!(
+            "its object has fileid {expected}, and its record {known}"
+        ))),
         (Some(known), _) => {
             let record = match trust {
                 SignatureStatus::Signed => record,

@@ -23,7 +23,7 @@ pub enum CopyError {
     ExportChanged,
     /// The operator cannot change the owners of files on the target.
     #[error(
-        "a copy keeps the owners of files, and the operator may not give files away on the target ({why}). Export with no_root_squash for \
+        "a copy preserves the owners of files, and the operator may not change owners on the target ({why}). Export with no_root_squash for \
          the operator's address, and let spec.nfs.credential be root"
     )]
     MayNotChown {
@@ -32,7 +32,7 @@ pub enum CopyError {
     },
     /// The server stored another owner than the requested one.
     #[error(
-        "{path} belongs to {asked}, and the target keeps {got} for it: let both servers take owners as numbers, and don't squash root"
+        "{path} belongs to {asked}, and the target stores owner {got}: enable numeric owners (id mapping) on both servers, and disable root squashing"
     )]
     OwnerNotKept {
         /// The path.
@@ -43,9 +43,7 @@ pub enum CopyError {
         got: String,
     },
     /// The source's server reports an owner that is not a number.
-    #[error(
-        "{path} belongs to {owner}, which is not a number: let the server take owners as numbers (numeric id mapping)"
-    )]
+    #[error("{path} belongs to {owner}, which is not a number: enable numeric owners (id mapping) on the server")]
     OwnerUnknown {
         /// The path.
         path: String,

@@ -91,7 +91,7 @@ impl fmt::Display for CopyProgressSnapshot {
         write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;
         for (count, what) in [
             (self.changed, "changed while they were copied"),
-            (self.vanished, "were gone when their turn came"),
+            (self.vanished, "were removed before they were copied"),
             (self.special, "left out: devices, sockets or FIFOs"),
             (self.elsewhere, "left out: other file systems inside"),
             (self.unlinked, "copied several times: the target has no hard links"),

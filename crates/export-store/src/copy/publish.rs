@@ -12,7 +12,7 @@ use nfs_client::{FileRef, Name, RemoveOutcome, SetAttributes, Status};
 
 /// Result of renaming a copy.
 pub(super) enum Named {
-    Given,
+    Renamed,
     /// The name is in use by something else.
     Taken,
 }
@@ -27,7 +27,7 @@ pub(crate) async fn publish(
     source: &SourceTree,
     staging: &Staging,
 ) -> Result<ProvisionedDirectory, CopyError> {
-    let _turn = store.locks.lock(&request.volume).await;
+    let _lock = store.locks.lock(&request.volume).await;
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);
@@ -66,7 +66,7 @@ async fn apply_root_attributes(
     source: &SourceTree,
     staging: &Staging,
 ) -> Result<Option<u32>, CopyError> {
-    let (as_is, request) = (&source.details.attributes, &source.asked(request));
+    let (as_is, request) = (&source.details.attributes, &source.root_request(request));
     let mode = if request.mode_requested {
         request.mode
     } else {
@@ -127,12 +127,12 @@ pub(crate) async fn clear_links(
         let nfs = store.for_write(verified)?;
         let outcomes = nfs.remove_batch(&staging.links.handle, &names).await.context(doing)?;
         let removed = |outcome: &&RemoveOutcome| !matches!(outcome, RemoveOutcome::Refused(_));
-        let gone = outcomes.iter().filter(removed).count();
+        let removed_count = outcomes.iter().filter(removed).count();
         // Nothing could be removed twice in a row. The purge of the trash reports the reason.
-        if gone == 0 && before == 0 {
+        if removed_count == 0 && before == 0 {
             return Ok(());
         }
-        before = gone;
+        before = removed_count;
     }
 }
 
@@ -156,13 +156,13 @@ async fn rename_published(
         };
     }
     let parent = create::make_parents(store, verified, directory, &nodes).await?;
-    let unsettled = || ExportError::Unsettled {
-        doing: format!("making {directory}"),
+    let kept_changing = || ExportError::Unsettled {
+        doing: format!("creating {directory}"),
     };
-    let (parent, names) = (parent.ok_or_else(unsettled)?, directory.names());
-    let name = names.last().ok_or_else(unsettled)?;
+    let (parent, names) = (parent.ok_or_else(kept_changing)?, directory.names());
+    let name = names.last().ok_or_else(kept_changing)?;
     match rename_staged(store, verified, record, staging, (&parent, name)).await? {
-        Named::Given => Ok(()),
+        Named::Renamed => Ok(()),
         Named::Taken => Err(taken()),
     }
 }
@@ -181,13 +181,13 @@ pub(crate) async fn rename_staged(
         .for_write(verified)?
         .rename(from, staging.tree.attributes.fileid, (&parent.handle, name))
         .await;
-    let Err(error) = renamed else { return Ok(Named::Given) };
+    let Err(error) = renamed else { return Ok(Named::Renamed) };
     // The reply to the RENAME may be lost, so check what has the name.
-    let there = store.nfs.lookup(&parent.handle, name).await;
-    match there.context(|| format!("looking up {name}"))? {
-        Some(leaf) if record.matches_node(&leaf) => Ok(Named::Given),
+    let found = store.nfs.lookup(&parent.handle, name).await;
+    match found.context(|| format!("looking up {name}"))? {
+        Some(leaf) if record.matches_node(&leaf) => Ok(Named::Renamed),
         Some(_) if error.status() == Some(Status::Exists) => Ok(Named::Taken),
-        _ => Err(error).context(|| format!("giving the copy its name {name}")),
+        _ => Err(error).context(|| format!("renaming the copy to {name}")),
     }
 }
 
@@ -203,7 +203,7 @@ pub(crate) async fn discard_staged(
     verified: &VerifiedRoot,
     volume: &str,
 ) -> Result<(), ExportError> {
-    let doing = || format!("putting the unfinished copy of volume {volume} into the trash");
+    let doing = || format!("moving the unfinished copy of volume {volume} into the trash");
     let staging = layout::name(layout::STAGING)?;
     let Some(staging) = store
         .nfs

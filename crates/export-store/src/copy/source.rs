@@ -39,19 +39,19 @@ enum Place {
     /// Held, so that the archive is not purged or moved meanwhile.
     Archive {
         which: ArchiveRef,
-        _held: BeingCopied,
+        _guard: CopyGuard,
     },
 }
 
 /// Prevents an archive from being purged or moved while it is copied, until this is dropped.
 ///
 /// Only in memory: the next leader restarts the copies and checks whether the archive exists.
-struct BeingCopied {
+struct CopyGuard {
     store: Arc<ExportStore>,
     volume: String,
 }
 
-impl BeingCopied {
+impl CopyGuard {
     fn new(store: &Arc<ExportStore>, volume: &str) -> Self {
         *store.state().copied.entry(volume.to_owned()).or_default() += 1;
         Self {
@@ -61,7 +61,7 @@ impl BeingCopied {
     }
 }
 
-impl Drop for BeingCopied {
+impl Drop for CopyGuard {
     fn drop(&mut self) {
         let mut state = self.store.state();
         if let Some(count) = state.copied.get_mut(&self.volume) {
@@ -84,7 +84,7 @@ impl SourceTree {
 
     /// Returns the request for the copy's root. For an archive, uses the attributes from before the directory was
     /// restricted, as a move does.
-    pub(super) fn asked(&self, request: &DirectoryRequest) -> DirectoryRequest {
+    pub(super) fn root_request(&self, request: &DirectoryRequest) -> DirectoryRequest {
         match self.place {
             Place::Volume(_) => request.clone(),
             Place::Archive { .. } => DirectoryRequest {
@@ -122,7 +122,7 @@ impl SourceTree {
                 why: format!("something else has the name {name}"),
             }),
             None => Err(CopyError::SourceGone {
-                why: format!("{name} is not there any more"),
+                why: format!("{name} no longer exists"),
             }),
         }
     }
@@ -135,7 +135,7 @@ pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Res
         CopySource::Volume(request) => volume_source(store, &verified, request).await,
         CopySource::Archive(which) => {
             // Purges and moves of the archive take the same lock and check whether it is being copied.
-            let _turn = store.locks.lock(&which.volume).await;
+            let _lock = store.locks.lock(&which.volume).await;
             archive_source(store, &verified, which).await
         }
     };
@@ -168,7 +168,7 @@ async fn volume_source(
         export: Arc::clone(store),
         verified: Arc::clone(verified),
         root: root.clone(),
-        details: details.context(|| format!("looking at {}", request.directory))?,
+        details: details.context(|| format!("reading the attributes of {}", request.directory))?,
         place: Place::Volume(request.directory.clone()),
     })
 }
@@ -180,23 +180,26 @@ async fn archive_source(
     verified: &Arc<VerifiedRoot>,
     which: &ArchiveRef,
 ) -> Result<SourceTree, ExportError> {
-    let (root, note) = archives::find_available(store, verified, which).await?;
-    let closed = store.nfs.full_attributes(&root.handle).await;
-    let closed = closed.context(|| format!("looking at {}", note.target))?;
+    let (root, archive) = archives::find_available(store, verified, which).await?;
+    let restricted = store.nfs.full_attributes(&root.handle).await;
+    let restricted = restricted.context(|| format!("reading the attributes of {}", archive.target))?;
     let attributes = Attributes {
-        mode: note.mode,
-        uid: note.uid.or(closed.attributes.uid),
-        gid: note.gid.or(closed.attributes.gid),
-        ..closed.attributes
+        mode: archive.mode,
+        uid: archive.uid.or(restricted.attributes.uid),
+        gid: archive.gid.or(restricted.attributes.gid),
+        ..restricted.attributes
     };
     Ok(SourceTree {
         export: Arc::clone(store),
         verified: Arc::clone(verified),
         root,
-        details: FullAttributes { attributes, ..closed },
+        details: FullAttributes {
+            attributes,
+            ..restricted
+        },
         place: Place::Archive {
             which: which.clone(),
-            _held: BeingCopied::new(store, &which.volume),
+            _guard: CopyGuard::new(store, &which.volume),
         },
     })
 }

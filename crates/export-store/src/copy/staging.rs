@@ -16,7 +16,7 @@ use crate::{folders, layout, other_clusters, paths, records};
 use nfs_client::{FileRef, Name, SetAttributes, Status};
 
 /// An arbitrary owner: if the operator can give a directory to this owner, it can give files to any owner.
-const SOMEBODY: u32 = 65_533;
+const TEST_OWNER: u32 = 65_533;
 
 /// A staging folder with an unfinished copy.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub enum StagedCopy {
 /// Prepares a copy: finds that it is finished already, or writes the record and creates the staging folder. Moves what
 /// a previous process left of the copy into the trash.
 pub(crate) async fn stage(store: &ExportStore, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
-    let _turn = store.locks.lock(&request.volume).await;
+    let _lock = store.locks.lock(&request.volume).await;
     let verified = store.verified_root().await?;
     let staged = stage_at(store, &verified, request).await;
     match staged {
@@ -221,21 +221,21 @@ async fn create_folder(
         .make_directory(&folder.handle, &name, mode)
         .await;
     made.map(|made| made.node)
-        .context(|| format!("making the folder for the copy of volume {volume}"))
+        .context(|| format!("creating the folder for the copy of volume {volume}"))
 }
 
 /// Checks that the operator can change the owner of files, before anything is copied.
 async fn check_chown(store: &ExportStore, verified: &VerifiedRoot, tree: &FileRef) -> Result<(), CopyError> {
     let owner = SetAttributes {
-        uid: Some(SOMEBODY),
-        gid: Some(SOMEBODY),
+        uid: Some(TEST_OWNER),
+        gid: Some(TEST_OWNER),
         ..SetAttributes::default()
     };
     let refused = |why: String| Err(CopyError::MayNotChown { why });
     match store.for_write(verified)?.set_attributes(&tree.handle, owner).await {
-        Ok(now) if now.uid == Some(SOMEBODY) && now.gid == Some(SOMEBODY) => Ok(()),
+        Ok(now) if now.uid == Some(TEST_OWNER) && now.gid == Some(TEST_OWNER) => Ok(()),
         Ok(now) => refused(format!(
-            "a directory given to {SOMEBODY}:{SOMEBODY} belongs to {}:{}",
+            "a directory given to {TEST_OWNER}:{TEST_OWNER} belongs to {}:{}",
             now.owner, now.group
         )),
         Err(error) => match error.status() {

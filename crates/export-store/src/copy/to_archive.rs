@@ -66,7 +66,8 @@ enum Begun {
     Own(Box<Record>),
     /// A record of the requesting object whose copy is complete: an archive in any state.
     Archive(SignatureStatus),
-    Others(&'static str),
+    /// A record of something else, in this state.
+    Foreign(&'static str),
 }
 
 /// Copies a volume's directory to an archive. The archive does not exist under its name before it is complete. If
@@ -93,7 +94,7 @@ fn taken(name: &str, state: &'static str) -> ExportError {
     ExportError::RecordBusy {
         volume: name.to_owned(),
         state,
-        asked: "making an archive of that name",
+        asked: "archiving under that name",
     }
 }
 
@@ -110,10 +111,10 @@ pub(crate) async fn find_requested(
     name: &str,
     asked_by: &str,
 ) -> Result<RequestedArchive, ExportError> {
-    let _turn = store.locks.lock(name).await;
+    let _lock = store.locks.lock(name).await;
     let verified = store.verified_root().await?;
-    let asked = find_requested_at(store, &verified, name, asked_by).await;
-    store.with_hints(asked).await
+    let found = find_requested_at(store, &verified, name, asked_by).await;
+    store.with_hints(found).await
 }
 
 async fn find_requested_at(
@@ -124,7 +125,7 @@ async fn find_requested_at(
 ) -> Result<RequestedArchive, ExportError> {
     match find_attempt(store, verified, name, asked_by).await? {
         Begun::Nothing => return Ok(RequestedArchive::Unfinished),
-        Begun::Others(state) => return Ok(RequestedArchive::Taken(state)),
+        Begun::Foreign(state) => return Ok(RequestedArchive::Taken(state)),
         Begun::Own(record) if !complete(store, verified, &record).await? => return Ok(RequestedArchive::Unfinished),
         Begun::Archive(trust) if trust != SignatureStatus::Signed => {
             return Ok(RequestedArchive::Taken(
@@ -133,9 +134,9 @@ async fn find_requested_at(
         }
         Begun::Own(_) | Begun::Archive(_) => publish::discard_staged(store, verified, name).await?,
     }
-    let kept = archives::find(store, verified, name).await?;
-    Ok(kept.map_or(RequestedArchive::Unfinished, |kept| {
-        RequestedArchive::Done(Box::new(kept))
+    let found = archives::find(store, verified, name).await?;
+    Ok(found.map_or(RequestedArchive::Unfinished, |archive| {
+        RequestedArchive::Done(Box::new(archive))
     }))
 }
 
@@ -145,7 +146,7 @@ pub(crate) async fn discard_requested(
     name: &str,
     asked_by: &str,
 ) -> Result<DiscardOutcome, ExportError> {
-    let _turn = store.locks.lock(name).await;
+    let _lock = store.locks.lock(name).await;
     let verified = store.verified_root().await?;
     let discarded = discard_requested_at(store, &verified, name, asked_by).await;
     store.with_hints(discarded).await
@@ -165,7 +166,7 @@ async fn discard_requested_at(
             records::remove(store, verified, name).await?;
             store.reservations.remove(&Holder::Archive(name.to_owned()));
         }
-        Begun::Nothing | Begun::Others(_) => {}
+        Begun::Nothing | Begun::Foreign(_) => {}
     }
     untrack_request(store, name, asked_by);
     Ok(DiscardOutcome::Gone)
@@ -191,9 +192,9 @@ async fn find_attempt(
         }
         ReadRecord::Record(record, trust) => (record, trust),
     };
-    let note = record.state.archive_info().and_then(|note| note.copy.as_ref());
-    if note.is_none_or(|note| note.asked_by != asked_by) || record.backend != store.config.backend {
-        return Ok(Begun::Others(record.state.name()));
+    let copy = record.state.archive_info().and_then(|archive| archive.copy.as_ref());
+    if copy.is_none_or(|copy| copy.asked_by != asked_by) || record.backend != store.config.backend {
+        return Ok(Begun::Foreign(record.state.name()));
     }
     match (&record.state, trust) {
         (State::Copying(_), SignatureStatus::Signed) => Ok(Begun::Own(record)),
@@ -212,14 +213,14 @@ async fn stage_archive(
     request: &ArchiveRequest,
     source: &SourceTree,
 ) -> Result<Option<Staging>, CopyError> {
-    let _turn = store.locks.lock(&request.name).await;
+    let _lock = store.locks.lock(&request.name).await;
     let verified = store.verified_root().await?;
     let former = match find_attempt(store, &verified, &request.name, &request.asked_by).await? {
         Begun::Nothing => None,
         Begun::Own(record) if complete(store, &verified, &record).await? => return Ok(None),
         Begun::Own(record) => Some(record),
         Begun::Archive(_) => return Ok(None),
-        Begun::Others(state) => return Err(taken(&request.name, state).into()),
+        Begun::Foreign(state) => return Err(taken(&request.name, state).into()),
     };
     let (record, held) = draft_record(store, &verified, request, source).await?;
     // The volume's own archive would have the same record name as this one.
@@ -255,7 +256,7 @@ async fn draft_record(
             owner: format!("{}:{}", was.owner, was.group),
         });
     }
-    let note = ArchiveState {
+    let archive = ArchiveState {
         terms: request.terms.clone(),
         copy: Some(CopyState {
             volume: request.of.volume.clone(),
@@ -274,10 +275,13 @@ async fn draft_record(
         adopted: false,
         restores: None,
         note: None,
-        state: State::Copying(note.clone()),
+        state: State::Copying(archive.clone()),
     };
     let (target, held) = archives::reserve_name(store, verified, &record, MAX_NAME_LEN).await?;
-    Ok((record.in_state(State::Copying(ArchiveState { target, ..note })), held))
+    Ok((
+        record.in_state(State::Copying(ArchiveState { target, ..archive })),
+        held,
+    ))
 }
 
 /// Renames a complete copy to its archive's name.
@@ -288,7 +292,7 @@ async fn publish_archive(
     staging: &Staging,
     outcome: String,
 ) -> Result<(), CopyError> {
-    let _turn = store.locks.lock(&request.name).await;
+    let _lock = store.locks.lock(&request.name).await;
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);
@@ -296,10 +300,10 @@ async fn publish_archive(
     let Begun::Own(record) = find_attempt(store, &verified, &request.name, &request.asked_by).await? else {
         return Err(CopyError::ExportChanged);
     };
-    let State::Copying(mut note) = record.state.clone() else {
+    let State::Copying(mut archive) = record.state.clone() else {
         return Err(CopyError::ExportChanged);
     };
-    if let Some(copy) = &mut note.copy {
+    if let Some(copy) = &mut archive.copy {
         copy.outcome = Some(outcome);
     }
     restrict_copy(store, &verified, source, staging).await?;
@@ -307,7 +311,7 @@ async fn publish_archive(
     let record = Record {
         file_id: Some(staging.tree.attributes.fileid),
         handle: Some(handle_of(&staging.tree)),
-        ..record.in_state(State::Copying(note))
+        ..record.in_state(State::Copying(archive))
     };
     records::replace(store, &verified, &record).await?;
     rename_to_archive(store, &verified, &record, staging).await?;
@@ -328,12 +332,12 @@ async fn restrict_copy(
     source: &SourceTree,
     staging: &Staging,
 ) -> Result<(), ExportError> {
-    let ours = &verified.reserved.attributes;
+    let operator = &verified.reserved.attributes;
     let credential = &store.config.credential;
     let set = SetAttributes {
         mode: Some(0o700),
-        uid: ours.uid.or(Some(credential.uid)),
-        gid: ours.gid.or(Some(credential.gid)),
+        uid: operator.uid.or(Some(credential.uid)),
+        gid: operator.gid.or(Some(credential.gid)),
         size: None,
         times: Some(source.details.times),
     };
@@ -350,19 +354,19 @@ async fn rename_to_archive(
     record: &Record,
     staging: &Staging,
 ) -> Result<(), ExportError> {
-    let Some(note) = record.state.archive_info() else {
+    let Some(archive) = record.state.archive_info() else {
         return Err(unsettled(record));
     };
-    let name = layout::name(&note.target)?;
-    let there = store.nfs.lookup(&verified.root.handle, &name).await;
-    match there.context(|| format!("looking up {name}"))? {
+    let name = layout::name(&archive.target)?;
+    let found = store.nfs.lookup(&verified.root.handle, &name).await;
+    match found.context(|| format!("looking up {name}"))? {
         Some(node) if record.matches_node(&node) => return Ok(()),
         // The name was taken meanwhile: the next attempt chooses another one.
         Some(_) => return Err(unsettled(record)),
         None => {}
     }
     match publish::rename_staged(store, verified, record, staging, (&verified.root, &name)).await? {
-        Named::Given => Ok(()),
+        Named::Renamed => Ok(()),
         Named::Taken => Err(unsettled(record)),
     }
 }
@@ -373,13 +377,17 @@ pub(crate) async fn complete(
     verified: &VerifiedRoot,
     record: &Record,
 ) -> Result<bool, ExportError> {
-    let State::Copying(note) = &record.state else {
+    let State::Copying(archive) = &record.state else {
         return Ok(false);
     };
-    if record.file_id.is_none() || archives::find_directory(store, verified, record, note).await?.is_none() {
+    if record.file_id.is_none()
+        || archives::find_directory(store, verified, record, archive)
+            .await?
+            .is_none()
+    {
         return Ok(false);
     }
-    let archived = record.in_state(State::Archived(note.clone()));
+    let archived = record.in_state(State::Archived(archive.clone()));
     records::replace(store, verified, &archived).await?;
     archives::track(store, verified, &archived);
     store.state().copying.remove(&record.volume);
@@ -389,17 +397,17 @@ pub(crate) async fn complete(
 /// Reserves the archive name of a copy that a previous process began. Remembers its requester if this cluster signed
 /// the record.
 pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) {
-    let Some(note) = record.state.archive_info() else {
+    let Some(archive) = record.state.archive_info() else {
         return;
     };
-    let places = archives::reserved_paths(store, verified, &note.target);
+    let places = archives::reserved_paths(store, verified, &archive.target);
     let holder = Holder::Archive(record.volume.clone());
     // On a conflict, the next attempt chooses another name.
     if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
         reservation.keep(None);
     }
-    let ours = signed && record.backend == store.config.backend;
-    if let Some(copy) = note.copy.as_ref().filter(|_| ours) {
+    let is_own = signed && record.backend == store.config.backend;
+    if let Some(copy) = archive.copy.as_ref().filter(|_| is_own) {
         track_request(store, &record.volume, &copy.asked_by);
     }
 }

@@ -149,7 +149,7 @@ impl PathIndex {
             .find_map(|place| self.overlap_of_one(place, except, own_backend))
     }
 
-    pub(super) fn encloser(&self, places: &[ReservedPath]) -> Option<Holder> {
+    pub(super) fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
         let here_and_above = places
             .iter()
             .flat_map(|place| place.above().chain(std::iter::once(place.clone())));

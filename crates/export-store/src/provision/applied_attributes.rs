@@ -42,15 +42,15 @@ fn judge_owner(
     kept: &AppliedAttributes<'_>,
 ) -> Result<(), ExportError> {
     let found = kept.attributes;
-    let met = |asked: Option<u32>, got: Option<u32>| asked.is_none() || asked == got;
-    if met(request.uid, found.uid) && met(request.gid, found.gid) {
+    let is_met = |requested: Option<u32>, got: Option<u32>| requested.is_none() || requested == got;
+    if is_met(request.uid, found.uid) && is_met(request.gid, found.gid) {
         return Ok(());
     }
     let text = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let directory = directory.to_owned();
     let asked = format!("{}:{}", text(request.uid), text(request.gid));
     let got = format!("{}:{}", found.owner, found.group);
-    let is_name = |asked: Option<u32>, got: Option<u32>| asked.is_some() && got.is_none();
+    let is_name = |requested: Option<u32>, got: Option<u32>| requested.is_some() && got.is_none();
     let named = is_name(request.uid, found.uid) || is_name(request.gid, found.gid);
     if named || kept.owner_refused == Some(Status::BadOwner) {
         return Err(ExportError::IdMappingRequired { directory, asked, got });

@@ -67,9 +67,9 @@ pub(crate) async fn make_parents(
     let Some((_, parents)) = names.split_last() else {
         return Ok(None);
     };
-    let there = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
-    let mut parent = there.last().unwrap_or(&verified.root).clone();
-    for name in parents.iter().skip(there.len()) {
+    let existing = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
+    let mut parent = existing.last().unwrap_or(&verified.root).clone();
+    for name in parents.iter().skip(existing.len()) {
         let attributes = SetAttributes {
             mode: Some(PARENT_MODE),
             ..SetAttributes::default()
@@ -97,7 +97,7 @@ async fn create_one(
     match made {
         Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
         Err(error) if error.status() == Some(Status::Exists) => Ok(None),
-        Err(error) => Err(error).context(|| format!("making {directory}")),
+        Err(error) => Err(error).context(|| format!("creating {directory}")),
     }
 }
 

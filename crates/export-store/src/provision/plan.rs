@@ -70,12 +70,12 @@ pub(super) enum RecordWrite {
     Replace,
 }
 
-pub(super) fn decide(written: RecordProgress, there: PathOccupant, existing: Existing) -> ProvisionStep {
+pub(super) fn decide(written: RecordProgress, occupant: PathOccupant, existing: Existing) -> ProvisionStep {
     let first = match written {
         RecordProgress::Nothing => RecordWrite::Create,
         _ => RecordWrite::Replace,
     };
-    match (written, there) {
+    match (written, occupant) {
         (_, PathOccupant::Other) => ProvisionStep::Unusable,
         (RecordProgress::Live { file_id }, PathOccupant::Directory { file_id: found, .. }) => {
             if file_id == Some(found) {
@@ -134,7 +134,7 @@ mod tests {
             empty: None,
         };
         let (not, new, over) = (RecordWrite::Skip, RecordWrite::Create, RecordWrite::Replace);
-        for (written, there, existing, step) in [
+        for (written, occupant, existing, step) in [
             // No record: the directory was absent before the record was written. An existing directory belongs to
             // someone else.
             (
@@ -248,9 +248,9 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                decide(written, there, existing),
+                decide(written, occupant, existing),
                 step,
-                "{written:?} {there:?} {existing:?}"
+                "{written:?} {occupant:?} {existing:?}"
             );
         }
     }

@@ -30,9 +30,9 @@ struct Restore<'a> {
 }
 
 /// The archive as observed.
-struct Seen {
+struct ObservedArchive {
     record: Record,
-    note: ArchiveState,
+    archive: ArchiveState,
     node: Option<FileRef>,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn restore(
 ) -> Result<ProvisionedDirectory, ExportError> {
     let reservation = paths::reserve(store, verified, &request.volume, directory)?;
     // Lock order: first the volume of the claim, then the one of the archive.
-    let _turn = store.locks.lock(&which.volume).await;
+    let _lock = store.locks.lock(&which.volume).await;
     let mut restore = Restore {
         request,
         which,
@@ -102,10 +102,10 @@ async fn restore_step(
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
     let leaf = paths::leaf(&nodes, directory);
     let home = leaf.map(|leaf| verified.is_plain_directory(leaf) && leaf.attributes.fileid == restore.which.file_id);
-    let (seen, source) = observe_source(store, verified, restore).await?;
-    let at_archive = seen.as_ref().is_some_and(|seen| seen.node.is_some());
+    let (observed, source) = observe_source(store, verified, restore).await?;
+    let at_archive = observed.as_ref().is_some_and(|observed| observed.node.is_some());
     let step = next(restore.own(), source, at_archive, home);
-    match (step, seen, leaf) {
+    match (step, observed, leaf) {
         (RestoreStep::Done, _, Some(leaf)) => {
             if let Recorded::Open(record) = &restore.own {
                 volume_record::update_metadata(store, verified, record, restore.request).await?;
@@ -117,33 +117,35 @@ async fn restore_step(
                 mode_not_kept: None,
             }))
         }
-        (RestoreStep::Record, Some(seen), _) => {
-            check_restore_allowed(store, restore.request, &seen)?;
-            archives::refuse_while_volume_exists(store, &seen.record)?;
+        (RestoreStep::Record, Some(observed), _) => {
+            check_restore_allowed(store, restore.request, &observed)?;
+            archives::refuse_while_volume_exists(store, &observed.record)?;
             write_record(store, verified, restore).await.map(|()| None)
         }
-        (RestoreStep::MarkRestoring, Some(seen), _) => {
-            check_restore_allowed(store, restore.request, &seen)?;
-            mark_restoring(store, verified, restore, &seen).await.map(|()| None)
+        (RestoreStep::MarkRestoring, Some(observed), _) => {
+            check_restore_allowed(store, restore.request, &observed)?;
+            mark_restoring(store, verified, restore, &observed).await.map(|()| None)
         }
-        (RestoreStep::Move, Some(seen), _) => move_directory(store, verified, restore, &seen, &nodes)
+        (RestoreStep::Move, Some(observed), _) => move_directory(store, verified, restore, &observed, &nodes)
             .await
             .map(|()| None),
-        (RestoreStep::Complete, Some(seen), Some(leaf)) => restore_attributes(store, verified, restore, &seen, leaf)
-            .await
-            .map(Some),
+        (RestoreStep::Complete, Some(observed), Some(leaf)) => {
+            restore_attributes(store, verified, restore, &observed, leaf)
+                .await
+                .map(Some)
+        }
         (RestoreStep::Refuse, _, Some(leaf)) => Err(ExportError::DirectoryExists {
             directory: directory.to_string(),
             holds_something: !readdir::is_empty(store, leaf, directory).await?,
         }),
-        (RestoreStep::Taken, Some(seen), _) => Err(ExportError::ArchiveTaken {
+        (RestoreStep::Taken, Some(observed), _) => Err(ExportError::ArchiveTaken {
             volume: restore.which.volume.clone(),
-            state: seen.record.state.name(),
+            state: observed.record.state.name(),
         }),
         (RestoreStep::Missing, _, _) => Err(ExportError::ArchiveMissing {
             volume: restore.which.volume.clone(),
         }),
-        (RestoreStep::Gone, _, _) => Err(ExportError::ArchiveGone {
+        (RestoreStep::Unrecorded, _, _) => Err(ExportError::ArchiveGone {
             volume: restore.which.volume.clone(),
         }),
         (RestoreStep::Disagree, _, _) => Err(ExportError::Disagrees {
@@ -160,37 +162,41 @@ async fn observe_source(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &Restore<'_>,
-) -> Result<(Option<Seen>, ArchiveRecord), ExportError> {
+) -> Result<(Option<ObservedArchive>, ArchiveRecord), ExportError> {
     if matches!(
         records::read(store, verified, &restore.which.volume).await?,
         ReadRecord::Nothing
     ) {
-        return Ok((None, ArchiveRecord::Gone));
+        return Ok((None, ArchiveRecord::Nothing));
     }
     let record = *archives::signed_record(store, verified, restore.which).await?;
-    let Some(note) = record.state.archive().cloned() else {
-        return Ok((None, ArchiveRecord::Gone));
+    let Some(archive) = record.state.archive().cloned() else {
+        return Ok((None, ArchiveRecord::Nothing));
     };
     let source = match &record.state {
-        State::Archived(_) => ArchiveRecord::Kept,
-        State::Restoring { to, .. } if restore.is_for(to) => ArchiveRecord::Mine,
-        _ => ArchiveRecord::Others,
+        State::Archived(_) => ArchiveRecord::Archived,
+        State::Restoring { to, .. } if restore.is_for(to) => ArchiveRecord::Restoring,
+        _ => ArchiveRecord::Unavailable,
     };
     let node = match source {
-        ArchiveRecord::Others => None,
-        _ => archives::find_directory(store, verified, &record, &note).await?,
+        ArchiveRecord::Unavailable => None,
+        _ => archives::find_directory(store, verified, &record, &archive).await?,
     };
-    Ok((Some(Seen { record, note, node }), source))
+    Ok((Some(ObservedArchive { record, archive, node }), source))
 }
 
 /// Checks whether this claim may have the data, based on the record on the export. File handles that clients still hold
 /// remain valid after a move, so only the archive's own namespace may restore this way.
-fn check_restore_allowed(store: &ExportStore, request: &DirectoryRequest, seen: &Seen) -> Result<(), ExportError> {
-    let (claim, volume) = (&seen.record.claim, &seen.record.volume);
+fn check_restore_allowed(
+    store: &ExportStore,
+    request: &DirectoryRequest,
+    observed: &ObservedArchive,
+) -> Result<(), ExportError> {
+    let (claim, volume) = (&observed.record.claim, &observed.record.volume);
     if claim.namespace_uid.is_empty() || claim.namespace_uid != request.claim.namespace_uid {
         return Err(ExportError::ArchiveForeign { volume: volume.clone() });
     }
-    if seen.note.terms.held {
+    if observed.archive.terms.held {
         return Err(ExportError::ArchiveHeld { volume: volume.clone() });
     }
     archives::refuse_while_copied(store, volume)
@@ -233,12 +239,12 @@ async fn mark_restoring(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &Restore<'_>,
-    seen: &Seen,
+    observed: &ObservedArchive,
 ) -> Result<(), ExportError> {
     let taken = Record {
-        handle: seen.node.as_ref().map(handle_of),
-        ..seen.record.in_state(State::Restoring {
-            archive: seen.note.clone(),
+        handle: observed.node.as_ref().map(handle_of),
+        ..observed.record.in_state(State::Restoring {
+            archive: observed.archive.clone(),
             to: restore.destination(),
         })
     };
@@ -250,7 +256,7 @@ async fn move_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &Restore<'_>,
-    seen: &Seen,
+    observed: &ObservedArchive,
     nodes: &[FileRef],
 ) -> Result<(), ExportError> {
     let names = restore.directory.names();
@@ -260,7 +266,7 @@ async fn move_directory(
     let Some(parent) = create::make_parents(store, verified, restore.directory, nodes).await? else {
         return Ok(());
     };
-    let archive = layout::name(&seen.note.target)?;
+    let archive = layout::name(&observed.archive.target)?;
     let from = (&verified.root.handle, &archive);
     let renamed = store
         .for_write(verified)?
@@ -277,20 +283,20 @@ async fn restore_attributes(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &Restore<'_>,
-    seen: &Seen,
+    observed: &ObservedArchive,
     leaf: &FileRef,
 ) -> Result<Made, ExportError> {
     let as_it_was = DirectoryRequest {
-        mode: seen.note.mode,
+        mode: observed.archive.mode,
         mode_requested: true,
-        uid: seen.note.uid,
-        gid: seen.note.gid,
+        uid: observed.archive.uid,
+        gid: observed.archive.gid,
         ..restore.request.clone()
     };
-    let mode = Some(seen.note.mode);
+    let mode = Some(observed.archive.mode);
     let made = Made {
         // A directory that existed before the operator is never deleted, whichever volume has it now.
-        adopted: seen.record.adopted,
+        adopted: observed.record.adopted,
         ..create::apply_attributes(store, verified, &as_it_was, restore.directory, leaf, mode).await?
     };
     create::mark_live(store, verified, &restore.own, &made)

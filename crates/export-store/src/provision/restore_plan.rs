@@ -11,14 +11,14 @@ pub(super) enum ClaimRecord {
 /// State of the archive's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArchiveRecord {
-    /// The archive is kept.
-    Kept,
+    /// The archive is available.
+    Archived,
     /// The archive is being restored to this claim.
-    Mine,
+    Restoring,
     /// The archive is being purged, or restored to another claim.
-    Others,
+    Unavailable,
     /// There is no record: the archive never existed, or was restored or purged.
-    Gone,
+    Nothing,
 }
 
 /// The next step.
@@ -36,7 +36,7 @@ pub(super) enum RestoreStep {
     /// The directory is missing.
     Missing,
     /// The archive's record is missing.
-    Gone,
+    Unrecorded,
     /// Another claim has the archive, or it is being purged.
     Taken,
     /// Something else exists at the directory's path.
@@ -51,16 +51,16 @@ pub(super) fn next(own: ClaimRecord, source: ArchiveRecord, at_archive: bool, ho
     match (own, source, at_archive, home) {
         (ClaimRecord::Live, _, _, Some(true)) => RestoreStep::Done,
         (ClaimRecord::Live, ..) => RestoreStep::Disagree,
-        (_, ArchiveRecord::Others, ..) => RestoreStep::Taken,
-        (_, ArchiveRecord::Gone, ..) => RestoreStep::Gone,
+        (_, ArchiveRecord::Unavailable, ..) => RestoreStep::Taken,
+        (_, ArchiveRecord::Nothing, ..) => RestoreStep::Unrecorded,
         (_, _, _, Some(false)) => RestoreStep::Refuse,
-        (ClaimRecord::Nothing, ArchiveRecord::Mine, _, Some(true)) | (ClaimRecord::Nothing, _, true, None) => {
+        (ClaimRecord::Nothing, ArchiveRecord::Restoring, _, Some(true)) | (ClaimRecord::Nothing, _, true, None) => {
             RestoreStep::Record
         }
-        (ClaimRecord::Creating, ArchiveRecord::Mine, _, Some(true)) => RestoreStep::Complete,
-        (ClaimRecord::Creating, ArchiveRecord::Kept, true, None) => RestoreStep::MarkRestoring,
-        (ClaimRecord::Creating, ArchiveRecord::Mine, true, None) => RestoreStep::Move,
-        (_, ArchiveRecord::Kept, _, Some(true)) => RestoreStep::Disagree,
+        (ClaimRecord::Creating, ArchiveRecord::Restoring, _, Some(true)) => RestoreStep::Complete,
+        (ClaimRecord::Creating, ArchiveRecord::Archived, true, None) => RestoreStep::MarkRestoring,
+        (ClaimRecord::Creating, ArchiveRecord::Restoring, true, None) => RestoreStep::Move,
+        (_, ArchiveRecord::Archived, _, Some(true)) => RestoreStep::Disagree,
         (_, _, false, None) => RestoreStep::Missing,
     }
 }
@@ -71,31 +71,31 @@ mod tests {
 
     #[test]
     fn every_moment_of_a_restore_has_its_next_step() {
-        use ArchiveRecord::{Gone, Kept, Mine, Others};
+        use ArchiveRecord::{Archived, Restoring, Unavailable};
         use ClaimRecord::{Creating, Live, Nothing};
         for (own, source, at_archive, home, step) in [
             // All steps in order, each interrupted afterwards.
-            (Nothing, Kept, true, None, RestoreStep::Record),
-            (Creating, Kept, true, None, RestoreStep::MarkRestoring),
-            (Creating, Mine, true, None, RestoreStep::Move),
-            (Creating, Mine, false, Some(true), RestoreStep::Complete),
-            (Live, Mine, false, Some(true), RestoreStep::Done),
-            (Live, Gone, false, Some(true), RestoreStep::Done),
+            (Nothing, Archived, true, None, RestoreStep::Record),
+            (Creating, Archived, true, None, RestoreStep::MarkRestoring),
+            (Creating, Restoring, true, None, RestoreStep::Move),
+            (Creating, Restoring, false, Some(true), RestoreStep::Complete),
+            (Live, Restoring, false, Some(true), RestoreStep::Done),
+            (Live, ArchiveRecord::Nothing, false, Some(true), RestoreStep::Done),
             // The claim's own record was lost.
-            (Nothing, Mine, true, None, RestoreStep::Record),
-            (Nothing, Mine, false, Some(true), RestoreStep::Record),
+            (Nothing, Restoring, true, None, RestoreStep::Record),
+            (Nothing, Restoring, false, Some(true), RestoreStep::Record),
             // Another claim was faster, or other directories are in the way.
-            (Nothing, Others, false, None, RestoreStep::Taken),
-            (Creating, Others, false, None, RestoreStep::Taken),
-            (Nothing, Gone, false, None, RestoreStep::Gone),
-            (Creating, Gone, false, None, RestoreStep::Gone),
-            (Nothing, Kept, false, None, RestoreStep::Missing),
-            (Creating, Mine, false, None, RestoreStep::Missing),
-            (Nothing, Kept, true, Some(false), RestoreStep::Refuse),
-            (Creating, Mine, true, Some(false), RestoreStep::Refuse),
-            (Creating, Kept, false, Some(true), RestoreStep::Disagree),
-            (Live, Mine, true, None, RestoreStep::Disagree),
-            (Live, Gone, false, Some(false), RestoreStep::Disagree),
+            (Nothing, Unavailable, false, None, RestoreStep::Taken),
+            (Creating, Unavailable, false, None, RestoreStep::Taken),
+            (Nothing, ArchiveRecord::Nothing, false, None, RestoreStep::Unrecorded),
+            (Creating, ArchiveRecord::Nothing, false, None, RestoreStep::Unrecorded),
+            (Nothing, Archived, false, None, RestoreStep::Missing),
+            (Creating, Restoring, false, None, RestoreStep::Missing),
+            (Nothing, Archived, true, Some(false), RestoreStep::Refuse),
+            (Creating, Restoring, true, Some(false), RestoreStep::Refuse),
+            (Creating, Archived, false, Some(true), RestoreStep::Disagree),
+            (Live, Restoring, true, None, RestoreStep::Disagree),
+            (Live, ArchiveRecord::Nothing, false, Some(false), RestoreStep::Disagree),
         ] {
             assert_eq!(
                 next(own, source, at_archive, home),

@@ -21,7 +21,7 @@ const CHUNK: usize = 64;
 /// Number of concurrent lookups of subdirectories.
 const LOOKUPS: usize = 8;
 /// Group to act with as the owner of a directory whose group is root.
-const NOBODY: u32 = 65_534;
+const NOBODY_GID: u32 = 65_534;
 
 /// A visit to make.
 pub(super) struct Task {
@@ -196,8 +196,8 @@ impl Visitor<'_> {
         if !matches!(error, NfsError::Protocol { .. }) {
             return self.refused(None, error);
         }
-        let told = format!("{error}; check the server's file system");
-        self.visit.failures.push((None, told));
+        let reason = format!("{error}; check the server's file system");
+        self.visit.failures.push((None, reason));
         Ok(())
     }
 
@@ -320,8 +320,8 @@ impl Visitor<'_> {
         };
         // Use the file ID of the listing, because the next listing returns it, too. The root of a mounted file system
         // has another one.
-        let met = listed.unwrap_or(fileid);
-        self.visit.given_up.push((met, Some(name), why.to_owned()));
+        let file_id = listed.unwrap_or(fileid);
+        self.visit.given_up.push((file_id, Some(name), why.to_owned()));
     }
 
     /// Records what the server refused, and continues. Any error other than a server reply ends the purge.
@@ -359,7 +359,7 @@ impl Visitor<'_> {
         let owner = match (attributes.kind, attributes.uid, attributes.gid) {
             (FileKind::Directory, Some(uid), gid) if uid != 0 => Credential {
                 uid,
-                gid: gid.filter(|gid| *gid != 0).unwrap_or(NOBODY),
+                gid: gid.filter(|gid| *gid != 0).unwrap_or(NOBODY_GID),
             },
             _ => return Ok(false),
         };
@@ -372,7 +372,7 @@ impl Visitor<'_> {
             match nfs.set_attributes(&self.task.handle, mode).await {
                 Ok(_) => {}
                 Err(error) if error.status().is_some() => return Ok(false),
-                Err(error) => return Err(error).context(|| "opening a directory as its owner".into()),
+                Err(error) => return Err(error).context(|| "changing the mode of a directory as its owner".into()),
             }
         }
         self.actor = Some(owner);

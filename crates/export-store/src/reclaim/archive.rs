@@ -28,8 +28,8 @@ pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) 
 /// handle, is at that name, it is recorded as an archive of this operator.
 pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let record = &reclaim.record;
-    let archives = reclaim.action == ReclaimAction::Archive || record.adopted;
-    if record.state != State::Live || !archives || reclaim.seen.source != NameOccupant::Nothing {
+    let is_archiving = reclaim.action == ReclaimAction::Archive || record.adopted;
+    if record.state != State::Live || !is_archiving || reclaim.observed.source != NameOccupant::Nothing {
         return Ok(());
     }
     let target = archive_name(record.directory.last_segment(), &record.volume, 0, reclaim.longest_name);
@@ -43,27 +43,27 @@ pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>
         return Ok(());
     };
     let was = &archive.attributes;
-    let note = reclaim.archive_metadata.archive_state(target, Some(was));
-    let record = record.in_state(State::Archiving(note));
+    let archived = reclaim.archive_metadata.archive_state(target, Some(was));
+    let record = record.in_state(State::Archiving(archived));
     records::replace(store, verified, &record).await?;
     reclaim.record = record;
-    reclaim.seen.moved = NameOccupant::Ours;
+    reclaim.observed.moved = NameOccupant::Own;
     Ok(())
 }
 
 /// Reserves the archive name that an earlier process chose. If it has another holder, a new one is chosen.
 pub(crate) fn reserve_recorded_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) {
-    let State::Archiving(note) = &reclaim.record.state else {
+    let State::Archiving(archived) = &reclaim.record.state else {
         return;
     };
     let reserved = store.reservations.reserve(
         Holder::Archive(reclaim.record.volume.clone()),
-        archives::reserved_paths(store, reclaim.verified, &note.target),
+        archives::reserved_paths(store, reclaim.verified, &archived.target),
         &store.config.backend,
     );
     match reserved {
         Ok(reserved) => reclaim.target = Some(reserved),
-        Err(_) if reclaim.seen.moved == NameOccupant::Nothing => reclaim.seen.moved = NameOccupant::Stranger,
+        Err(_) if reclaim.observed.moved == NameOccupant::Nothing => reclaim.observed.moved = NameOccupant::Other,
         Err(_) => {}
     }
 }
@@ -81,19 +81,19 @@ pub(crate) fn shorten_name(reclaim: &mut Reclaim<'_>) -> bool {
 
 /// Restricts the archive to the operator, so that pods that still mount it lose access, and records it as archived.
 pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
-    let State::Archiving(note) = reclaim.record.state.clone() else {
+    let State::Archiving(archived) = reclaim.record.state.clone() else {
         return Ok(());
     };
     let verified = reclaim.verified;
-    let name = layout::name(&note.target)?;
+    let name = layout::name(&archived.target)?;
     let found = store.nfs.lookup(&verified.root.handle, &name).await;
     let archive = found.context(|| format!("looking up {name}"))?;
     let Some(archive) = archive.filter(|archive| reclaim.record.matches_node(archive)) else {
         return reclaim::observe(store, reclaim).await;
     };
-    let warnings = archives::restrict(store, verified, &archive, &note.target).await?;
+    let warnings = archives::restrict(store, verified, &archive, &archived.target).await?;
     reclaim.warnings.extend(warnings);
-    let record = reclaim.record.in_state(State::Archived(note));
+    let record = reclaim.record.in_state(State::Archived(archived));
     records::replace(store, verified, &record).await?;
     reclaim.record = record;
     Ok(())

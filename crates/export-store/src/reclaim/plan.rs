@@ -14,9 +14,9 @@ pub(crate) enum ReclaimAction {
 pub(crate) enum NameOccupant {
     Nothing,
     /// The volume's directory.
-    Ours,
+    Own,
     /// Something else.
-    Stranger,
+    Other,
 }
 
 /// What exists.
@@ -69,65 +69,63 @@ pub(crate) enum ReclaimStep {
     NeverCompleted,
 }
 
-pub(crate) fn decide(state: &State, adopted: bool, action: ReclaimAction, seen: &ObservedPaths) -> ReclaimStep {
+pub(crate) fn decide(state: &State, adopted: bool, action: ReclaimAction, observed: &ObservedPaths) -> ReclaimStep {
     let action = if adopted { ReclaimAction::Archive } else { action };
-    let gone = match action {
+    let missing = match action {
         ReclaimAction::Archive => ReclaimStep::Missing,
         ReclaimAction::Delete => ReclaimStep::Done(ReclaimResult::AlreadyGone),
     };
-    match (state, seen.moved, seen.source) {
+    match (state, observed.moved, observed.source) {
         (State::Creating | State::Copying(_), ..) => ReclaimStep::NeverCompleted,
-        (State::Live, _, NameOccupant::Ours) => begin(action, seen),
-        (State::Live, _, NameOccupant::Nothing) => gone,
-        (State::Live, _, NameOccupant::Stranger) => ReclaimStep::Replaced,
+        (State::Live, _, NameOccupant::Own) => begin(action, observed),
+        (State::Live, _, NameOccupant::Nothing) => missing,
+        (State::Live, _, NameOccupant::Other) => ReclaimStep::Replaced,
 
-        (State::RemovingEmpty, _, NameOccupant::Ours) if seen.empty == Some(false) => begin(action, seen),
-        (State::RemovingEmpty, _, NameOccupant::Ours) => ReclaimStep::RemoveEmpty,
+        (State::RemovingEmpty, _, NameOccupant::Own) if observed.empty == Some(false) => begin(action, observed),
+        (State::RemovingEmpty, _, NameOccupant::Own) => ReclaimStep::RemoveEmpty,
         // The directory was empty when this state was recorded. Whatever removed it, there was nothing to keep.
         (State::RemovingEmpty, ..) => ReclaimStep::Done(ReclaimResult::EmptyRemoved),
 
-        (State::Archiving(_), NameOccupant::Ours, _) => ReclaimStep::Restrict,
-        (State::Archiving(_), _, NameOccupant::Ours) if action == ReclaimAction::Delete => {
+        (State::Archiving(_), NameOccupant::Own, _) => ReclaimStep::Restrict,
+        (State::Archiving(_), _, NameOccupant::Own) if action == ReclaimAction::Delete => {
             ReclaimStep::Record(NextState::Deleting)
         }
-        (State::Archiving(_), NameOccupant::Nothing, NameOccupant::Ours) => ReclaimStep::Move,
-        (State::Archiving(_), NameOccupant::Stranger, NameOccupant::Ours) => ReclaimStep::Record(NextState::Archiving),
-        (State::Archiving(_), ..) => gone,
+        (State::Archiving(_), NameOccupant::Nothing, NameOccupant::Own) => ReclaimStep::Move,
+        (State::Archiving(_), NameOccupant::Other, NameOccupant::Own) => ReclaimStep::Record(NextState::Archiving),
+        (State::Archiving(_), ..) => missing,
 
         // The archive was moved back.
-        (State::Archived(_), NameOccupant::Nothing | NameOccupant::Stranger, NameOccupant::Ours) => begin(action, seen),
+        (State::Archived(_), NameOccupant::Nothing | NameOccupant::Other, NameOccupant::Own) => begin(action, observed),
         (State::Archived(_), ..) => ReclaimStep::Done(ReclaimResult::Archived),
         // The archive is being purged or restored, which begins only without a volume.
         (State::Purging { .. } | State::Restoring { .. }, ..) => ReclaimStep::NeverCompleted,
 
-        (State::Deleting { .. } | State::Tombstone { .. }, NameOccupant::Ours, _) => {
+        (State::Deleting { .. } | State::Tombstone { .. }, NameOccupant::Own, _) => {
             ReclaimStep::Done(ReclaimResult::Deleted)
         }
         // The policy was changed before the rename.
-        (State::Deleting { .. } | State::Tombstone { .. }, _, NameOccupant::Ours)
+        (State::Deleting { .. } | State::Tombstone { .. }, _, NameOccupant::Own)
             if action == ReclaimAction::Archive =>
         {
-            begin(action, seen)
+            begin(action, observed)
         }
-        (State::Deleting { .. }, _, NameOccupant::Ours) if seen.trash_refused => {
+        (State::Deleting { .. }, _, NameOccupant::Own) if observed.trash_refused => {
             ReclaimStep::Record(NextState::Tombstone)
         }
-        (State::Deleting { .. } | State::Tombstone { .. }, NameOccupant::Nothing, NameOccupant::Ours) => {
+        (State::Deleting { .. } | State::Tombstone { .. }, NameOccupant::Nothing, NameOccupant::Own) => {
             ReclaimStep::Move
         }
         // A later time results in another name in the trash.
-        (State::Deleting { .. }, NameOccupant::Stranger, NameOccupant::Ours) => {
-            ReclaimStep::Record(NextState::Deleting)
-        }
+        (State::Deleting { .. }, NameOccupant::Other, NameOccupant::Own) => ReclaimStep::Record(NextState::Deleting),
         // Something else has the tombstone's name.
-        (State::Tombstone { .. }, NameOccupant::Stranger, NameOccupant::Ours) => ReclaimStep::Replaced,
+        (State::Tombstone { .. }, NameOccupant::Other, NameOccupant::Own) => ReclaimStep::Replaced,
         // Renamed, and possibly purged since.
         (State::Deleting { .. } | State::Tombstone { .. }, ..) => ReclaimStep::Done(ReclaimResult::Deleted),
     }
 }
 
-fn begin(action: ReclaimAction, seen: &ObservedPaths) -> ReclaimStep {
-    match (action, seen.empty) {
+fn begin(action: ReclaimAction, observed: &ObservedPaths) -> ReclaimStep {
+    match (action, observed.empty) {
         (ReclaimAction::Delete, _) => ReclaimStep::Record(NextState::Deleting),
         (ReclaimAction::Archive, None) => ReclaimStep::CheckEmpty,
         (ReclaimAction::Archive, Some(true)) => ReclaimStep::Record(NextState::RemovingEmpty),
@@ -156,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_state_of_record_source_and_target_has_its_next_step() {
-        use NameOccupant::{Nothing, Ours, Stranger};
+        use NameOccupant::{Nothing, Other, Own};
         use ReclaimAction::{Archive, Delete};
         let (live, empty) = (State::Live, State::RemovingEmpty);
         let (archiving, archived) = (State::Archiving(note()), State::Archived(note()));
@@ -167,17 +165,17 @@ mod tests {
                 &State::Creating,
                 Delete,
                 Nothing,
-                Ours,
+                Own,
                 None,
                 ReclaimStep::NeverCompleted,
             ),
             // Not begun.
-            (&live, Archive, Nothing, Ours, None, ReclaimStep::CheckEmpty),
+            (&live, Archive, Nothing, Own, None, ReclaimStep::CheckEmpty),
             (
                 &live,
                 Archive,
                 Nothing,
-                Ours,
+                Own,
                 Some(true),
                 ReclaimStep::Record(NextState::RemovingEmpty),
             ),
@@ -185,17 +183,17 @@ mod tests {
                 &live,
                 Archive,
                 Nothing,
-                Ours,
+                Own,
                 Some(false),
                 ReclaimStep::Record(NextState::Archiving),
             ),
             (&live, Archive, Nothing, Nothing, None, ReclaimStep::Missing),
-            (&live, Archive, Nothing, Stranger, None, ReclaimStep::Replaced),
+            (&live, Archive, Nothing, Other, None, ReclaimStep::Replaced),
             (
                 &live,
                 Delete,
                 Nothing,
-                Ours,
+                Own,
                 None,
                 ReclaimStep::Record(NextState::Deleting),
             ),
@@ -207,14 +205,14 @@ mod tests {
                 None,
                 ReclaimStep::Done(ReclaimResult::AlreadyGone),
             ),
-            (&live, Delete, Nothing, Stranger, None, ReclaimStep::Replaced),
+            (&live, Delete, Nothing, Other, None, ReclaimStep::Replaced),
             // Before and after the RMDIR of an empty directory.
-            (&empty, Archive, Nothing, Ours, None, ReclaimStep::RemoveEmpty),
+            (&empty, Archive, Nothing, Own, None, ReclaimStep::RemoveEmpty),
             (
                 &empty,
                 Archive,
                 Nothing,
-                Ours,
+                Own,
                 Some(false),
                 ReclaimStep::Record(NextState::Archiving),
             ),
@@ -222,7 +220,7 @@ mod tests {
                 &empty,
                 Delete,
                 Nothing,
-                Ours,
+                Own,
                 Some(false),
                 ReclaimStep::Record(NextState::Deleting),
             ),
@@ -238,35 +236,35 @@ mod tests {
                 &empty,
                 Archive,
                 Nothing,
-                Stranger,
+                Other,
                 None,
                 ReclaimStep::Done(ReclaimResult::EmptyRemoved),
             ),
             // Before and after the rename to an archive; with the archive's name taken; with the volume's path
             // recreated.
-            (&archiving, Archive, Nothing, Ours, None, ReclaimStep::Move),
+            (&archiving, Archive, Nothing, Own, None, ReclaimStep::Move),
             (
                 &archiving,
                 Archive,
-                Stranger,
-                Ours,
+                Other,
+                Own,
                 None,
                 ReclaimStep::Record(NextState::Archiving),
             ),
-            (&archiving, Archive, Ours, Nothing, None, ReclaimStep::Restrict),
-            (&archiving, Archive, Ours, Stranger, None, ReclaimStep::Restrict),
-            (&archiving, Delete, Ours, Nothing, None, ReclaimStep::Restrict),
+            (&archiving, Archive, Own, Nothing, None, ReclaimStep::Restrict),
+            (&archiving, Archive, Own, Other, None, ReclaimStep::Restrict),
+            (&archiving, Delete, Own, Nothing, None, ReclaimStep::Restrict),
             (
                 &archiving,
                 Delete,
                 Nothing,
-                Ours,
+                Own,
                 None,
                 ReclaimStep::Record(NextState::Deleting),
             ),
             (&archiving, Archive, Nothing, Nothing, None, ReclaimStep::Missing),
-            (&archiving, Archive, Stranger, Stranger, None, ReclaimStep::Missing),
-            (&archiving, Archive, Nothing, Stranger, None, ReclaimStep::Missing),
+            (&archiving, Archive, Other, Other, None, ReclaimStep::Missing),
+            (&archiving, Archive, Nothing, Other, None, ReclaimStep::Missing),
             (
                 &archiving,
                 Delete,
@@ -278,7 +276,7 @@ mod tests {
             (
                 &archived,
                 Archive,
-                Ours,
+                Own,
                 Nothing,
                 None,
                 ReclaimStep::Done(ReclaimResult::Archived),
@@ -286,8 +284,8 @@ mod tests {
             (
                 &archived,
                 Delete,
-                Ours,
-                Stranger,
+                Own,
+                Other,
                 None,
                 ReclaimStep::Done(ReclaimResult::Archived),
             ),
@@ -299,21 +297,21 @@ mod tests {
                 None,
                 ReclaimStep::Done(ReclaimResult::Archived),
             ),
-            (&archived, Archive, Nothing, Ours, None, ReclaimStep::CheckEmpty),
+            (&archived, Archive, Nothing, Own, None, ReclaimStep::CheckEmpty),
             // Before and after the rename into the trash; after the purge; with the volume's path recreated.
-            (&deleting, Delete, Nothing, Ours, None, ReclaimStep::Move),
+            (&deleting, Delete, Nothing, Own, None, ReclaimStep::Move),
             (
                 &deleting,
                 Delete,
-                Stranger,
-                Ours,
+                Other,
+                Own,
                 None,
                 ReclaimStep::Record(NextState::Deleting),
             ),
             (
                 &deleting,
                 Delete,
-                Ours,
+                Own,
                 Nothing,
                 None,
                 ReclaimStep::Done(ReclaimResult::Deleted),
@@ -321,8 +319,8 @@ mod tests {
             (
                 &deleting,
                 Delete,
-                Ours,
-                Stranger,
+                Own,
+                Other,
                 None,
                 ReclaimStep::Done(ReclaimResult::Deleted),
             ),
@@ -338,29 +336,29 @@ mod tests {
                 &deleting,
                 Delete,
                 Nothing,
-                Stranger,
+                Other,
                 None,
                 ReclaimStep::Done(ReclaimResult::Deleted),
             ),
-            (&deleting, Archive, Nothing, Ours, None, ReclaimStep::CheckEmpty),
+            (&deleting, Archive, Nothing, Own, None, ReclaimStep::CheckEmpty),
             (
                 &deleting,
                 Archive,
-                Ours,
+                Own,
                 Nothing,
                 None,
                 ReclaimStep::Done(ReclaimResult::Deleted),
             ),
-            (&tombstone, Delete, Nothing, Ours, None, ReclaimStep::Move),
+            (&tombstone, Delete, Nothing, Own, None, ReclaimStep::Move),
             (
                 &tombstone,
                 Delete,
-                Ours,
+                Own,
                 Nothing,
                 None,
                 ReclaimStep::Done(ReclaimResult::Deleted),
             ),
-            (&tombstone, Delete, Stranger, Ours, None, ReclaimStep::Replaced),
+            (&tombstone, Delete, Other, Own, None, ReclaimStep::Replaced),
             (
                 &tombstone,
                 Delete,
@@ -370,53 +368,53 @@ mod tests {
                 ReclaimStep::Done(ReclaimResult::Deleted),
             ),
         ] {
-            let seen = ObservedPaths {
+            let observed = ObservedPaths {
                 source,
                 moved,
                 empty: holds,
                 trash_refused: false,
             };
             assert_eq!(
-                decide(state, false, action, &seen),
+                decide(state, false, action, &observed),
                 step,
-                "{state:?} {action:?} {seen:?}"
+                "{state:?} {action:?} {observed:?}"
             );
         }
     }
 
     #[test]
     fn what_was_adopted_is_archived_where_the_policy_says_delete() {
-        let seen = ObservedPaths {
-            source: NameOccupant::Ours,
+        let observed = ObservedPaths {
+            source: NameOccupant::Own,
             moved: NameOccupant::Nothing,
             empty: Some(false),
             trash_refused: false,
         };
         assert_eq!(
-            decide(&State::Live, true, ReclaimAction::Delete, &seen),
+            decide(&State::Live, true, ReclaimAction::Delete, &observed),
             ReclaimStep::Record(NextState::Archiving)
         );
-        let gone = ObservedPaths {
+        let missing = ObservedPaths {
             source: NameOccupant::Nothing,
-            ..seen
+            ..observed
         };
         assert_eq!(
-            decide(&State::Live, true, ReclaimAction::Delete, &gone),
+            decide(&State::Live, true, ReclaimAction::Delete, &missing),
             ReclaimStep::Missing
         );
     }
 
     #[test]
     fn what_the_trash_refuses_becomes_a_tombstone() {
-        let seen = ObservedPaths {
-            source: NameOccupant::Ours,
+        let observed = ObservedPaths {
+            source: NameOccupant::Own,
             moved: NameOccupant::Nothing,
             empty: None,
             trash_refused: true,
         };
         let deleting = State::Deleting { since: 1 };
         assert_eq!(
-            decide(&deleting, false, ReclaimAction::Delete, &seen),
+            decide(&deleting, false, ReclaimAction::Delete, &observed),
             ReclaimStep::Record(NextState::Tombstone)
         );
     }

@@ -73,7 +73,7 @@ pub(crate) async fn remove_finished_record(
 /// Reports whether the directory is no longer at its volume's path.
 async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
     let observed = observe_record(store, verified, record).await?;
-    Ok(observed.is_none_or(|reclaim| reclaim.seen.source != NameOccupant::Ours))
+    Ok(observed.is_none_or(|reclaim| reclaim.observed.source != NameOccupant::Own))
 }
 
 /// Observes the directory of a record. Returns `None` if it has no file ID yet.
@@ -99,7 +99,7 @@ pub(crate) async fn complete_archive(
         return Ok(false);
     }
     let observed = observe_record(store, verified, record).await?;
-    let Some(mut reclaim) = observed.filter(|reclaim| reclaim.seen.moved == NameOccupant::Ours) else {
+    let Some(mut reclaim) = observed.filter(|reclaim| reclaim.observed.moved == NameOccupant::Own) else {
         return Ok(false);
     };
     archive::complete(store, &mut reclaim).await?;

@@ -143,7 +143,7 @@ impl State {
     /// Returns the metadata of the archive that the directory is, was or becomes.
     pub fn archive_info(&self) -> Option<&ArchiveState> {
         match self {
-            Self::Archiving(note) | Self::Copying(note) => Some(note),
+            Self::Archiving(archive) | Self::Copying(archive) => Some(archive),
             other => other.archive(),
         }
     }

@@ -98,17 +98,20 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
     };
     type Change<'a> = Box<dyn Fn(&mut Value) + 'a>;
     let lies: [(&str, Change<'_>); 9] = [
-        ("not there, or another", Box::new(|record| record["fileID"] = json!(1))),
         (
-            "not there, or another",
+            "does not exist, or is not",
+            Box::new(|record| record["fileID"] = json!(1)),
+        ),
+        (
+            "does not exist, or is not",
             Box::new(|record| record["fileID"] = Value::Null),
         ),
         (
-            "not there, or another",
+            "does not exist, or is not",
             Box::new(|record| record["state"]["target"] = json!("archived-elsewhere")),
         ),
         (
-            "not there, or another",
+            "does not exist, or is not",
             Box::new(|record| record["state"]["target"] = json!("archived-of-nobody")),
         ),
         (
@@ -211,7 +214,12 @@ async fn records_of_another_existing_backend_are_adopted_there() {
         let export = fixture.client().open().await;
         settled(&export).await;
         if backend == "slow" {
-            assert!(refusal(&export, "pvc-1").await.to_string().contains("of backend slow"));
+            assert!(
+                refusal(&export, "pvc-1")
+                    .await
+                    .to_string()
+                    .contains("belongs to backend slow")
+            );
         } else {
             assert!(adopt(&export, "pvc-1").await.unwrap().archive);
         }
