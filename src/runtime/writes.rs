@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
+use kube::core::Status;
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,11 +21,14 @@ const FINALIZER_TRIES: usize = 5;
 /// A write to an object failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The object was deleted. Another object may have its name now.
-    #[error("the object is gone")]
+    /// The object was deleted.
+    #[error("the object no longer exists")]
     NotFound,
-    /// The object changed since it was read. It will be reconciled again.
-    #[error("the object changed meanwhile")]
+    /// The object was deleted, and another object has its name. That one is reconciled on its own.
+    #[error("the object no longer exists; another one has its name")]
+    Replaced,
+    /// The object changed since it was read, or others write to it at the same time. It will be reconciled again.
+    #[error("the object was changed by another client")]
     Conflict,
     /// Anything else.
     #[error("cannot {action}: {cause}")]
@@ -45,6 +49,31 @@ impl WriteError {
             cause: Box::new(cause),
         }
     }
+
+    /// Returns a function for `map_err` that classifies the answer to a write with the object's UID.
+    ///
+    /// If another object has the name, the API server validates the write as an update of that object: built-in kinds
+    /// reject the change of the UID, custom resources the missing resourceVersion. A resourceVersion in the write is
+    /// checked before that, so such a write is a [`Conflict`](Self::Conflict).
+    fn classify(action: &'static str) -> impl Fn(kube::Error) -> Self {
+        move |cause| match &cause {
+            kube::Error::Api(status) => match status.code {
+                404 => Self::NotFound,
+                // An apply would create the object, which it must not with a UID.
+                409 if status.message.contains("uid mismatch") => Self::NotFound,
+                409 => Self::Conflict,
+                422 if has_cause(status, &["metadata.uid", "metadata.resourceVersion"]) => Self::Replaced,
+                _ => Self::action(action)(cause),
+            },
+            _ => Self::action(action)(cause),
+        }
+    }
+}
+
+/// Returns true if the API server rejected the value of one of these fields.
+fn has_cause(status: &Status, fields: &[&str]) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| fields.contains(&cause.field.as_str()))
 }
 
 /// Returns the time to wait after a failed write. A refusal counts as a failure of the object. A missing answer does
@@ -54,7 +83,7 @@ pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration
         WriteError::Api { cause, .. } => {
             http_status(cause).is_some_and(|code| (400..500).contains(&code) && code != 429)
         }
-        WriteError::NotFound | WriteError::Conflict => false,
+        WriteError::NotFound | WriteError::Replaced | WriteError::Conflict => false,
     };
     if refused {
         retries.record_failure(uid)
@@ -72,7 +101,8 @@ pub fn http_status(error: &kube::Error) -> Option<u16> {
 }
 
 /// Applies `fields` to a user's object, with its UID. Without the UID, an apply might create or change another object
-/// of the same name. 404, 409 and a 422 about the UID mean that the object no longer exists.
+/// of the same name. The API server ignores the UID in an apply to the status of a custom resource; the finalizers of
+/// this operator's kinds keep an object until its last status is written.
 pub async fn apply<K>(
     api: &Api<K>,
     object: &K,
@@ -99,13 +129,7 @@ where
     } else {
         api.patch(&name, &params, &Patch::Apply(&fields)).await.map(drop)
     };
-    written.map_err(|cause| match &cause {
-        kube::Error::Api(answer) if matches!(answer.code, 404 | 409) => WriteError::NotFound,
-        kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => {
-            WriteError::NotFound
-        }
-        _ => WriteError::action(action)(cause),
-    })
+    written.map_err(WriteError::classify(action))
 }
 
 /// Sets an object's finalizers if the object has not changed since it was read.
@@ -137,7 +161,8 @@ where
     .await
 }
 
-/// Merges `fields` into an object if it has not changed since it was read ([`WriteError::Conflict`] otherwise).
+/// Merges `fields` into an object if it has not changed since it was read. If it has, or if another object has its name,
+/// the error is [`WriteError::Conflict`].
 pub async fn patch_as_read<K>(
     api: &Api<K>,
     object: &K,
@@ -156,11 +181,7 @@ where
     } else {
         api.patch(&name, &params, &patch).await.map(drop)
     };
-    patched.map_err(|cause| match http_status(&cause) {
-        Some(404) => WriteError::NotFound,
-        Some(409) => WriteError::Conflict,
-        _ => WriteError::action(action)(cause),
-    })
+    patched.map_err(WriteError::classify(action))
 }
 
 /// Removes an annotation if the object still exists and the annotation still has this value.
@@ -200,28 +221,28 @@ where
         return Ok(());
     };
     match set_finalizers(api, object, &finalizers).await {
-        Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
+        Err(WriteError::Conflict | WriteError::NotFound | WriteError::Replaced) => Ok(()),
         written => written,
     }
 }
 
-/// Removes a finalizer from an object. Retries if others write to it meanwhile. Succeeds if the object is gone.
+/// Removes a finalizer from an object. Retries if others write to it meanwhile. Succeeds if the object no longer exists.
 pub async fn drop_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     for _ in 0..FINALIZER_TRIES {
-        let now = api.get_opt(&object.name_any()).await;
-        let now = now.map_err(WriteError::action("read an object before it is let go"))?;
-        let Some(now) = now.filter(|now| now.uid() == object.uid()) else {
+        let current = api.get_opt(&object.name_any()).await;
+        let current = current.map_err(WriteError::action("read an object to remove its finalizer"))?;
+        let Some(current) = current.filter(|current| current.uid() == object.uid()) else {
             return Ok(());
         };
-        let Some(finalizers) = with_finalizer(now.meta(), finalizer, false) else {
+        let Some(finalizers) = with_finalizer(current.meta(), finalizer, false) else {
             return Ok(());
         };
-        match set_finalizers(api, &now, &finalizers).await {
+        match set_finalizers(api, &current, &finalizers).await {
             Err(WriteError::Conflict) => {}
-            Err(WriteError::NotFound) => return Ok(()),
+            Err(WriteError::NotFound | WriteError::Replaced) => return Ok(()),
             written => return written,
         }
     }
@@ -231,8 +252,8 @@ where
 /// Returns the object's finalizers with `finalizer` added or removed, or `None` if nothing changes.
 pub fn with_finalizer(metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> Option<Vec<String>> {
     let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
-    let there = finalizers.iter().any(|name| name == finalizer);
-    match (there, wanted) {
+    let present = finalizers.iter().any(|name| name == finalizer);
+    match (present, wanted) {
         (false, true) => finalizers.push(finalizer.to_owned()),
         (true, false) => finalizers.retain(|name| name != finalizer),
         _ => return None,
@@ -256,8 +277,55 @@ pub fn merge(into: &mut Value, from: Value) {
 mod tests {
     use super::*;
 
+    /// Returns the answer of an API server. tests/e2e/faults/replaced_objects.rs provokes these answers.
+    fn answer(code: u16, message: &str, fields: &[&str]) -> kube::Error {
+        let causes: Vec<_> = fields
+            .iter()
+            .map(|field| json!({"reason": "FieldValueInvalid", "field": field}))
+            .collect();
+        let details = json!({"name": "data", "causes": causes});
+        let status = json!({"status": "Failure", "code": code, "message": message, "details": details});
+        match serde_json::from_value::<Status>(status) {
+            Ok(status) => kube::Error::Api(Box::new(status)),
+            Err(error) => kube::Error::SerdeError(error),
+        }
+    }
+
     #[test]
-    fn a_finalizer_is_added_once_and_taken_off_beside_others() {
+    fn a_deleted_a_replaced_and_a_changed_object_are_distinguished() {
+        let modified = "Operation cannot be fulfilled on persistentvolumeclaims \"data\": the object has been modified; \
+                        please apply your changes to the latest version and try again";
+        let missing = "Operation cannot be fulfilled on persistentvolumeclaims \"data\": uid mismatch: the provided \
+                       object specified uid 1, and no existing object was found";
+        for (code, message, fields, expected) in [
+            (404, "persistentvolumeclaims \"data\" not found", &[][..], "NotFound"),
+            (409, missing, &[], "NotFound"),
+            (409, modified, &[], "Conflict"),
+            (422, "field is immutable", &["metadata.uid", "metadata.uid"], "Replaced"),
+            (
+                422,
+                "must be specified for an update",
+                &["metadata.resourceVersion"],
+                "Replaced",
+            ),
+            (422, "field is immutable", &["spec.volumeName"], "Api"),
+            (422, "metadata.uid is not the cause", &[], "Api"),
+            (403, "forbidden", &[], "Api"),
+            (500, "uid mismatch", &[], "Api"),
+        ] {
+            let error = WriteError::classify("write")(answer(code, message, fields));
+            let name = match &error {
+                WriteError::NotFound => "NotFound",
+                WriteError::Replaced => "Replaced",
+                WriteError::Conflict => "Conflict",
+                WriteError::Api { .. } => "Api",
+            };
+            assert_eq!(name, expected, "{code} {message} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_finalizer_is_added_once_and_removed_from_among_others() {
         let with = |names: Option<&[&str]>, wanted| {
             let names = names.map(|names| names.iter().map(|&name| name.to_owned()).collect());
             let metadata = ObjectMeta {

@@ -70,7 +70,7 @@ pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &TreeU
     };
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     let (fields, action) = (json!({"status": {"usage": usage}}), "write the usage of an archive");
-    unless_gone(writes::apply(&api, archive, managers::USAGE, fields, true, action).await)
+    ignore_deleted(writes::apply(&api, archive, managers::USAGE, fields, true, action).await)
 }
 
 fn annotations(figures: &VolumeUsage, now: Timestamp) -> Value {
@@ -94,7 +94,7 @@ async fn write(ctx: &Context, volume: &PersistentVolume, annotations: Value) -> 
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let fields = json!({"metadata": {"annotations": annotations}});
     let action = "write the usage of a volume";
-    unless_gone(writes::apply(&api, volume, managers::USAGE, fields, false, action).await)
+    ignore_deleted(writes::apply(&api, volume, managers::USAGE, fields, false, action).await)
 }
 
 /// Reads the claim that is bound to the volume.
@@ -158,13 +158,13 @@ async fn clear_condition(ctx: &Context, claim: &PersistentVolumeClaim) -> Result
 async fn apply_status(ctx: &Context, claim: &PersistentVolumeClaim, fields: Value) -> Result<(), WriteError> {
     let api = claims(ctx, &claim.namespace().unwrap_or_default());
     let action = "write the usage condition of a claim";
-    unless_gone(writes::apply(&api, claim, managers::USAGE, fields, true, action).await)
+    ignore_deleted(writes::apply(&api, claim, managers::USAGE, fields, true, action).await)
 }
 
 /// Ignores that an object no longer exists: it needs no usage.
-fn unless_gone(written: Result<(), WriteError>) -> Result<(), WriteError> {
+fn ignore_deleted(written: Result<(), WriteError>) -> Result<(), WriteError> {
     match written {
-        Err(WriteError::NotFound) => Ok(()),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
         written => written,
     }
 }

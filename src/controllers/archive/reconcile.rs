@@ -191,7 +191,7 @@ pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
         .last_written
         .write_unless_current(&uid, previous.as_ref(), &planned, write);
     match written.await {
-        Err(WriteError::NotFound) => Ok(false),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(false),
         written => written,
     }
 }

@@ -60,7 +60,7 @@ fn count(number: u64, noun: &str) -> String {
 pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
     if let Some(finalizers) = writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, false) {
         match writes::set_finalizers(&api(ctx), object, &finalizers).await {
-            Err(WriteError::NotFound) => {}
+            Err(WriteError::NotFound | WriteError::Replaced) => {}
             written => written?,
         }
     }

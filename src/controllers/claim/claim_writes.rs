@@ -40,7 +40,7 @@ pub(super) async fn clear_placed_on(ctx: &Context, claim: &PersistentVolumeClaim
     )
     .await
     {
-        Err(WriteError::NotFound) => Ok(()),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
         written => written,
     }
 }
@@ -74,7 +74,7 @@ pub(super) async fn release_node(
             condition,
             pause: AFTER_CONFLICT,
         }),
-        Err(WriteError::NotFound) => Ok(ProvisionOutcome::ClaimDeleted),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(ProvisionOutcome::ClaimDeleted),
         Err(error) => Err(error),
     }
 }

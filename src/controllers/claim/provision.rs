@@ -279,7 +279,7 @@ impl ProvisionAttempt<'_> {
         self.ctx.capacity.release(&self.volume);
         backend.remove_pending(&self.volume);
         match error {
-            WriteError::NotFound => Ok(Some(ProvisionOutcome::ClaimDeleted)),
+            WriteError::NotFound | WriteError::Replaced => Ok(Some(ProvisionOutcome::ClaimDeleted)),
             error => Err(error),
         }
     }

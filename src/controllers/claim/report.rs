@@ -202,7 +202,7 @@ async fn write_condition(
     Ok(())
 }
 
-/// Writes the condition. Also succeeds if the claim was deleted, or if it was changed and `if_unchanged` is set.
+/// Writes the condition. Also succeeds if the claim no longer exists, or if it was changed and `if_unchanged` is set.
 async fn write(
     api: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
@@ -218,7 +218,8 @@ async fn write(
     }
     let action = "set the claim's condition";
     match writes::apply(api, claim, managers::CONDITION, fields, true, action).await {
-        Err(WriteError::NotFound) => Ok(()),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
+        Err(WriteError::Conflict) if if_unchanged => Ok(()),
         written => written,
     }
 }
@@ -339,7 +340,12 @@ mod tests {
         let claim: PersistentVolumeClaim = serde_json::from_value(seen).unwrap();
         for if_unchanged in [true, false] {
             let condition = PersistentVolumeClaimCondition::default();
-            write(&api, &claim, &condition, if_unchanged).await.unwrap();
+            let result = write(&api, &claim, &condition, if_unchanged).await;
+            if if_unchanged {
+                result.unwrap();
+            } else {
+                assert!(matches!(result, Err(WriteError::Conflict)), "retried: {result:?}");
+            }
         }
         let written = written.lock().unwrap();
         let versions: Vec<_> = written

@@ -74,7 +74,7 @@ async fn keep(
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     match writes::set_finalizers(&api, volume, &finalizers).await {
         Ok(()) => Ok(ReclaimOutcome::Nothing),
-        Err(WriteError::NotFound | WriteError::Conflict) => Ok(ReclaimOutcome::Changed),
+        Err(WriteError::NotFound | WriteError::Replaced | WriteError::Conflict) => Ok(ReclaimOutcome::Changed),
         Err(error) => Err(error),
     }
 }

@@ -63,7 +63,7 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
             );
             Ok(ReclaimOutcome::Nothing)
         }
-        Err(WriteError::NotFound | WriteError::Conflict) => Ok(ReclaimOutcome::Changed),
+        Err(WriteError::NotFound | WriteError::Replaced | WriteError::Conflict) => Ok(ReclaimOutcome::Changed),
         Err(error) => Err(error),
     }
 }

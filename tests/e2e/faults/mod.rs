@@ -2,3 +2,4 @@
 
 pub mod failing_claims;
 pub mod outages;
+pub mod replaced_objects;

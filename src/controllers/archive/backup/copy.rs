@@ -136,7 +136,7 @@ async fn patch_spec(ctx: &Context, object: &NfsArchive, spec: Value, action: &'s
 fn after_write(written: Result<(), WriteError>) -> Result<BackupOutcome, WriteError> {
     match written {
         Ok(()) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
-        Err(WriteError::NotFound) => Ok(BackupOutcome::Deleted),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(BackupOutcome::Deleted),
         Err(error) => Err(error),
     }
 }

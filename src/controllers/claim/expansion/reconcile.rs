@@ -46,7 +46,7 @@ pub async fn reconcile(
     match done {
         Ok(action) => Ok(Some(action)),
         Err(WriteError::Conflict) => Ok(Some(Action::requeue(SOON))),
-        Err(WriteError::NotFound) => Ok(None),
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -58,7 +58,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
     let claim = read_live(&claims, &seen.name_any()).await?;
     // A recreated claim with the same name has its own event.
     if claim.uid() != seen.uid() {
-        return Err(WriteError::NotFound);
+        return Err(WriteError::Replaced);
     }
     let volume = read_live(&volumes, volume).await?;
     let plan = plan(&claim, &volume, &ctx.settings);
