@@ -108,7 +108,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
     let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
     metrics.set_leading();
-    metrics.class_seen("class");
+    metrics.register_class("class");
     metrics.claim_provisioned("class", Duration::from_secs(1));
     metrics.volume_reclaimed("class", Duration::from_secs(1));
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
@@ -132,7 +132,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         ..OrphansStatus::default()
     };
     metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
-    usage.turn_on("backend", Some(Timestamp::UNIX_EPOCH));
+    usage.enable("backend", Some(Timestamp::UNIX_EPOCH));
     let volume = PersistentVolume {
         spec: Some(PersistentVolumeSpec {
             claim_ref: Some(ObjectReference::default()),

@@ -42,7 +42,7 @@ pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api:
         // A claim may have failed because of the class.
         ctx.waiting_claims.wake_all();
         if ctx.settings.serves(&class.provisioner) {
-            ctx.metrics.class_seen(&class.name_any());
+            ctx.metrics.register_class(&class.name_any());
         }
         nfs_subdir::volume::class_changed(&ctx, class);
     })

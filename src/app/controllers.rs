@@ -1,4 +1,4 @@
-//! The controllers: which watch, which filter and which requests feed each reconciler.
+//! The controllers: which watch, which filter and which requests input each reconciler.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -23,7 +23,7 @@ use crate::state::context::Context;
 use crate::state::volume_indexer::VolumeIndexer;
 
 /// Input of one controller: the cache that its watch fills, and requests to reconcile an object now.
-pub struct Feed<K: Resource<DynamicType = ()> + Clone + 'static> {
+pub struct ControllerInput<K: Resource<DynamicType = ()> + Clone + 'static> {
     /// Fills the cache.
     pub writer: Writer<K>,
     /// Objects to reconcile without a change of their own.
@@ -33,7 +33,7 @@ pub struct Feed<K: Resource<DynamicType = ()> + Clone + 'static> {
 }
 
 /// Runs the controller of backends until the operator shuts down.
-pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static str {
+pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>) -> &'static str {
     let mut indexer = backend::BackendRemovalWatcher::default();
     let indexed = Arc::clone(&ctx);
     // The operator's own status writes must not cause a probe.
@@ -41,8 +41,8 @@ pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static
         .combine(predicates::annotations)
         .combine(predicates::finalizers)
         .combine(predicates::labels);
-    let reader = feed.writer.as_reader();
-    let stream = watcher(feed.api, watch_config())
+    let reader = input.writer.as_reader();
+    let stream = watcher(input.api, watch_config())
         .default_backoff()
         .modify(|backend| backend.metadata.managed_fields = None)
         .inspect(move |event| {
@@ -50,7 +50,7 @@ pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static
                 indexer.observe(event, &indexed);
             }
         })
-        .reflect(feed.writer)
+        .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Backends));
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
     let controller = Controller::for_stream(stream, reader);
@@ -58,7 +58,7 @@ pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static
         ctx,
         "backend",
         controller,
-        feed.requests,
+        input.requests,
         backend::reconcile,
         backend::on_error,
     )
@@ -67,11 +67,11 @@ pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static
 }
 
 /// Runs the controller of volumes until the operator shuts down.
-pub async fn run_volumes(ctx: Arc<Context>, feed: Feed<PersistentVolume>) -> &'static str {
+pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVolume>) -> &'static str {
     let mut indexer = VolumeIndexer::default();
     let (indexed, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let reader = feed.writer.as_reader();
-    let stream = watcher(feed.api, watch_config())
+    let reader = input.writer.as_reader();
+    let stream = watcher(input.api, watch_config())
         .default_backoff()
         .modify(|volume| volume.metadata.managed_fields = None)
         .inspect(move |event| {
@@ -82,14 +82,14 @@ pub async fn run_volumes(ctx: Arc<Context>, feed: Feed<PersistentVolume>) -> &'s
         .filter_map(drop_settled(move |volume| {
             volume::is_settled(volume, &settled.settings)
         }))
-        .reflect(feed.writer)
+        .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Volumes));
     let controller = Controller::for_stream(applied(stream), reader);
     run(
         ctx,
         "volume",
         controller,
-        feed.requests,
+        input.requests,
         volume::reconcile,
         volume::on_error,
     )
@@ -98,14 +98,14 @@ pub async fn run_volumes(ctx: Arc<Context>, feed: Feed<PersistentVolume>) -> &'s
 }
 
 /// Runs the controller of archives until the operator shuts down.
-pub async fn run_archives(ctx: Arc<Context>, feed: Feed<NfsArchive>) -> &'static str {
+pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>) -> &'static str {
     // The operator's own status writes need no reconciliation.
     let changes = predicates::generation.combine(predicates::finalizers);
-    let reader = feed.writer.as_reader();
-    let stream = watcher(feed.api, watch_config())
+    let reader = input.writer.as_reader();
+    let stream = watcher(input.api, watch_config())
         .default_backoff()
         .modify(|archive| archive.metadata.managed_fields = None)
-        .reflect(feed.writer)
+        .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Archives));
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
     let controller = Controller::for_stream(stream, reader);
@@ -113,7 +113,7 @@ pub async fn run_archives(ctx: Arc<Context>, feed: Feed<NfsArchive>) -> &'static
         ctx,
         "archive",
         controller,
-        feed.requests,
+        input.requests,
         archive::reconcile,
         archive::on_error,
     )
@@ -122,10 +122,10 @@ pub async fn run_archives(ctx: Arc<Context>, feed: Feed<NfsArchive>) -> &'static
 }
 
 /// Runs the controller of claims until the operator shuts down.
-pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) -> &'static str {
+pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim>) -> &'static str {
     let (deleted, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let reader = feed.writer.as_reader();
-    let stream = watcher(feed.api, watch_config())
+    let reader = input.writer.as_reader();
+    let stream = watcher(input.api, watch_config())
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
         .inspect(move |event| {
@@ -136,7 +136,7 @@ pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) ->
         .filter_map(drop_settled(move |claim| {
             claim::is_settled(claim, &settled.settings, &settled.capacity)
         }))
-        .reflect(feed.writer)
+        .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Claims));
     let stream = applied_if_changed(stream, claim::change_fingerprint);
     // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
@@ -146,7 +146,7 @@ pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) ->
         ctx,
         "claim",
         controller,
-        feed.requests,
+        input.requests,
         claim::reconcile,
         claim::on_error,
     )

@@ -1,4 +1,4 @@
-//! Builds the context that all controllers share, and the watches and queues that feed them.
+//! Builds the context that all controllers share, and the watches and queues that input them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::caches;
-use super::controllers::{self, Feed};
+use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Options};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
@@ -157,29 +157,29 @@ impl Wiring {
         tasks.spawn(caches::watch_nodes(ctx(), self.nodes, Api::all(client.clone())));
         tasks.spawn(controllers::run_backends(
             ctx(),
-            feed(self.backends, self.backend_requests, client),
+            input(self.backends, self.backend_requests, client),
         ));
         tasks.spawn(controllers::run_volumes(
             ctx(),
-            feed(self.volumes, self.volume_requests, client),
+            input(self.volumes, self.volume_requests, client),
         ));
         tasks.spawn(controllers::run_archives(
             ctx(),
-            feed(self.archives, self.archive_requests, client),
+            input(self.archives, self.archive_requests, client),
         ));
         tasks.spawn(controllers::run_claims(
             ctx(),
-            feed(self.claims, self.claim_requests, client),
+            input(self.claims, self.claim_requests, client),
         ));
         tasks
     }
 }
 
-fn feed<K>(writer: Writer<K>, requests: mpsc::UnboundedReceiver<ObjectRef<K>>, client: &Client) -> Feed<K>
+fn input<K>(writer: Writer<K>, requests: mpsc::UnboundedReceiver<ObjectRef<K>>, client: &Client) -> ControllerInput<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
 {
-    Feed {
+    ControllerInput {
         writer,
         requests,
         api: Api::all(client.clone()),

@@ -135,11 +135,11 @@ mod tests {
     #[test]
     fn an_object_that_is_made_again_says_what_the_lost_one_said() {
         let recorded = recorded();
-        let made = archive_object(&recorded, "main");
-        assert_eq!(retention_terms(&made), recorded.note.terms);
-        let archive = archive_ref(&made).unwrap();
+        let object = archive_object(&recorded, "main");
+        assert_eq!(retention_terms(&object), recorded.note.terms);
+        let archive = archive_ref(&object).unwrap();
         assert_eq!((archive.file_id, &*archive.claim_uid), (u64::MAX, "1"));
-        assert_eq!(made.metadata.finalizers.unwrap(), [ARCHIVE_FINALIZER]);
+        assert_eq!(object.metadata.finalizers.unwrap(), [ARCHIVE_FINALIZER]);
     }
 
     #[test]
@@ -152,16 +152,16 @@ mod tests {
             asked_by: "o".into(),
             outcome: None,
         });
-        let made = archive_object(&copied, "main");
-        assert!(made.is_on_demand() && made.is_complete());
-        assert_eq!(made.spec.volume, "pvc-1");
-        assert_eq!(archive_ref(&made).unwrap().volume, "nightly");
+        let object = archive_object(&copied, "main");
+        assert!(object.is_on_demand() && object.is_complete());
+        assert_eq!(object.spec.volume, "pvc-1");
+        assert_eq!(archive_ref(&object).unwrap().volume, "nightly");
         let asking = NfsArchive {
             spec: NfsArchiveSpec {
                 file_id: None,
-                ..made.spec.clone()
+                ..object.spec.clone()
             },
-            ..made
+            ..object
         };
         assert_eq!(archive_ref(&asking), None);
     }

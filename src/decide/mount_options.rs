@@ -22,7 +22,7 @@ pub enum Major {
 
 /// Properties of the connection to the backend that matter to a node that mounts a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reached {
+pub struct NegotiatedConnection {
     /// Negotiated major version.
     pub major: Major,
     /// Address of the server.
@@ -33,14 +33,14 @@ pub struct Reached {
 /// which must have passed [`claim_options`], override both. Version, ports and transport that the settings of the
 /// backend require are added, unless an option in any spelling sets them.
 ///
-/// If the version is `Auto`, the major version is that of `reached`, and the node negotiates the minor version of
+/// If the version is `Auto`, the major version is that of `connection`, and the node negotiates the minor version of
 /// NFSv4. The options are in the order of the lists, followed by the added ones.
 pub fn volume_options<B, C>(
     backend: &[B],
     class: &[C],
     claim: &[String],
     settings: &NfsSettings,
-    reached: Reached,
+    connection: NegotiatedConnection,
 ) -> Vec<String>
 where
     B: Deref<Target = str>,
@@ -59,7 +59,7 @@ where
             merged.push(option);
         }
     }
-    let added = additions(&merged, settings, reached);
+    let added = additions(&merged, settings, connection);
     merged.extend(added);
     merged
 }
@@ -96,7 +96,7 @@ pub fn claim_options(text: &str) -> Result<Vec<String>, ClaimOptionError> {
 /// Error for an option that a claim may not set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "mount option {option:?} cannot be set by a claim: possible are {}, and with a number {}; others belong into the \
+    "mount option {option:?} cannot be set by a claim: allowed are {}, and with a number {}; set other options in the \
      StorageClass or the backend",
     CLAIM_FLAGS.join(", "),
     CLAIM_NUMBERS.join(", ")
@@ -234,8 +234,8 @@ fn name(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-fn additions(merged: &[String], settings: &NfsSettings, reached: Reached) -> Vec<String> {
-    let negotiated = reached.major;
+fn additions(merged: &[String], settings: &NfsSettings, connection: NegotiatedConnection) -> Vec<String> {
+    let negotiated = connection.major;
     let given = |wanted: &str| merged.iter().find(|option| key(name(option)) == wanted);
     let version = given("vers");
     let major = version.map_or(configured_major(settings.version, negotiated), |option| {
@@ -257,7 +257,7 @@ fn additions(merged: &[String], settings: &NfsSettings, reached: Reached) -> Vec
     }
     if mount_port.is_some() && given("proto").is_none() {
         // `tcp` selects IPv4 only (nfs(5)).
-        let family = if reached.peer.ip().to_canonical().is_ipv4() {
+        let family = if connection.peer.ip().to_canonical().is_ipv4() {
             "tcp"
         } else {
             "tcp6"

@@ -86,7 +86,7 @@ fn decide_policy(volume: &PersistentVolume, backend_policy: OnDelete) -> Reclaim
         Some(policy) => ReclaimDecision::Reclaim(policy),
         None => ReclaimDecision::Refuse(reclaim_unsafe(format!(
             "annotation {VOLUME_ON_DELETE} is \"{}\", which is not one of archive, delete, retain: correct it",
-            escape(text)
+            escape_for_message(text)
         ))),
     }
 }
@@ -167,8 +167,8 @@ fn check_address(
     Err(reclaim_unsafe(format!(
         "the volume is at {}:{}, which is not directory {directory} at the address or a former address of backend {}: if the \
          export had that address before, add it to formerAddresses of the backend",
-        escape(&source.server),
-        escape(&source.path),
+        escape_for_message(&source.server),
+        escape_for_message(&source.path),
         expected.backend
     )))
 }
@@ -202,7 +202,7 @@ fn check_identity(recorded: &str, expected: &ExpectedLocation<'_>) -> Result<(),
             reason: Reason::IdentityMismatch,
             message: format!(
                 "the volume is on export {}, but backend {} is export {confirmed} now: restore the previous export",
-                escape(recorded),
+                escape_for_message(recorded),
                 expected.backend
             ),
         }),
@@ -236,7 +236,7 @@ pub(crate) fn reclaim_unsafe(message: String) -> Refusal {
 }
 
 /// Escapes the text of an object for a message, and limits its length to that of the longest path.
-pub(crate) fn escape(text: &str) -> String {
+pub(crate) fn escape_for_message(text: &str) -> String {
     text.escape_debug().take(2 * MAX_PATH_LEN).collect()
 }
 

@@ -5,18 +5,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::api::RecoveryRequest;
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::names::READOPT;
-use crate::state::recovery::{RecoveryOutcome, RecoveryStage};
+use crate::state::recovery::{RecoveryOutcome, RecoveryProgress};
 
 /// Returns the condition while recovery is requested, and afterwards if all volumes were recovered.
 pub fn condition(
     request: Option<&RecoveryRequest>,
-    stage: &RecoveryStage,
+    progress: &RecoveryProgress,
     former: &[Condition],
 ) -> Option<PlannedCondition> {
     if request.is_none() {
         return former.iter().find_map(keep_success);
     }
-    Some(match (&stage.trouble, &stage.outcome, stage.progress) {
+    Some(match (&progress.error, &progress.outcome, progress.processed) {
         (Some(error), ..) => PlannedCondition::fails(
             Reason::Readopting,
             format!("{error}: retrying; claims that this backend could serve wait"),
@@ -49,20 +49,20 @@ fn is_success(condition: &Condition) -> bool {
 
 /// Returns the condition after a pass.
 pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
-    let volumes = match outcome.there {
+    let volumes = match outcome.existing {
         1 => "1 recorded volume exists".to_owned(),
         existing => format!("{existing} recorded volumes exist"),
     };
-    let summary = format!("{volumes}, {} recreated", outcome.made);
-    if outcome.left_out == 0 {
+    let summary = format!("{volumes}, {} recreated", outcome.recreated);
+    if outcome.skipped == 0 {
         return PlannedCondition::holds(Reason::VolumesReadopted, summary);
     }
     let first: Vec<String> = outcome
         .first
         .iter()
-        .map(|left| format!("{} ({})", left.volume, left.why))
+        .map(|skipped| format!("{} ({})", skipped.volume, skipped.reason))
         .collect();
-    let more = match outcome.left_out.saturating_sub(outcome.first.len() as u64) {
+    let more = match outcome.skipped.saturating_sub(outcome.first.len() as u64) {
         0 => String::new(),
         more => format!(" and {more} more, see the operator's log"),
     };
@@ -71,7 +71,7 @@ pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
         format!(
             "{summary}; {} left out: {}{more}. Their claims wait: fix the causes, or remove the annotation {READOPT} to have \
              the claims provisioned with new, empty volumes",
-            outcome.left_out,
+            outcome.skipped,
             first.join(", ")
         ),
     )
@@ -90,26 +90,26 @@ mod tests {
     #[test]
     fn the_condition_says_how_far_it_is_and_remembers_a_good_end() {
         let request = Some(&RecoveryRequest::All);
-        let mut stage = RecoveryStage::default();
-        assert_eq!(condition(request, &stage, &[]).unwrap().reason, Reason::Readopting);
-        assert_eq!(condition(None, &stage, &[]), None);
-        stage.progress = Some((3, 7));
-        assert!(condition(request, &stage, &[]).unwrap().message.contains("3 of 7"));
-        stage.trouble = Some("no answer".into());
+        let mut progress = RecoveryProgress::default();
+        assert_eq!(condition(request, &progress, &[]).unwrap().reason, Reason::Readopting);
+        assert_eq!(condition(None, &progress, &[]), None);
+        progress.processed = Some((3, 7));
+        assert!(condition(request, &progress, &[]).unwrap().message.contains("3 of 7"));
+        progress.error = Some("no answer".into());
         assert!(
-            condition(request, &stage, &[])
+            condition(request, &progress, &[])
                 .unwrap()
                 .message
                 .starts_with("no answer")
         );
         let mut outcome = RecoveryOutcome {
-            there: 2,
-            made: 1,
+            existing: 2,
+            recreated: 1,
             ..RecoveryOutcome::default()
         };
-        let ended = |outcome: &RecoveryOutcome| RecoveryStage {
+        let ended = |outcome: &RecoveryOutcome| RecoveryProgress {
             outcome: Some(Arc::new(outcome.clone())),
-            ..RecoveryStage::default()
+            ..RecoveryProgress::default()
         };
         let good = condition(request, &ended(&outcome), &[]).unwrap();
         assert_eq!((good.status, good.reason), (Some(true), Reason::VolumesReadopted));
@@ -117,11 +117,11 @@ mod tests {
         let written = |planned: &PlannedCondition| planned.to_condition("Readopted", Some(1), &[], now.clone());
         assert!(has_success(&[written(&good)]));
         assert_eq!(
-            condition(None, &RecoveryStage::default(), &[written(&good)]),
+            condition(None, &RecoveryProgress::default(), &[written(&good)]),
             Some(good)
         );
         for number in 0..12 {
-            outcome.leave_out(&format!("pvc-{number}"), "it is not signed".into(), None);
+            outcome.skip(&format!("pvc-{number}"), "it is not signed".into(), None);
         }
         let bad = condition(request, &ended(&outcome), &[]).unwrap();
         assert_eq!((bad.status, bad.reason), (Some(false), Reason::VolumesLeftOut));
@@ -129,6 +129,6 @@ mod tests {
             assert!(bad.message.contains(part), "{}", bad.message);
         }
         assert!(!has_success(&[written(&bad)]));
-        assert_eq!(condition(None, &RecoveryStage::default(), &[written(&bad)]), None);
+        assert_eq!(condition(None, &RecoveryProgress::default(), &[written(&bad)]), None);
     }
 }

@@ -122,11 +122,11 @@ pub async fn after_probe(
             Ok(())
         }
         // The pass ended after the status was computed.
-        Some(outcome) if outcome.left_out == 0 && !reported => {
+        Some(outcome) if outcome.skipped == 0 && !reported => {
             ctx.request_probe(&backend.name);
             Ok(())
         }
-        Some(outcome) if outcome.left_out == 0 => {
+        Some(outcome) if outcome.skipped == 0 => {
             let api: Api<NfsBackend> = Api::all(ctx.clients.calls.clone());
             let value = object.annotations().get(READOPT).map_or("", String::as_str);
             writes::remove_annotation(&api, object, READOPT, value).await

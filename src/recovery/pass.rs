@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::volume::{ClusterView, Ownership, SkippedVolume, is_same_volume, ownership, volume_object};
+use super::volume::{ClusterView, Ownership, SkipReason, is_same_volume, ownership, volume_object};
 use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement::is_namespace_allowed;
 use crate::runtime::writes;
@@ -46,7 +46,7 @@ enum RecoveryResult {
     /// The volume was recreated.
     Recreated,
     /// The volume is left out for this reason; the claim, if any, has to wait.
-    LeftOut(String, Option<ClaimName>),
+    Skipped(String, Option<ClaimName>),
     /// The volume is left out until an object exists.
     Missing(String, ClaimName, MissingDependency),
 }
@@ -108,8 +108,8 @@ impl RecoveryPass<'_> {
         let recorded = match self.export.recoverability(volume).await? {
             Recoverability::Nothing => return Ok(RecoveryResult::Nothing),
             Recoverability::Elsewhere { backend, claim } => return Ok(self.other_backend(backend, &claim)),
-            Recoverability::Unfit { claim, why } => {
-                return Ok(RecoveryResult::LeftOut(why, claim.as_ref().map(name_of)));
+            Recoverability::Unfit { claim, why: reason } => {
+                return Ok(RecoveryResult::Skipped(reason, claim.as_ref().map(name_of)));
             }
             Recoverability::Volume(recorded) => recorded,
         };
@@ -135,20 +135,20 @@ impl RecoveryPass<'_> {
         match ownership(&recorded, &view) {
             Ok(Ownership::Provisioning) => Ok(RecoveryResult::Nothing),
             Ok(Ownership::ClaimName) if counts.get(claim) > 1 => {
-                let why = format!(
+                let reason = format!(
                     "another live record is for claim {}/{} too: name the intended volume in the annotation",
                     claim.namespace, claim.name
                 );
-                Ok(RecoveryResult::LeftOut(why, Some(name_of(claim))))
+                Ok(RecoveryResult::Skipped(reason, Some(name_of(claim))))
             }
             Ok(ownership) => self.recreate(&recorded, &ownership).await,
-            Err(why @ SkippedVolume::NoNamespace(_)) => {
+            Err(reason @ SkipReason::NoNamespace(_)) => {
                 let missing = MissingDependency::Namespace(claim.namespace.clone());
-                Ok(RecoveryResult::Missing(why.to_string(), name_of(claim), missing))
+                Ok(RecoveryResult::Missing(reason.to_string(), name_of(claim), missing))
             }
-            Err(why) => Ok(RecoveryResult::LeftOut(
-                why.to_string(),
-                why.delays_claims().then(|| name_of(claim)),
+            Err(reason) => Ok(RecoveryResult::Skipped(
+                reason.to_string(),
+                reason.delays_claims().then(|| name_of(claim)),
             )),
         }
     }
@@ -160,20 +160,20 @@ impl RecoveryPass<'_> {
         if self.ctx.stores.backends.get(&ObjectRef::new(&backend)).is_some() {
             return RecoveryResult::Nothing;
         }
-        let why = format!(
+        let reason = format!(
             "it is recorded for backend {backend}, which does not exist: create that backend, with this server and path if it \
              is called {} now",
             self.backend.name
         );
-        RecoveryResult::Missing(why, name_of(claim), MissingDependency::Backend(backend))
+        RecoveryResult::Missing(reason, name_of(claim), MissingDependency::Backend(backend))
     }
 
     /// Creates the volume. If the name already exists, the existing volume may be a different one.
     async fn recreate(&self, recorded: &RecordedVolume, ownership: &Ownership) -> Result<RecoveryResult, PassError> {
-        let left_out = |why: String| Ok(RecoveryResult::LeftOut(why, Some(name_of(&recorded.record.claim))));
+        let skipped = |reason: String| Ok(RecoveryResult::Skipped(reason, Some(name_of(&recorded.record.claim))));
         let wanted = match volume_object(recorded, ownership, self.object) {
             Ok(wanted) => wanted,
-            Err(why) => return left_out(why),
+            Err(reason) => return skipped(reason),
         };
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
         let (volume, result) = match api.create(&PostParams::default(), &wanted).await {
@@ -181,12 +181,12 @@ impl RecoveryPass<'_> {
             Err(error) if writes::http_status(&error) == Some(409) => {
                 match api.get_opt(&recorded.record.volume).await.map_err(Box::new)? {
                     Some(existing) if is_same_volume(&existing, &wanted) => (existing, RecoveryResult::Exists),
-                    Some(_) => return left_out("another volume has its name".to_owned()),
+                    Some(_) => return skipped("another volume has its name".to_owned()),
                     // The volume was deleted in the meantime: the next pass decides.
                     None => return Err(Box::new(error).into()),
                 }
             }
-            Err(error) if is_refused(&error) => return left_out(format!("the API server refuses it: {error}")),
+            Err(error) if is_refused(&error) => return skipped(format!("the API server refuses it: {error}")),
             Err(error) => return Err(Box::new(error).into()),
         };
         let ctx = self.ctx;
@@ -204,21 +204,25 @@ impl RecoveryPass<'_> {
     fn add(&self, outcome: &mut RecoveryOutcome, volume: &str, result: RecoveryResult) {
         match result {
             RecoveryResult::Nothing => {}
-            RecoveryResult::Exists => outcome.there += 1,
+            RecoveryResult::Exists => outcome.existing += 1,
             RecoveryResult::Recreated => {
                 tracing::info!(backend = self.backend.name, volume, "recreated the volume");
-                outcome.there += 1;
-                outcome.made += 1;
+                outcome.existing += 1;
+                outcome.recreated += 1;
             }
-            RecoveryResult::LeftOut(why, claim) => {
-                if outcome.left_out < MAX_LOGGED {
-                    tracing::warn!(backend = self.backend.name, volume, "left out of the recovery: {why}");
+            RecoveryResult::Skipped(reason, claim) => {
+                if outcome.skipped < MAX_LOGGED {
+                    tracing::warn!(
+                        backend = self.backend.name,
+                        volume,
+                        "left out of the recovery: {reason}"
+                    );
                 }
-                outcome.leave_out(volume, why, claim);
+                outcome.skip(volume, reason, claim);
             }
-            RecoveryResult::Missing(why, claim, missing) => {
+            RecoveryResult::Missing(reason, claim, missing) => {
                 outcome.missing.insert(missing);
-                self.add(outcome, volume, RecoveryResult::LeftOut(why, Some(claim)));
+                self.add(outcome, volume, RecoveryResult::Skipped(reason, Some(claim)));
             }
         }
     }
@@ -229,8 +233,8 @@ impl RecoveryPass<'_> {
             return;
         };
         for name in names.iter().filter(|name| records.binary_search(name).is_err()) {
-            let why = "there is no record of it".to_owned();
-            self.add(outcome, name, RecoveryResult::LeftOut(why, None));
+            let reason = "there is no record of it".to_owned();
+            self.add(outcome, name, RecoveryResult::Skipped(reason, None));
         }
     }
 
@@ -243,11 +247,11 @@ impl RecoveryPass<'_> {
             return Ok(());
         }
         for foreign in self.export.foreign_directories().await? {
-            let why = format!(
+            let reason = format!(
                 "it is recorded for cluster {}: restore that cluster's Secret before the operator's first start",
                 foreign.cluster
             );
-            let result = RecoveryResult::LeftOut(why, Some(name_of(&foreign.claim)));
+            let result = RecoveryResult::Skipped(reason, Some(name_of(&foreign.claim)));
             self.add(outcome, &foreign.volume, result);
         }
         Ok(())

@@ -43,7 +43,7 @@ pub(super) enum Ownership {
 
 /// Reason why a volume is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SkippedVolume {
+pub(super) enum SkipReason {
     /// This operator does not serve its claims.
     #[error("its provisioner name is {0}, which this operator does not serve: see --provisioner-name")]
     NotServed(String),
@@ -61,7 +61,7 @@ pub(super) enum SkippedVolume {
     ClaimDeleted(String, String),
 }
 
-impl SkippedVolume {
+impl SkipReason {
     /// Reports whether claims of the recorded name wait until the volume is recovered or the request is withdrawn. A
     /// volume that belongs to someone else delays no claim.
     pub(super) fn delays_claims(&self) -> bool {
@@ -70,11 +70,11 @@ impl SkippedVolume {
 }
 
 /// Decides which claim gets a recorded volume, or why the volume is left out.
-pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Result<Ownership, SkippedVolume> {
+pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Result<Ownership, SkipReason> {
     let claim = &recorded.record.claim;
     let namespace = || claim.namespace.clone();
     if !view.served {
-        return Err(SkippedVolume::NotServed(recorded.note.provisioner.clone()));
+        return Err(SkipReason::NotServed(recorded.note.provisioner.clone()));
     }
     if recorded.note.released {
         return Ok(Ownership::Released);
@@ -83,18 +83,18 @@ pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Re
         // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's
         // request refers to the names that exist now.
         return match view.namespace_uid {
-            None => Err(SkippedVolume::NoNamespace(namespace())),
-            Some(_) if !view.admitted => Err(SkippedVolume::NotAdmitted(namespace())),
+            None => Err(SkipReason::NoNamespace(namespace())),
+            Some(_) if !view.admitted => Err(SkipReason::NotAdmitted(namespace())),
             Some(_) => Ok(Ownership::ClaimName),
         };
     }
     if claim.namespace_uid.is_empty() || view.namespace_uid != Some(&claim.namespace_uid) {
-        return Err(SkippedVolume::OtherNamespace(namespace()));
+        return Err(SkipReason::OtherNamespace(namespace()));
     }
     match view.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid)) {
         Some(found) if is_pending(found) => Ok(Ownership::Provisioning),
         Some(_) => Ok(Ownership::ClaimUid),
-        None => Err(SkippedVolume::ClaimDeleted(namespace(), claim.name.clone())),
+        None => Err(SkipReason::ClaimDeleted(namespace(), claim.name.clone())),
     }
 }
 

@@ -122,20 +122,20 @@ mod tests {
 
     /// Starts a server. Returns its request counter and its URL.
     async fn server() -> (Arc<AtomicUsize>, String) {
-        let came: Arc<AtomicUsize> = Arc::default();
+        let requests: Arc<AtomicUsize> = Arc::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (counted, address) = (Arc::clone(&came), listener.local_addr().unwrap());
+        let (counted, address) = (Arc::clone(&requests), listener.local_addr().unwrap());
         let answer = async move || {
             counted.fetch_add(1, Ordering::Relaxed);
             r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}"#
         };
         tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
-        (came, format!("http://{address}"))
+        (requests, format!("http://{address}"))
     }
 
     #[tokio::test]
     async fn nothing_is_sent_while_the_guard_is_closed_over_a_new_connection_or_a_kept_one() {
-        let (came, address) = server().await;
+        let (requests, address) = server().await;
         let guard = WriteFence::default();
         let max_in_flight = Some(Duration::from_secs(5));
         let client = guarded(Config::new(address.parse().unwrap()), &guard, max_in_flight).unwrap();
@@ -151,6 +151,6 @@ mod tests {
         guard.close();
         assert!(refused(write().await.unwrap_err()));
         assert!(refused(api.get("a").await.unwrap_err()));
-        assert_eq!(came.load(Ordering::Relaxed), 1);
+        assert_eq!(requests.load(Ordering::Relaxed), 1);
     }
 }

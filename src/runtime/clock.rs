@@ -14,7 +14,7 @@ use crate::runtime::writes::WriteError;
 /// The API server does not answer, or answers without a time: nothing may be purged now.
 pub async fn api_server_time(client: &Client) -> Result<Timestamp, WriteError> {
     let api: Api<SelfSubjectReview> = Api::all(client.clone());
-    let failed = WriteError::action("ask the API server what time it is");
+    let failed = WriteError::action("read the API server's time");
     let review = api
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await

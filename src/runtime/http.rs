@@ -207,7 +207,7 @@ async fn metrics_text(State(endpoint): State<MetricsEndpoint>, headers: HeaderMa
         Err(cause) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")).into_response(),
     };
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let (kind, text) = if prometheus_text::takes_open_metrics(accept.unwrap_or_default()) {
+    let (kind, text) = if prometheus_text::accepts_open_metrics(accept.unwrap_or_default()) {
         (OPEN_METRICS, text)
     } else {
         (PLAIN, prometheus_text::plain(&text))

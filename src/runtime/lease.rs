@@ -45,13 +45,13 @@ impl LeaseTimings {
         } = self;
         if duration < Duration::from_secs(1) {
             return Err(format!(
-                "--lease-duration {duration:?} is too short: a Lease counts whole seconds, give it one at least"
+                "--lease-duration {duration:?} is too short: specify at least 1s, because a Lease counts whole seconds"
             ));
         }
         if renew_deadline >= duration {
             return Err(format!(
                 "--renew-deadline {renew_deadline:?} is not below --lease-duration {duration:?}: a leader that cannot \
-                 renew must end before another may begin; lower the former or raise the latter"
+                 renew must exit before the Lease expires; lower the former or raise the latter"
             ));
         }
         if retry_period.is_zero() || retry_period.mul_f64(JITTER) >= renew_deadline {
@@ -148,8 +148,8 @@ impl Observer {
             return LeaseStatus::Free;
         }
         let (since, alive) = self.note(lease, holder, now);
-        let asked = u64::try_from(lease.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
-        let runs_out_in = (since + own.max(Duration::from_secs(asked))).saturating_sub(now);
+        let holders_duration = u64::try_from(lease.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+        let runs_out_in = (since + own.max(Duration::from_secs(holders_duration))).saturating_sub(now);
         if runs_out_in.is_zero() {
             return LeaseStatus::Free;
         }

@@ -23,7 +23,7 @@ pub struct LeaseRenewer {
     leases: Api<Lease>,
     name: String,
     /// Namespace and name.
-    shown: String,
+    qualified_name: String,
     me: HolderIdentity,
     terms: LeaseTimings,
     /// Other processes may stand by. If so, a Lease that is not renewed in time is lost.
@@ -47,10 +47,10 @@ impl Leadership {
     /// Asks the API server whether this process leads. Returns false if there is no answer within `patience`, or if the
     /// process is about to end.
     pub async fn confirm(&self, patience: Duration) -> bool {
-        let asked = since_boot();
+        let requested_at = since_boot();
         self.renew_now.notify_one();
         let mut renewed = self.renewed.clone();
-        let confirmed = timeout(patience, renewed.wait_for(|sent| *sent >= asked)).await;
+        let confirmed = timeout(patience, renewed.wait_for(|sent| *sent >= requested_at)).await;
         confirmed.is_ok_and(|renewed| renewed.is_ok())
     }
 }
@@ -61,7 +61,7 @@ impl LeaseRenewer {
         let term = Self {
             leases: elector.leases.clone(),
             name: elector.election.name.clone(),
-            shown: elector.lease.clone(),
+            qualified_name: elector.lease.clone(),
             me: elector.me.clone(),
             terms: elector.election.timings,
             elect: elector.election.elect,
@@ -85,7 +85,7 @@ impl LeaseRenewer {
     /// Renews the Lease until `release` fires, then releases it.
     ///
     /// # Errors
-    /// The Lease was lost: nothing may be written any more.
+    /// The Lease was lost: nothing may be written anymore.
     pub async fn run(mut self, mut release: oneshot::Receiver<()>) -> Result<(), LeaseError> {
         loop {
             tokio::select! {
@@ -98,13 +98,13 @@ impl LeaseRenewer {
             }
             if let Err(cause) = self.renew().await {
                 self.fence.close();
-                let lease = self.shown.clone();
+                let lease = self.qualified_name.clone();
                 return Err(LeaseError::Lost { lease, cause });
             }
         }
     }
 
-    /// Releases the Lease: this process writes nothing any more, and the next leader may start at once.
+    /// Releases the Lease: this process writes nothing anymore, and the next leader may start at once.
     pub(crate) async fn release(self) {
         self.fence.close();
         let former = self.lease.spec.clone().unwrap_or_default();
@@ -113,16 +113,16 @@ impl LeaseRenewer {
             ..self.lease.clone()
         };
         let params = PostParams::default();
-        let given = timeout(RELEASE_TIMEOUT, self.leases.replace(&self.name, &params, &released)).await;
-        match given {
-            Ok(Ok(_)) => tracing::info!(lease = self.shown, "released the Lease"),
+        let replaced = timeout(RELEASE_TIMEOUT, self.leases.replace(&self.name, &params, &released)).await;
+        match replaced {
+            Ok(Ok(_)) => tracing::info!(lease = self.qualified_name, "released the Lease"),
             Ok(Err(error)) => tracing::warn!(
-                lease = self.shown,
-                "cannot release the Lease, it expires by itself: {error}"
+                lease = self.qualified_name,
+                "cannot release the Lease; it expires on its own: {error}"
             ),
             Err(_) => tracing::warn!(
-                lease = self.shown,
-                "cannot release the Lease, it expires by itself: no answer"
+                lease = self.qualified_name,
+                "cannot release the Lease; it expires on its own: no answer"
             ),
         }
     }
@@ -141,8 +141,8 @@ impl LeaseRenewer {
                 return Ok(());
             }
             Ok(Err(error)) if matches!(http_status(&error), Some(404 | 409)) => self.reread().await?,
-            Ok(Err(error)) => tracing::warn!(lease = self.shown, "cannot renew the Lease: {error}"),
-            Err(_) => tracing::warn!(lease = self.shown, "cannot renew the Lease: no answer"),
+            Ok(Err(error)) => tracing::warn!(lease = self.qualified_name, "cannot renew the Lease: {error}"),
+            Err(_) => tracing::warn!(lease = self.qualified_name, "cannot renew the Lease: no answer"),
         }
         self.in_time()
     }
@@ -185,8 +185,8 @@ impl LeaseRenewer {
                 recreated.metadata.name = Some(self.name.clone());
                 self.lease = recreated;
             }
-            Ok(Err(error)) => tracing::warn!(lease = self.shown, "cannot read the Lease: {error}"),
-            Err(_) => tracing::warn!(lease = self.shown, "cannot read the Lease: no answer"),
+            Ok(Err(error)) => tracing::warn!(lease = self.qualified_name, "cannot read the Lease: {error}"),
+            Err(_) => tracing::warn!(lease = self.qualified_name, "cannot read the Lease: no answer"),
         }
         Ok(())
     }

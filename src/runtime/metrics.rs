@@ -75,22 +75,25 @@ pub struct Metrics {
 
 /// The metrics of each backend: the name after `nfs_operator_backend_`, and the help text.
 const OF_BACKENDS: [(&str, &str); 11] = [
-    ("ready", "1 when claims can be provisioned"),
+    ("ready", "1 if claims can be provisioned"),
     (
         "last_probe_timestamp_seconds",
-        "When it was probed last, in seconds since 1970",
+        "Time of the last probe, as a Unix timestamp",
     ),
     ("size_bytes", "Size of the export's file system"),
     ("available_bytes", "Free space"),
-    ("provisioned_bytes", "Sum of the requests of volumes and promises"),
+    (
+        "provisioned_bytes",
+        "Sum of the requests of volumes and of claims that are being provisioned",
+    ),
     (
         "inodes",
-        "Inodes of the export's file system; 0 when the server does not count them",
+        "Inodes of the export's file system; 0 if the server does not count them",
     ),
     ("inodes_free", "Free inodes"),
     ("volumes", "Volumes"),
     ("archives", "Archives"),
-    ("trash_entries", "Deleted directories still to be purged"),
+    ("trash_entries", "Deleted directories that are not purged yet"),
     ("trash_stuck", "Names in the trash that could not be removed"),
 ];
 
@@ -99,13 +102,13 @@ const OF_BACKENDS: [(&str, &str); 11] = [
 pub struct BackendMetrics {
     /// Claims can be provisioned.
     pub ready: bool,
-    /// Statistics of the export's file system. If unset, the former values stay.
+    /// Statistics of the export's file system. If unset, the previous values remain.
     pub statistics: Option<Statistics>,
     /// Number of volumes, reservations included.
     pub volumes: u64,
     /// Sum of the requests of volumes and reservations, in bytes.
     pub provisioned: u128,
-    /// Number of archives. If unset, the former value stays.
+    /// Number of archives. If unset, the previous value remains.
     pub archives: Option<u64>,
     /// Number of deleted directories that are not purged yet.
     pub trash: u64,
@@ -191,7 +194,7 @@ impl Metrics {
         let of_version = registered(
             registry,
             "nfs_operator_build_info",
-            "1; the label is the release",
+            "1, with the release as a label",
             version,
         );
         of_version
@@ -204,33 +207,33 @@ impl Metrics {
             leader: registered(
                 registry,
                 "nfs_operator_leader",
-                "1 when this process leads, 0 when it stands by",
+                "1 if this process is the leader, 0 if it is on standby",
                 Gauge::default(),
             ),
-            provisioned: registered(registry, claim, "Claims that got their volume", Family::default()),
+            provisioned: registered(registry, claim, "Provisioned claims", Family::default()),
             provision_failed: registered(
                 registry,
                 &format!("{claim}_failed"),
-                "Attempts to provision that failed; waiting for a backend does not count",
+                "Failed attempts to provision a claim; waiting for a backend does not count",
                 Family::default(),
             ),
             provision_seconds: registered(
                 registry,
                 &format!("{claim}_duration_seconds"),
-                &format!("Time to the saved volume, {seconds}"),
+                &format!("Time until the volume is created, {seconds}"),
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
-            deleted: registered(registry, volume, "Volumes that were reclaimed", Family::default()),
+            deleted: registered(registry, volume, "Reclaimed volumes", Family::default()),
             delete_failed: registered(
                 registry,
                 &format!("{volume}_failed"),
-                "Attempts to reclaim that failed",
+                "Failed attempts to reclaim a volume",
                 Family::default(),
             ),
             delete_seconds: registered(
                 registry,
                 &format!("{volume}_duration_seconds"),
-                &format!("Time to the deleted volume, {seconds}"),
+                &format!("Time until the volume is deleted, {seconds}"),
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
             backends: OF_BACKENDS.map(|(name, help)| {
@@ -244,19 +247,19 @@ impl Metrics {
             orphans: registered(
                 registry,
                 "nfs_operator_backend_orphans",
-                "Directories, volumes and records that are alone, by kind, as of the last scan",
+                "Directories, volumes and records without their counterpart, by kind, as of the last scan",
                 Family::default(),
             ),
             last_scan: registered(
                 registry,
                 "nfs_operator_backend_last_scan_timestamp_seconds",
-                "When the last scan for orphans ended, in seconds since 1970",
+                "Time when the last orphan scan ended, as a Unix timestamp",
                 Family::default(),
             ),
             scan_seconds: registered(
                 registry,
                 "nfs_operator_backend_scan_duration_seconds",
-                "How long the last scan for orphans took",
+                "Duration of the last orphan scan",
                 Family::default(),
             ),
             waiting,
@@ -305,7 +308,7 @@ impl Metrics {
     }
 
     /// Adds a class that exists, and starts its counters at 0, so that a rate over its first failure exists.
-    pub fn class_seen(&self, class: &str) {
+    pub fn register_class(&self, class: &str) {
         let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
         classes.insert(class.to_owned());
         drop(classes);
@@ -318,7 +321,7 @@ impl Metrics {
         drop(self.delete_seconds.get_or_create(&volumes));
     }
 
-    /// Records that a claim got its volume, this long after the start of the attempt.
+    /// Records a provisioned claim, and the time since the start of the attempt.
     pub fn claim_provisioned(&self, class: &str, after: Duration) {
         let labels = self.claim_labels(class);
         self.provisioned.get_or_create(&labels).inc();
@@ -332,7 +335,7 @@ impl Metrics {
         self.provision_failed.get_or_create(&self.claim_labels(class)).inc();
     }
 
-    /// Records that a volume was reclaimed, this long after the start of the attempt.
+    /// Records a reclaimed volume, and the time since the start of the attempt.
     pub fn volume_reclaimed(&self, class: &str, after: Duration) {
         let labels = self.volume_labels(class);
         self.deleted.get_or_create(&labels).inc();
@@ -377,7 +380,7 @@ impl Metrics {
     }
 
     /// Removes the series of a backend.
-    pub fn backend_gone(&self, backend: &str) {
+    pub fn remove_backend(&self, backend: &str) {
         let labels = backend_labels(backend);
         for kind in OrphanKind::ALL {
             self.orphans.remove(&orphan_labels(backend, kind));

@@ -8,7 +8,7 @@ pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; cha
 pub const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns true if a client that sent this `Accept` header understands OpenMetrics. Prometheus does; others may not.
-pub fn takes_open_metrics(accept: &str) -> bool {
+pub fn accepts_open_metrics(accept: &str) -> bool {
     accept.contains("application/openmetrics-text")
 }
 
@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn who_asks_for_open_metrics_gets_it() {
-        assert!(takes_open_metrics(
+        assert!(accepts_open_metrics(
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
         ));
-        assert!(!takes_open_metrics("text/plain") && !takes_open_metrics("*/*"));
+        assert!(!accepts_open_metrics("text/plain") && !accepts_open_metrics("*/*"));
     }
 }

@@ -46,7 +46,7 @@ pub struct Records {
 pub enum SecretError {
     /// The API server denies access.
     #[error(
-        "cannot {action} the Secret {secret}, which holds the key that records on exports are signed with: {cause}; apply \
+        "cannot {action} the Secret {secret}, which contains the key that signs records on exports: {cause}; apply \
          config/rbac, or correct --records-namespace and --records-secret"
     )]
     Refused {
@@ -60,9 +60,9 @@ pub enum SecretError {
     },
     /// The Secret's data is invalid.
     #[error(
-        "the Secret {secret} can't be used: data.{field} {fault}. Restore the Secret from its backup \
-         (docs/disaster-recovery.md); it is never written over. Without a backup, delete it: the operator makes another \
-         one, and what lies on exports has to be adopted by hand"
+        "the Secret {secret} is invalid: data.{field} {fault}. Restore the Secret from its backup \
+         (docs/disaster-recovery.md); the operator never overwrites it. Without a backup, delete it: the operator creates \
+         a new one, and the records on exports must be adopted manually"
     )]
     Damaged {
         /// Namespace and name.
@@ -114,7 +114,7 @@ impl Store<'_> {
         match self.secrets.get_opt(self.name).await {
             Ok(Some(found)) => self.parsed(&found).map(Some),
             Ok(None) => self.make().await,
-            Err(error) => self.put_off("read", error),
+            Err(error) => self.retry_or_fail("read", error),
         }
     }
 
@@ -124,7 +124,7 @@ impl Store<'_> {
             Ok(found) => self.parsed(&found).map(Some),
             // It was deleted meanwhile: start over.
             Err(error) if http_status(&error) == Some(404) => Ok(None),
-            Err(error) => self.put_off("read", error),
+            Err(error) => self.retry_or_fail("read", error),
         }
     }
 
@@ -137,12 +137,12 @@ impl Store<'_> {
             Ok(made) => {
                 tracing::info!(
                     secret = self.secret,
-                    "made the key that records on exports are signed with: keep a copy of this Secret outside the cluster"
+                    "created the key that signs records on exports: keep a copy of this Secret outside the cluster"
                 );
                 self.parsed(&made).map(Some)
             }
             Err(error) if http_status(&error) == Some(409) => self.read_winners().await,
-            Err(error) => self.put_off("create", error),
+            Err(error) => self.retry_or_fail("create", error),
         }
     }
 
@@ -151,7 +151,7 @@ impl Store<'_> {
             Ok(namespace) => Ok(namespace.uid()),
             Err(error) if is_refusal(&error) => Err(SecretError::ClusterId(Box::new(error))),
             Err(error) => {
-                tracing::warn!("the API server does not answer, trying again: {error}");
+                tracing::warn!("the API server does not answer; retrying: {error}");
                 Ok(None)
             }
         }
@@ -165,7 +165,7 @@ impl Store<'_> {
         })
     }
 
-    fn put_off(&self, action: &'static str, error: kube::Error) -> Result<Option<Records>, SecretError> {
+    fn retry_or_fail(&self, action: &'static str, error: kube::Error) -> Result<Option<Records>, SecretError> {
         if is_refusal(&error) {
             return Err(SecretError::Refused {
                 action,
@@ -175,7 +175,7 @@ impl Store<'_> {
         }
         tracing::warn!(
             secret = self.secret,
-            "the API server does not answer, trying again: {error}"
+            "the API server does not answer; retrying: {error}"
         );
         Ok(None)
     }
@@ -210,12 +210,12 @@ fn parse(secret: &Secret) -> Result<Records, Fault> {
     let key = field(KEY)?;
     let key: &[u8; KEY_LENGTH] = key
         .try_into()
-        .map_err(|_| (KEY, format!("has {} bytes, and {KEY_LENGTH} are needed", key.len())))?;
+        .map_err(|_| (KEY, format!("has {} bytes instead of {KEY_LENGTH}", key.len())))?;
     let cluster_id = field(CLUSTER_ID)?;
     if !is_uid(cluster_id) {
         return Err((
             CLUSTER_ID,
-            "is no uid: 36 lower-case hexadecimal digits and dashes".to_owned(),
+            "is not a UID (36 lowercase hexadecimal digits and dashes)".to_owned(),
         ));
     }
     Ok(Records {

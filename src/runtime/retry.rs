@@ -32,9 +32,7 @@ impl BackoffLimits {
     pub fn validated(self) -> Result<Self, String> {
         let Self { shortest, longest } = self;
         if shortest < Duration::from_millis(100) {
-            return Err(format!(
-                "--retry-min {shortest:?} is a hot loop: give it 100ms at least"
-            ));
+            return Err(format!("--retry-min {shortest:?} is too short: specify at least 100ms"));
         }
         if longest < shortest {
             return Err(format!(

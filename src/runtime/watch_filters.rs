@@ -174,15 +174,15 @@ mod tests {
             Apply(volume("c", "Released")),
             Delete(volume("b", "Released")),
         ]);
-        let looks = applied(events.filter_map(drop_settled(is_bound)).reflect(writer)).map(|seen| {
+        let reconciled = applied(events.filter_map(drop_settled(is_bound)).reflect(writer)).map(|seen| {
             let name = seen.unwrap().name_any();
             let found = cache.get(&ObjectRef::new(&name));
             (name, found.map(|found| phase(&found)))
         });
-        let looks: Vec<_> = looks.collect().await;
+        let reconciled: Vec<_> = reconciled.collect().await;
         let expected = [("b", "Failed"), ("a", "Released"), ("b", "Released"), ("c", "Released")];
         assert_eq!(
-            looks,
+            reconciled,
             expected.map(|(name, phase)| (name.to_owned(), Some(phase.to_owned())))
         );
     }
@@ -199,9 +199,9 @@ mod tests {
             Delete(volume("a", "Released")),
             Apply(volume("a", "Released")),
         ]);
-        let looks = applied_if_changed(events.filter_map(drop_settled(is_bound)), |_| Some(1));
-        let looks: Vec<_> = looks.map(|seen| phase(&seen.unwrap())).collect().await;
-        assert_eq!(looks, ["Released"; 3], "neither the settled nor the unchanged");
+        let reconciled = applied_if_changed(events.filter_map(drop_settled(is_bound)), |_| Some(1));
+        let reconciled: Vec<_> = reconciled.map(|seen| phase(&seen.unwrap())).collect().await;
+        assert_eq!(reconciled, ["Released"; 3], "neither the settled nor the unchanged");
     }
 
     #[tokio::test]
@@ -219,9 +219,9 @@ mod tests {
             Apply(volume("c", "Released")),
         ]);
         let failed = |volume: &PersistentVolume| Some(u64::from(phase(volume) == "Failed"));
-        let looks = applied_if_changed(events, failed).map(|seen| seen.unwrap().name_any());
-        let looks: Vec<_> = looks.collect().await;
-        assert_eq!(looks, ["a", "b", "c", "b", "c"], "c was gone meanwhile");
+        let reconciled = applied_if_changed(events, failed).map(|seen| seen.unwrap().name_any());
+        let reconciled: Vec<_> = reconciled.collect().await;
+        assert_eq!(reconciled, ["a", "b", "c", "b", "c"], "c was gone meanwhile");
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl CapacityTracker {
 
     /// Counts a volume with its new size of `bytes` if `check` allows the expansion. `check` gets the state without
     /// this volume.
-    pub fn grow<E>(
+    pub fn expand<E>(
         &self,
         volume: &str,
         bytes: u128,
@@ -162,7 +162,7 @@ impl CapacityTracker {
     }
 
     /// Ends the expansion of a volume that is not expanded anymore: its current size counts.
-    pub fn finish_growth(&self, volume: &str) {
+    pub fn finish_expansion(&self, volume: &str) {
         let mut books = self.books();
         if books
             .holdings
@@ -308,12 +308,12 @@ mod tests {
         inventory.saved("v", "a", 5, None);
         inventory.saved("w", "a", 5, None);
         assert_eq!(
-            inventory.grow("v", 15, fits(15)),
+            inventory.expand("v", 15, fits(15)),
             Ok(()),
             "its own 5 are not counted twice"
         );
         assert_eq!(inventory.totals("a"), Totals { volumes: 2, bytes: 20 });
-        assert_eq!(inventory.grow("w", 6, fits(6)), Err(5));
+        assert_eq!(inventory.expand("w", 6, fits(6)), Err(5));
         assert!(!inventory.reserve("x", 1, within(20)));
         // The watch reports the volume before the expansion, then after it.
         inventory.saved("v", "a", 5, None);
@@ -321,11 +321,11 @@ mod tests {
         inventory.saved("v", "a", 15, None);
         assert_eq!(inventory.totals("a").bytes, 20);
         // After a cancelled expansion, the current size counts again.
-        assert_eq!(inventory.grow("v", 10, fits(10)), Ok(()), "no less than it has");
+        assert_eq!(inventory.expand("v", 10, fits(10)), Ok(()), "no less than it has");
         assert_eq!(inventory.totals("a").bytes, 20);
-        inventory.finish_growth("v");
+        inventory.finish_expansion("v");
         inventory.remove("v");
-        inventory.finish_growth("v");
+        inventory.finish_expansion("v");
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
     }
 

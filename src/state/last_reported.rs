@@ -12,8 +12,8 @@ pub struct LastReported(Mutex<HashMap<String, PlannedCondition>>);
 impl LastReported {
     /// Records the condition. Returns true if it differs from the last one.
     pub fn changed(&self, uid: &str, planned: &PlannedCondition) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.insert(uid.to_owned(), planned.clone()).as_ref() != Some(planned)
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.insert(uid.to_owned(), planned.clone()).as_ref() != Some(planned)
     }
 
     /// Forgets an object that has recovered or is deleted.

@@ -19,7 +19,7 @@ pub struct SkippedVolume {
     /// Name of the volume.
     pub volume: String,
     /// Reason, and the remedy.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Missing object that a volume requires before it can be recovered.
@@ -57,11 +57,11 @@ pub struct RecoveryOutcome {
     /// Revision of the backend when the pass began. Another revision requires another pass.
     pub revision: BackendRevision,
     /// Number of recorded volumes in use that exist now.
-    pub there: u64,
+    pub existing: u64,
     /// Number of those that this pass recreated.
-    pub made: u64,
+    pub recreated: u64,
     /// Number of skipped volumes.
-    pub left_out: u64,
+    pub skipped: u64,
     /// The first skipped volumes.
     pub first: Vec<SkippedVolume>,
     /// Claims whose volume was skipped, with the name of that volume. A new volume for such a claim would be empty.
@@ -72,40 +72,40 @@ pub struct RecoveryOutcome {
 
 impl RecoveryOutcome {
     /// Records a skipped volume, and the claim that must not be provisioned because of it.
-    pub fn leave_out(&mut self, volume: &str, why: String, claim: Option<ClaimName>) {
-        self.left_out += 1;
+    pub fn skip(&mut self, volume: &str, reason: String, claim: Option<ClaimName>) {
+        self.skipped += 1;
         if let Some(claim) = claim {
             self.claims.insert(claim, volume.to_owned());
         }
         if self.first.len() < NAMED {
             let volume = volume.to_owned();
-            self.first.push(SkippedVolume { volume, why });
+            self.first.push(SkippedVolume { volume, reason });
         }
     }
 }
 
 /// Progress of the recovery of a backend.
 #[derive(Debug, Clone, Default)]
-pub struct RecoveryStage {
+pub struct RecoveryProgress {
     /// Number of processed records, and total number of records.
-    pub progress: Option<(u64, u64)>,
+    pub processed: Option<(u64, u64)>,
     /// Result of the last completed pass.
     pub outcome: Option<Arc<RecoveryOutcome>>,
     /// Error that interrupted the last pass.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// State of the recovery of a backend.
 #[derive(Default)]
 pub struct RecoveryState {
-    stage: Mutex<RecoveryStage>,
+    progress: Mutex<RecoveryProgress>,
     /// Notified when a pass is requested.
     pub requested: Arc<Notify>,
 }
 
 impl RecoveryState {
     /// Returns the current progress.
-    pub fn stage(&self) -> RecoveryStage {
+    pub fn progress(&self) -> RecoveryProgress {
         self.lock().clone()
     }
 
@@ -119,19 +119,19 @@ impl RecoveryState {
 
     /// Records the number of processed records and the total.
     pub fn set_progress(&self, done: u64, of: u64) {
-        self.lock().progress = Some((done, of));
+        self.lock().processed = Some((done, of));
     }
 
     /// Records a completed pass. Returns true if its result differs from the previous one.
     pub fn finish(&self, outcome: RecoveryOutcome) -> bool {
-        let mut stage = self.lock();
-        let comparable = |outcome: &RecoveryOutcome| (outcome.left_out, outcome.first.clone(), outcome.made > 0);
-        let news = stage.outcome.as_deref().map(comparable) != Some(comparable(&outcome));
-        *stage = RecoveryStage {
+        let mut progress = self.lock();
+        let comparable = |outcome: &RecoveryOutcome| (outcome.skipped, outcome.first.clone(), outcome.recreated > 0);
+        let changed = progress.outcome.as_deref().map(comparable) != Some(comparable(&outcome));
+        *progress = RecoveryProgress {
             outcome: Some(Arc::new(outcome)),
-            ..RecoveryStage::default()
+            ..RecoveryProgress::default()
         };
-        news
+        changed
     }
 
     /// Requests a pass if skipped volumes wait for this object.
@@ -143,17 +143,17 @@ impl RecoveryState {
     }
 
     /// Records the error that interrupted a pass.
-    pub fn fail(&self, trouble: String) {
-        self.lock().trouble = Some(trouble);
+    pub fn fail(&self, error: String) {
+        self.lock().error = Some(error);
     }
 
     /// Clears the state when recovery is no longer requested.
     pub fn clear(&self) {
-        *self.lock() = RecoveryStage::default();
+        *self.lock() = RecoveryProgress::default();
     }
 
-    fn lock(&self) -> MutexGuard<'_, RecoveryStage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RecoveryProgress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -281,18 +281,18 @@ mod tests {
     #[test]
     fn a_pass_that_comes_to_the_same_is_no_news() {
         let readoption = RecoveryState::default();
-        let left = |why: &str| {
+        let left = |reason: &str| {
             let mut outcome = RecoveryOutcome::default();
-            outcome.leave_out("pvc-1", why.to_owned(), Some(("team".into(), "data".into())));
+            outcome.skip("pvc-1", reason.to_owned(), Some(("team".into(), "data".into())));
             outcome
         };
         assert!(readoption.finish(left("a")));
         assert!(!readoption.finish(left("a")));
         assert!(readoption.finish(left("b")));
         readoption.fail("cut".into());
-        let stage = readoption.stage();
-        assert!(stage.outcome.is_some(), "what was known stays known");
+        let progress = readoption.progress();
+        assert!(progress.outcome.is_some(), "what was known stays known");
         readoption.clear();
-        assert!(readoption.stage().outcome.is_none());
+        assert!(readoption.progress().outcome.is_none());
     }
 }

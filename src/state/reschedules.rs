@@ -17,7 +17,7 @@ const MAX_DELAY: Duration = Duration::from_secs(300);
 pub struct RescheduleBackoff(Mutex<HashMap<String, Entry>>);
 
 struct Entry {
-    record: u32,
+    releases: u32,
     /// The node to return to the scheduler, and the time to do so.
     due: Option<(String, Instant)>,
 }
@@ -26,11 +26,13 @@ impl RescheduleBackoff {
     /// Returns how long to wait until the selected node of a claim is returned to the scheduler; zero if it is due now.
     pub fn remaining(&self, uid: &str, node: &str, now: Instant) -> Duration {
         let mut entries = self.entries();
-        let entry = entries.entry(uid.to_owned()).or_insert(Entry { record: 0, due: None });
+        let entry = entries
+            .entry(uid.to_owned())
+            .or_insert(Entry { releases: 0, due: None });
         match &entry.due {
             Some((known, due)) if known == node => due.saturating_duration_since(now),
             _ => {
-                let pause = pause(entry.record);
+                let pause = pause(entry.releases);
                 entry.due = Some((node.to_owned(), now + pause));
                 pause
             }
@@ -38,9 +40,9 @@ impl RescheduleBackoff {
     }
 
     /// Records that the node was returned to the scheduler, and increases the delay for the next node.
-    pub fn given_back(&self, uid: &str) {
+    pub fn record_release(&self, uid: &str) {
         if let Some(entry) = self.entries().get_mut(uid) {
-            entry.record = entry.record.saturating_add(1);
+            entry.releases = entry.releases.saturating_add(1);
             entry.due = None;
         }
     }
@@ -55,8 +57,8 @@ impl RescheduleBackoff {
     }
 }
 
-fn pause(given_back: u32) -> Duration {
-    let factor = 1_u32.checked_shl(given_back).unwrap_or(u32::MAX);
+fn pause(releases: u32) -> Duration {
+    let factor = 1_u32.checked_shl(releases).unwrap_or(u32::MAX);
     SHORTEST.saturating_mul(factor).min(MAX_DELAY)
 }
 
@@ -70,10 +72,14 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(reschedules.remaining("u", "n1", start), SHORTEST);
         assert_eq!(reschedules.remaining("u", "n1", at(1)), Duration::ZERO);
-        reschedules.given_back("u");
+        reschedules.record_release("u");
         assert_eq!(reschedules.remaining("u", "n1", at(1)), 2 * SHORTEST);
         assert_eq!(reschedules.remaining("other", "n1", at(1)), SHORTEST);
-        assert_eq!(reschedules.remaining("u", "n1", at(2)), SHORTEST, "asked early");
+        assert_eq!(
+            reschedules.remaining("u", "n1", at(2)),
+            SHORTEST,
+            "the pause has not passed"
+        );
         // Another node was selected in the meantime: its delay starts now.
         assert_eq!(reschedules.remaining("u", "n2", at(2)), 2 * SHORTEST);
         reschedules.forget("u");

@@ -166,12 +166,12 @@ impl UsageStore {
     }
 
     /// Enables the metrics of a backend, and records the time of its last complete scan.
-    pub fn turn_on(&self, backend: &str, last_completed: Option<Timestamp>) {
+    pub fn enable(&self, backend: &str, last_completed: Option<Timestamp>) {
         self.book().backends.insert(backend.into(), last_completed);
     }
 
     /// Disables the metrics of a backend that is removed or not measured anymore.
-    pub fn turn_off(&self, backend: &str) {
+    pub fn disable(&self, backend: &str) {
         self.book().backends.remove(backend);
     }
 
@@ -207,12 +207,14 @@ type OfBackend = (&'static str, &'static str, fn(&Total, Option<Timestamp>) -> O
 const OF_BACKENDS: [OfBackend; 4] = [
     (
         "used_bytes",
-        "Bytes on the server's disk that volumes take which were counted",
+        "Disk space that the counted volumes use on the server",
         |total, _| Some(total.bytes),
     ),
-    ("used_files", "Names in volumes that were counted", |total, _| {
-        Some(total.files)
-    }),
+    (
+        "used_files",
+        "Files, directories and links in the counted volumes",
+        |total, _| Some(total.files),
+    ),
     (
         "counted_volumes",
         "Volumes that were counted at least once",
@@ -220,7 +222,7 @@ const OF_BACKENDS: [OfBackend; 4] = [
     ),
     (
         "last_count_timestamp_seconds",
-        "When all volumes were counted last, in seconds since 1970",
+        "Time when the last complete count ended, as a Unix timestamp",
         |_, at| at.and_then(|at| u64::try_from(at.as_second()).ok()),
     ),
 ];
@@ -230,12 +232,14 @@ type OfVolume = (&'static str, &'static str, fn(&VolumeUsage) -> u64);
 const OF_VOLUMES: [OfVolume; 2] = [
     (
         "used_bytes",
-        "Bytes on the server's disk that a volume takes, as it was counted last",
+        "Disk space that the volume uses on the server, as of its last count",
         |figures| figures.bytes,
     ),
-    ("used_files", "Names in a volume, as it was counted last", |figures| {
-        figures.files
-    }),
+    (
+        "used_files",
+        "Files, directories and links in the volume, as of its last count",
+        |figures| figures.files,
+    ),
 ];
 
 impl Collector for UsageStore {
@@ -296,7 +300,7 @@ mod tests {
         .unwrap()
     }
 
-    fn told(usages: &UsageStore) -> String {
+    fn metrics_text(usages: &UsageStore) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(usages.clone()));
         let mut text = String::new();
@@ -325,9 +329,9 @@ mod tests {
     fn volumes_have_series_of_their_own_only_where_that_is_wanted_and_while_they_are_counted() {
         let usages = UsageStore::default();
         usages.observe(&volume("a", "10"), "main");
-        assert_eq!(told(&usages), "");
-        usages.turn_on("main", Timestamp::from_second(1000).ok());
-        let text = told(&usages);
+        assert_eq!(metrics_text(&usages), "");
+        usages.enable("main", Timestamp::from_second(1000).ok());
+        let text = metrics_text(&usages);
         assert!(
             text.contains("nfs_operator_backend_used_bytes{backend=\"main\"} 10"),
             "{text}"
@@ -338,12 +342,12 @@ mod tests {
         );
         assert!(!text.contains("nfs_operator_volume"), "{text}");
         let usages = UsageStore::new(true);
-        usages.turn_on("main", Timestamp::from_second(1000).ok());
+        usages.enable("main", Timestamp::from_second(1000).ok());
         usages.observe(&volume("a", "10"), "main");
         let series =
             "nfs_operator_volume_used_bytes{backend=\"main\",claim=\"data\",namespace=\"team\",volume=\"a\"} 10";
-        assert!(told(&usages).contains(series), "{}", told(&usages));
-        usages.turn_off("main");
-        assert_eq!(told(&usages), "");
+        assert!(metrics_text(&usages).contains(series), "{}", metrics_text(&usages));
+        usages.disable("main");
+        assert_eq!(metrics_text(&usages), "");
     }
 }

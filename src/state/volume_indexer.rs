@@ -109,7 +109,7 @@ pub fn index_volume(
         capacity.saved(&name, backend, size_of(volume), export_id);
         if is_released(volume) {
             // A released volume cannot be expanded. The deletion of its claim may have been missed.
-            capacity.finish_growth(&name);
+            capacity.finish_expansion(&name);
         }
     }
     let paths = paths(volume, ours);
@@ -178,7 +178,7 @@ mod tests {
         let (settings, capacity, paths) = (settings(), CapacityTracker::default(), PathReservations::default());
         let see = |phase| index_volume(&volume(phase), &settings, &capacity, &paths);
         see("Bound");
-        capacity.grow("v", 15, |_| Ok::<(), ()>(())).unwrap();
+        capacity.expand("v", 15, |_| Ok::<(), ()>(())).unwrap();
         see("Bound");
         assert_eq!(capacity.totals("a").bytes, 15, "its size before the expansion");
         // Its claim was deleted while the watch of claims was disconnected.

@@ -119,7 +119,7 @@ impl BackendTask for UsageScanner {
 async fn scan_if_due(ctx: &Context, backend: &Backend) -> Result<Duration, UsageScanError> {
     let known = backend.last_probe();
     let Some(interval) = interval(&known.object) else {
-        ctx.usage.turn_off(&backend.name);
+        ctx.usage.disable(&backend.name);
         backend
             .usage_scan
             .update(|progress| *progress = UsageProgress::default());
@@ -127,14 +127,14 @@ async fn scan_if_due(ctx: &Context, backend: &Backend) -> Result<Duration, Usage
         return Ok(Duration::MAX);
     };
     let progress = backend.usage_scan.progress();
-    ctx.usage.turn_on(&backend.name, progress.last_completed);
+    ctx.usage.enable(&backend.name, progress.last_completed);
     let wait = plan::time_until_scan(&progress, interval, Timestamp::now());
     if !wait.is_zero() {
         return Ok(jittered(wait));
     }
     UsageScan::new(ctx, backend, &known)?.run().await?;
     ctx.usage
-        .turn_on(&backend.name, backend.usage_scan.progress().last_completed);
+        .enable(&backend.name, backend.usage_scan.progress().last_completed);
     // Another scan may have been requested in the meantime.
     Ok(Duration::ZERO)
 }

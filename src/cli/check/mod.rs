@@ -22,7 +22,7 @@ use crate::runtime::write_fence::WriteFence;
 const EXIT_CODES: &str = "\
 Exit code:
   0  the claim was provisioned, and it and its volume were deleted
-  1  a step failed: a row says FAILED, with the message of the claim or the volume
+  1  a step failed: a row is FAILED, with the message of the claim or the volume
   2  invalid arguments, or no access to the cluster
   3  a claim or a volume is left behind: a row names it";
 

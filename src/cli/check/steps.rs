@@ -139,7 +139,7 @@ impl<'a> Check<'a> {
         });
         let named = format!("{}/{CLAIM}", self.arguments.namespace);
         match gone.await {
-            Ok(()) => findings.passed("delete", format!("{named} is gone")),
+            Ok(()) => findings.passed("delete", format!("{named} is deleted")),
             Err(last) => {
                 findings.set_left_behind();
                 findings.failed("delete", format!("{named} still exists: {last}"));
@@ -164,7 +164,7 @@ impl<'a> Check<'a> {
             Err(error) => Err(error.to_string()),
         });
         match gone.await {
-            Ok(()) => findings.passed("reclaim", format!("{volume} is gone")),
+            Ok(()) => findings.passed("reclaim", format!("{volume} is deleted")),
             Err(last) => {
                 findings.set_left_behind();
                 findings.failed(

@@ -17,7 +17,7 @@ use super::output::{OutputFormat, print};
 const EXIT_CODES: &str = "\
 Exit code:
   0  a backend for this export would be Ready (there may be warnings)
-  1  it would not be Ready: a row says FAILED, with the reason and the remedy that the condition of the backend would have
+  1  it would not be Ready: a row is FAILED, with the reason and the remedy that the condition of the backend would have
   2  invalid arguments, or an internal error
   3  something that --write created could not be removed: a row names it";
 

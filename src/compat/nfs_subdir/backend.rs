@@ -29,8 +29,8 @@ pub struct InheritedExport {
 pub enum DropInError {
     /// The backend exists with another address.
     #[error(
-        "backend {BACKEND} is {found}, and NFS_SERVER and NFS_PATH say {wanted}: correct one of them, or leave NFS_SERVER, \
-         NFS_PATH and PROVISIONER_NAME out and name the backend with --provisioner-alias"
+        "backend {BACKEND} is {found}, and NFS_SERVER and NFS_PATH specify {wanted}: correct one of them, or unset \
+         NFS_SERVER, NFS_PATH and PROVISIONER_NAME and specify the backend with --provisioner-alias"
     )]
     OtherAddress {
         /// Address of the existing backend.
@@ -86,10 +86,10 @@ impl InheritedExport {
     pub async fn ensure(&self, clients: &Clients) -> Result<(), DropInError> {
         let api: Api<NfsBackend> = Api::all(clients.calls.clone());
         while !self.find(&api).await? {
-            let action = "make";
+            let action = "create";
             match api.create(&PostParams::default(), &self.backend(action)?).await {
                 Ok(_) => {
-                    tracing::info!(server = self.server, path = self.path, "made backend {BACKEND}");
+                    tracing::info!(server = self.server, path = self.path, "created backend {BACKEND}");
                     return Ok(());
                 }
                 // Created concurrently: the next attempt compares it.
@@ -151,7 +151,7 @@ async fn wait_or_fail(action: &'static str, error: kube::Error) -> Result<(), Dr
             cause: Box::new(error),
         }),
         _ => {
-            tracing::warn!("cannot {action} backend {BACKEND}, trying again: {error}");
+            tracing::warn!("cannot {action} backend {BACKEND}, retrying: {error}");
             tokio::time::sleep(PAUSE).await;
             Ok(())
         }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_backend_is_the_same_export_however_it_is_spelled_and_no_other() {
-        let backend = InheritedExport::new("fd00::1", "/export").backend("make").unwrap();
+        let backend = InheritedExport::new("fd00::1", "/export").backend("create").unwrap();
         for (server, path, same) in [
             ("[fd00:0::1]", "/export/", true),
             ("fd00::2", "/export", false),

@@ -15,7 +15,7 @@ use crate::api::names::{
     VOLUME_NAMESPACE_UID, VOLUME_ON_DELETE, volume_name,
 };
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::decide::reclaim::{Refusal, annotation, escape, reclaim_unsafe, same_server};
+use crate::decide::reclaim::{Refusal, annotation, escape_for_message, reclaim_unsafe, same_server};
 use export_store::naming::DirectoryPath;
 
 /// Annotations that the operator writes on its own volumes.
@@ -71,7 +71,11 @@ pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) 
     let Some(source) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) else {
         return Err(reclaim_unsafe("the volume has no `spec.nfs`".into()));
     };
-    let at = format!("{}:{}", escape(&source.server), escape(&source.path));
+    let at = format!(
+        "{}:{}",
+        escape_for_message(&source.server),
+        escape_for_message(&source.path)
+    );
     let mut nearest: Vec<(usize, &str, &str)> = Vec::new();
     for backend in backends {
         let name = backend.metadata.name.as_deref().unwrap_or_default();
@@ -84,21 +88,21 @@ pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) 
     match nearest.as_slice() {
         [(_, name, rest)] if *name == alias => DirectoryPath::parse(rest).map_err(|error| {
             reclaim_unsafe(format!(
-                "the volume is at {at}, and the operator touches no such directory: {error}; reclaim it by hand and delete the \
+                "the volume is at {at}, which is not a valid directory: {error}; reclaim its data manually, then delete the \
                  volume"
             ))
         }),
         [(_, name, _)] => Err(reclaim_unsafe(format!(
-            "the volume is at {at}, which lies in backend {name}, and its provisioner's alias reaches backend {alias} only: \
-             correct --provisioner-alias, or reclaim it by hand and delete the volume"
+            "the volume is at {at}, which is on backend {name}, but the alias of its provisioner allows only backend {alias}: \
+             correct --provisioner-alias, or reclaim its data manually and delete the volume"
         ))),
         [] => Err(reclaim_unsafe(format!(
-            "the volume is at {at}, which lies below no backend's address: if backend {alias} is meant, add the address that \
-             the volume was made with to its formerAddresses, spelled as there"
+            "the volume is at {at}, which is not below the address of any backend: if it is on backend {alias}, add the \
+             address with which the volume was created to formerAddresses of that backend, spelled as in the volume"
         ))),
         several => Err(reclaim_unsafe(format!(
-            "the volume is at {at}, which lies below several backends of the same address ({}), so it can't be told whose it \
-             is: leave one of them there, or reclaim it by hand and delete the volume",
+            "the volume is at {at}, which is below several backends of the same address ({}): change all but one of them, or \
+             reclaim its data manually and delete the volume",
             several.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
         ))),
     }
@@ -133,8 +137,8 @@ fn check_name(volume: &PersistentVolume) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(reclaim_unsafe(
-        "the volume is not named pvc-<uid of its claim>, so it was not provisioned for it: reclaim it by hand and delete the \
-         volume, or set its policy to Retain"
+        "the volume is not named pvc-<uid of its claim>, so it was not provisioned for that claim: reclaim its data manually and \
+         delete the volume, or set its policy to Retain"
             .into(),
     ))
 }

@@ -124,7 +124,7 @@ fn apply_probe(
         totals,
         purged: &purged,
         orphans: last_scan.as_ref().map(|scan| &scan.orphans),
-        recovery: backend.recovery.stage(),
+        recovery: backend.recovery.progress(),
         usage: usage::status(ctx, object, backend),
         blocker,
         now: Timestamp::now(),

@@ -75,8 +75,8 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
         return;
     };
     ctx.path_reservations.remove(&Holder::BackendRoot(name.to_owned()));
-    ctx.metrics.backend_gone(name);
-    ctx.usage.turn_off(name);
+    ctx.metrics.remove_backend(name);
+    ctx.usage.disable(name);
     ctx.last_written.forget(uid);
     if let Some(connection) = backend.set_connection(None) {
         tokio::spawn(async move { connection.store.nfs().clone().close().await });

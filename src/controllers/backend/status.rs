@@ -13,7 +13,7 @@ use crate::background::orphan_scan;
 use crate::decide::quantity;
 use crate::recovery;
 use crate::state::capacity::Totals;
-use crate::state::recovery::RecoveryStage;
+use crate::state::recovery::RecoveryProgress;
 use export_store::PurgeReport;
 use nfs_client::Statistics;
 
@@ -33,7 +33,7 @@ pub(super) struct Observed<'a> {
     /// The result of the last scan for orphans.
     pub orphans: Option<&'a OrphansStatus>,
     /// The progress of the recovery of its volumes.
-    pub recovery: RecoveryStage,
+    pub recovery: RecoveryProgress,
     /// Usage of its volumes, if it is counted.
     pub usage: Option<UsageStatus>,
     /// Reason why the deletion of the backend is blocked.

@@ -62,7 +62,7 @@ pub(super) async fn release_node(
     let removed = writes::remove_annotation_if_unchanged(&claims(ctx, claim), claim, SELECTED_NODE, action).await;
     match removed {
         Ok(()) => {
-            ctx.reschedules.given_back(&uid);
+            ctx.reschedules.record_release(&uid);
             let note = format!(
                 "released node {node}, the scheduler may select another one: {}",
                 condition.message

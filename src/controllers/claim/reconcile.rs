@@ -45,7 +45,7 @@ pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     ctx.reschedules.forget(&uid);
     ctx.last_written.forget(&uid);
     ctx.copy_jobs.abort(&uid);
-    ctx.capacity.finish_growth(&volume_name(&uid));
+    ctx.capacity.finish_expansion(&volume_name(&uid));
 }
 
 /// Handles a failed write, after which nothing is decided.

@@ -15,7 +15,7 @@ use super::volume_settings::VolumeSettings;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
-use crate::decide::mount_options::{self, Major, Reached};
+use crate::decide::mount_options::{self, Major, NegotiatedConnection};
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
 
@@ -52,7 +52,7 @@ pub fn volume_object(parts: &VolumeParts<'_>) -> PersistentVolume {
         &parts.request.mount_options,
         &parts.settings.mount_options,
         &backend.nfs,
-        Reached {
+        NegotiatedConnection {
             major: match parts.protocol {
                 Protocol::V3 => Major::V3,
                 Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => Major::V4,

@@ -12,9 +12,9 @@ fn settings(version: NfsVersion, port: i32, mount_port: Option<i32>) -> NfsSetti
     }
 }
 
-fn reached(major: Major) -> Reached {
+fn connection(major: Major) -> NegotiatedConnection {
     let peer = "192.0.2.1:2049".parse().unwrap();
-    Reached { major, peer }
+    NegotiatedConnection { major, peer }
 }
 
 fn owned(options: &str) -> Vec<String> {
@@ -24,7 +24,7 @@ fn owned(options: &str) -> Vec<String> {
 fn merged(backend: &str, class: &str, claim: &str) -> String {
     let backend: Vec<MountOption> = backend.split_whitespace().map(MountOption::from).collect();
     let settings = settings(NfsVersion::Auto, 2049, None);
-    volume_options(&backend, &owned(class), &owned(claim), &settings, reached(Major::V4)).join(" ")
+    volume_options(&backend, &owned(class), &owned(claim), &settings, connection(Major::V4)).join(" ")
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn the_settings_are_added_unless_an_option_says_it() {
             &owned(class),
             &[],
             &settings(version, port, mount_port),
-            reached(negotiated),
+            connection(negotiated),
         );
         assert_eq!(options.join(" "), expected, "{class} {version:?} {port} {mount_port:?}");
     }
@@ -145,7 +145,13 @@ fn fixed_ports_of_version_3_come_with_the_transport_of_the_servers_address() {
     ] {
         let (major, peer) = (Major::V3, peer.parse().unwrap());
         let settings = settings(NfsVersion::Auto, 2049, Some(20048));
-        let options = volume_options(&owned(given), &owned(""), &[], &settings, Reached { major, peer });
+        let options = volume_options(
+            &owned(given),
+            &owned(""),
+            &[],
+            &settings,
+            NegotiatedConnection { major, peer },
+        );
         let transports: Vec<_> = options.iter().filter(|option| key(name(option)) == "proto").collect();
         assert_eq!(transports, [expected], "{peer} {given}");
     }
@@ -225,7 +231,7 @@ proptest! {
         backend in proptest::collection::vec(option(), 0..8), class in proptest::collection::vec(option(), 0..8),
     ) {
         let settings = settings(NfsVersion::Auto, 2050, Some(1));
-        let options = volume_options(&backend, &class, &[], &settings, reached(Major::V3));
+        let options = volume_options(&backend, &class, &[], &settings, connection(Major::V3));
         let mut seen = Vec::new();
         for option in &options {
             for key in keys(option) {
@@ -234,7 +240,7 @@ proptest! {
             }
         }
         // Merging the result again does not change it: no two options conflict with each other.
-        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, reached(Major::V3)), options);
+        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, connection(Major::V3)), options);
     }
 }
 

@@ -95,7 +95,7 @@ impl Backend {
 }
 
 #[derive(Clone, Default)]
-struct Asked {
+struct TestClaim {
     uid: String,
     class: ClassParameters,
     requested_backend: Option<&'static str>,
@@ -105,37 +105,37 @@ struct Asked {
     requested: u128,
 }
 
-fn placed(asked: &Asked, backends: &[Backend]) -> Placement {
+fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
     let namespace_labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
-    let zone = asked.node.and_then(|(_, zone)| zone);
+    let zone = claim.node.and_then(|(_, zone)| zone);
     let labels = zone.map(|zone| BTreeMap::from([("zone".to_owned(), zone.to_owned())]));
     let claim = Claim {
-        uid: &asked.uid,
+        uid: &claim.uid,
         namespace: "shop",
         namespace_labels: &namespace_labels,
-        requested: asked.requested,
-        class: &asked.class,
-        requested_backend: asked.requested_backend,
-        placed_on: asked.placed_on,
-        node: asked.node.map(|(name, _)| SelectedNode {
+        requested: claim.requested,
+        class: &claim.class,
+        requested_backend: claim.requested_backend,
+        placed_on: claim.placed_on,
+        node: claim.node.map(|(name, _)| SelectedNode {
             name,
             labels: labels.as_ref(),
         }),
-        topologies: &asked.topologies,
+        topologies: &claim.topologies,
     };
     let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
     place(&claim, &candidates)
 }
 
-fn on(asked: &Asked, backends: &[Backend]) -> Vec<String> {
-    match placed(asked, backends) {
+fn on(claim: &TestClaim, backends: &[Backend]) -> Vec<String> {
+    match placed(claim, backends) {
         Placement::On(names) => names,
         Placement::Nowhere { summary, .. } => unreachable!("{summary:?}"),
     }
 }
 
-fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<BackendRefusal>, PlannedCondition) {
-    match placed(asked, backends) {
+fn nowhere(claim: &TestClaim, backends: &[Backend]) -> (Vec<BackendRefusal>, PlannedCondition) {
+    match placed(claim, backends) {
         Placement::On(names) => unreachable!("placed on {names:?}"),
         Placement::Nowhere { refusals, summary } => (refusals, summary),
     }
@@ -143,9 +143,9 @@ fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<BackendRefusal>, Planned
 
 fn reason(backend: Backend) -> Reason {
     let (refusals, summary) = nowhere(
-        &Asked {
+        &TestClaim {
             requested: 10 * GI,
-            ..Asked::default()
+            ..TestClaim::default()
         },
         &[backend],
     );

@@ -109,8 +109,8 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         ..same
     };
     let (other_namespace, deleted) = (
-        SkippedVolume::OtherNamespace("team".into()),
-        SkippedVolume::ClaimDeleted("team".into(), "data".into()),
+        SkipReason::OtherNamespace("team".into()),
+        SkipReason::ClaimDeleted("team".into(), "data".into()),
     );
     assert!(
         !other_namespace.delays_claims() && !deleted.delays_claims(),
@@ -123,7 +123,7 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
                 served: false,
                 ..rebuilt
             },
-            Err(SkippedVolume::NotServed("p".into())),
+            Err(SkipReason::NotServed("p".into())),
         ),
         // The request does not apply to a namespace that is created later.
         (
@@ -131,14 +131,14 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
                 namespace_uid: None,
                 ..rebuilt
             },
-            Err(SkippedVolume::NoNamespace("team".into())),
+            Err(SkipReason::NoNamespace("team".into())),
         ),
         (
             ClusterView {
                 admitted: false,
                 ..rebuilt
             },
-            Err(SkippedVolume::NotAdmitted("team".into())),
+            Err(SkipReason::NotAdmitted("team".into())),
         ),
         (with(&bound), Ok(Ownership::ClaimUid)),
         (with(&pending), Ok(Ownership::Provisioning)),

@@ -22,8 +22,8 @@ fn me() -> HolderIdentity {
     HolderIdentity::new(None, "host", 1)
 }
 
-fn held(stand: &LeaseStatus) -> (bool, Duration) {
-    match stand {
+fn held(status: &LeaseStatus) -> (bool, Duration) {
+    match status {
         LeaseStatus::Held { alive, runs_out_in, .. } => (*alive, *runs_out_in),
         other => panic!("{other:?}"),
     }
@@ -46,8 +46,8 @@ fn a_lease_runs_out_by_the_observers_clock_alone() {
 fn a_renewal_that_sets_the_holders_clock_back_is_a_renewal() {
     let mut observer = Observer::default();
     observer.observe(Some(&lease("other", 1000)), &me(), OWN, at(1));
-    let stand = observer.observe(Some(&lease("other", 10)), &me(), OWN, at(15));
-    assert_eq!(held(&stand), (true, at(15)));
+    let status = observer.observe(Some(&lease("other", 10)), &me(), OWN, at(15));
+    assert_eq!(held(&status), (true, at(15)));
 }
 
 #[test]
@@ -60,16 +60,16 @@ fn a_holder_that_asked_for_longer_gets_it() {
 
 #[test]
 fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
-    let mine = HolderIdentity::new(Some("pod-uid"), "host", 7);
+    let own = HolderIdentity::new(Some("pod-uid"), "host", 7);
     let judge = |lease: Option<&LeaseSpec>, who: &HolderIdentity| Observer::default().observe(lease, who, OWN, at(0));
-    assert_eq!(judge(None, &mine), LeaseStatus::Free);
-    assert_eq!(judge(Some(&LeaseSpec::default()), &mine), LeaseStatus::Free);
-    assert_eq!(judge(Some(&lease("", 0)), &mine), LeaseStatus::Free);
-    assert_eq!(judge(Some(&lease(&mine.name, 0)), &mine), LeaseStatus::Ours);
+    assert_eq!(judge(None, &own), LeaseStatus::Free);
+    assert_eq!(judge(Some(&LeaseSpec::default()), &own), LeaseStatus::Free);
+    assert_eq!(judge(Some(&lease("", 0)), &own), LeaseStatus::Free);
+    assert_eq!(judge(Some(&lease(&own.name, 0)), &own), LeaseStatus::Ours);
     let former = HolderIdentity::new(Some("pod-uid"), "host", 6);
-    assert_eq!(judge(Some(&lease(&former.name, 0)), &mine), LeaseStatus::Free);
+    assert_eq!(judge(Some(&lease(&former.name, 0)), &own), LeaseStatus::Free);
     let neighbour = HolderIdentity::new(Some("pod-uid-2"), "host", 6);
-    held(&judge(Some(&lease(&neighbour.name, 0)), &mine));
+    held(&judge(Some(&lease(&neighbour.name, 0)), &own));
     // Without an instance name, another process of this host may still be running.
     let nameless = HolderIdentity::new(None, "host", 6);
     held(&judge(Some(&lease(&nameless.name, 0)), &me()));
@@ -77,19 +77,19 @@ fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
 
 #[test]
 fn times_that_contradict_each_other_are_refused_with_the_remedy() {
-    let terms = |duration, renew_deadline, retry_period| LeaseTimings {
+    let timings = |duration, renew_deadline, retry_period| LeaseTimings {
         duration: Duration::from_millis(duration),
         renew_deadline: Duration::from_millis(renew_deadline),
         retry_period: Duration::from_millis(retry_period),
     };
     assert!(LeaseTimings::default().validated().is_ok());
-    assert!(terms(3000, 2000, 500).validated().is_ok());
+    assert!(timings(3000, 2000, 500).validated().is_ok());
     for (wrong, named) in [
-        (terms(10_000, 10_000, 2000), "--renew-deadline"),
-        (terms(15_000, 20_000, 2000), "--renew-deadline"),
-        (terms(15_000, 10_000, 9000), "--retry-period"),
-        (terms(15_000, 10_000, 0), "--retry-period"),
-        (terms(500, 400, 100), "--lease-duration"),
+        (timings(10_000, 10_000, 2000), "--renew-deadline"),
+        (timings(15_000, 20_000, 2000), "--renew-deadline"),
+        (timings(15_000, 10_000, 9000), "--retry-period"),
+        (timings(15_000, 10_000, 0), "--retry-period"),
+        (timings(500, 400, 100), "--lease-duration"),
     ] {
         let refusal = wrong.validated().unwrap_err();
         assert!(refusal.starts_with(named), "{refusal}");
@@ -99,19 +99,19 @@ fn times_that_contradict_each_other_are_refused_with_the_remedy() {
 #[test]
 fn what_is_written_keeps_count_of_leaders_and_gives_the_lease_back_at_once() {
     let now = Timestamp::from_second(5).unwrap();
-    let terms = LeaseTimings {
+    let timings = LeaseTimings {
         duration: Duration::from_millis(2500),
         ..LeaseTimings::default()
     };
-    let first = taken(None, &me(), &terms, now);
+    let first = taken(None, &me(), &timings, now);
     assert_eq!(
         (first.lease_transitions, first.lease_duration_seconds),
         (Some(0), Some(3))
     );
-    let second = taken(Some(&first), &me(), &terms, now);
+    let second = taken(Some(&first), &me(), &timings, now);
     assert_eq!(second.lease_transitions, Some(1));
     let later = Timestamp::from_second(7).unwrap();
-    let renewed = renewed(Some(&second), &me(), &terms, later);
+    let renewed = renewed(Some(&second), &me(), &timings, later);
     assert_eq!(renewed.acquire_time, second.acquire_time);
     assert_eq!(renewed.renew_time, Some(MicroTime(later)));
     let released = released(&renewed, later);

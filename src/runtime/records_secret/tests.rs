@@ -14,16 +14,16 @@ use super::*;
 const UID: &str = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0";
 
 fn changed(change: impl FnOnce(&mut BTreeMap<String, ByteString>)) -> Option<Fault> {
-    let mut made = secret("records", UID, &[7; KEY_LENGTH]);
-    change(made.data.as_mut().unwrap());
-    parse(&made).err()
+    let mut secret_object = secret("records", UID, &[7; KEY_LENGTH]);
+    change(secret_object.data.as_mut().unwrap());
+    parse(&secret_object).err()
 }
 
 #[test]
 fn what_is_made_is_read_again_and_cannot_be_edited() {
-    let made = secret("records", UID, &[7; KEY_LENGTH]);
-    assert_eq!(parse(&made).unwrap().cluster_id, UID);
-    assert_eq!(made.immutable, Some(true));
+    let secret_object = secret("records", UID, &[7; KEY_LENGTH]);
+    assert_eq!(parse(&secret_object).unwrap().cluster_id, UID);
+    assert_eq!(secret_object.immutable, Some(true));
 }
 
 #[test]
@@ -56,35 +56,35 @@ fn a_damaged_secret_is_refused_by_the_name_of_what_is_wrong() {
     assert!(parse(&Secret::default()).is_err());
 }
 
-type Asked = Arc<Mutex<Vec<String>>>;
+type Requests = Arc<Mutex<Vec<String>>>;
 
 /// Starts an API server that returns these responses in order. Returns a client and the requests received.
-fn answering(answers: Vec<(u16, Value)>) -> (Client, Asked) {
-    let asked = Asked::default();
-    let (heard, answers) = (Arc::clone(&asked), Mutex::new(VecDeque::from(answers)));
+fn answering(answers: Vec<(u16, Value)>) -> (Client, Requests) {
+    let requests = Requests::default();
+    let (heard, answers) = (Arc::clone(&requests), Mutex::new(VecDeque::from(answers)));
     let service = service_fn(move |request: Request<Body>| {
-        let question = format!("{} {}", request.method(), request.uri().path());
-        heard.lock().unwrap().push(question);
+        let line = format!("{} {}", request.method(), request.uri().path());
+        heard.lock().unwrap().push(line);
         let (status, answer) = answers.lock().unwrap().pop_front().unwrap();
         let answer = Body::from(answer.to_string().into_bytes());
         ready(Ok::<_, BoxError>(
             Response::builder().status(status).body(answer).unwrap(),
         ))
     });
-    (Client::new(service, "operators"), asked)
+    (Client::new(service, "operators"), requests)
 }
 
 fn failure(code: u16, reason: &str) -> (u16, Value) {
-    let said = json!({
+    let status = json!({
         "apiVersion": "v1", "kind": "Status", "metadata": {},
         "status": "Failure", "message": reason, "reason": reason, "code": code,
     });
-    (code, said)
+    (code, status)
 }
 
 fn found(cluster_id: &str) -> (u16, Value) {
-    let made = secret("records", cluster_id, &[7; KEY_LENGTH]);
-    (200, serde_json::to_value(made).unwrap())
+    let secret_object = secret("records", cluster_id, &[7; KEY_LENGTH]);
+    (200, serde_json::to_value(secret_object).unwrap())
 }
 
 fn kube_system() -> (u16, Value) {
@@ -107,27 +107,27 @@ const POST: &str = "POST /api/v1/namespaces/operators/secrets";
 #[tokio::test]
 async fn of_two_that_make_it_at_once_the_winners_counts() {
     let winners = UID.replace('0', "1");
-    let (client, asked) = answering(vec![
+    let (client, requests) = answering(vec![
         failure(404, "NotFound"),
         kube_system(),
         failure(409, "AlreadyExists"),
         found(&winners),
     ]);
     assert_eq!(ensured(&client).await.unwrap().cluster_id, winners);
-    let asked = asked.lock().unwrap();
-    assert_eq!(*asked, [GET, "GET /api/v1/namespaces/kube-system", POST, GET]);
+    let requests = requests.lock().unwrap();
+    assert_eq!(*requests, [GET, "GET /api/v1/namespaces/kube-system", POST, GET]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_starting_is_asked_again_and_nothing_is_made_meanwhile() {
-    let (client, asked) = answering(vec![
+    let (client, requests) = answering(vec![
         failure(503, "ServiceUnavailable"),
         failure(429, "TooManyRequests"),
         failure(500, "InternalError"),
         found(UID),
     ]);
     assert_eq!(ensured(&client).await.unwrap().cluster_id, UID);
-    assert_eq!(*asked.lock().unwrap(), [GET; 4]);
+    assert_eq!(*requests.lock().unwrap(), [GET; 4]);
 }
 
 #[tokio::test]
@@ -136,11 +136,11 @@ async fn one_that_may_not_be_read_or_is_damaged_is_the_end_and_is_never_written_
     half.1["data"].as_object_mut().unwrap().remove(KEY);
     for (answer, part) in [
         (failure(403, "Forbidden"), "cannot read the Secret operators/records"),
-        (half, "the Secret operators/records can't be used: data.key is missing"),
+        (half, "the Secret operators/records is invalid: data.key is missing"),
     ] {
-        let (client, asked) = answering(vec![answer]);
+        let (client, requests) = answering(vec![answer]);
         let error = ensured(&client).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
-        assert_eq!(*asked.lock().unwrap(), [GET]);
+        assert_eq!(*requests.lock().unwrap(), [GET]);
     }
 }

@@ -12,7 +12,7 @@ use export_store::{ExportStore, Identity, ReclaimRequest};
 use nfs_client::Statistics;
 
 /// Number of probe intervals for which a probe result is valid (data-safety rule 13).
-const INTERVALS_BELIEVED: u32 = 3;
+const VALID_INTERVALS: u32 = 3;
 
 /// Result of the last probe.
 #[derive(Clone)]
@@ -71,8 +71,8 @@ impl ProbeSnapshot {
     /// Returns the current Ready condition; Unknown if the probe found the backend ready but is outdated.
     pub fn ready_now(&self, now: Instant) -> PlannedCondition {
         let age = now.saturating_duration_since(self.probed_at);
-        if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
-            return PlannedCondition::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
+        if self.is_ready() && age > self.interval * VALID_INTERVALS {
+            return PlannedCondition::unknown(Reason::ProbeOutdated, "its last probe is outdated");
         }
         self.ready.clone()
     }

@@ -105,7 +105,7 @@ fn check_ownership(
     if !is_own || !volume.annotations().contains_key(VOLUME_BACKEND) {
         return Err(unsuitable(
             &name,
-            &format!("volume {volume_name} was not created by this operator"),
+            &format!("volume {volume_name} was not provisioned by this operator"),
         ));
     }
     Ok(())

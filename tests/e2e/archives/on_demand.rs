@@ -159,7 +159,7 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     let (theirs, volume) = shared::bound_static_volume(&env, "secret", "theirs").await?;
     let foreign = make("foreign", "theirs").await?;
     let message = pending(&env, &foreign, "CopySourceUnsuitable").await?;
-    assert!(message.contains("was not created by this operator"), "{message}");
+    assert!(message.contains("was not provisioned by this operator"), "{message}");
     assert_eq!(shared::names(env.data())?, ["secret"]);
 
     shared::bound_with_data(&env, "data", &class, "text").await?;

@@ -118,7 +118,7 @@ async fn a_volume_that_the_operator_did_not_create_is_not_copied() -> Test {
     let (source, volume) = shared::bound_static_volume(&env, "secret", "old").await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
     let message = wait_refused(&env, &claim, "CopySourceUnsuitable").await?;
-    assert!(message.contains("was not created by this operator"), "{message}");
+    assert!(message.contains("was not provisioned by this operator"), "{message}");
     assert_eq!(shared::names(env.data())?, ["secret"]);
     env.objects.delete(&source).await?;
     env.objects.delete(&volume).await?;

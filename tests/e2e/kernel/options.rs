@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use nfs_operator::api::backend::{NfsSettings, NfsVersion};
-use nfs_operator::decide::mount_options::{Major, Reached, claim_options, volume_options};
+use nfs_operator::decide::mount_options::{Major, NegotiatedConnection, claim_options, volume_options};
 use rig::KernelVm;
 
 /// Every option that a claim may set, with a value if it needs one.
@@ -75,7 +75,7 @@ fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
                 claim => claim_options(claim).unwrap(),
             };
             let peer = ([127, 0, 0, 1], vm.nfs_port()).into();
-            volume_options(backend, class, &claim, &settings, Reached { major, peer })
+            volume_options(backend, class, &claim, &settings, NegotiatedConnection { major, peer })
         })
         .collect()
 }

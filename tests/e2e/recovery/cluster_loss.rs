@@ -282,7 +282,7 @@ async fn an_unusable_secret_stops_the_operator_which_reports_it_and_the_remedy()
     let half = env.objects.create(&half).await?;
     let log = fails(&env, &[]).await?;
     for part in [
-        "the Secret nfs-operator-system/nfs-operator-records can't be used: data.key is missing",
+        "the Secret nfs-operator-system/nfs-operator-records is invalid: data.key is missing",
         "docs/disaster-recovery.md",
     ] {
         assert!(log.contains(part), "{part} is not in: {log}");

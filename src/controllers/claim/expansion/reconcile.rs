@@ -38,7 +38,7 @@ pub async fn reconcile(
         return Ok(None);
     };
     if is_settled(claim) {
-        ctx.capacity.finish_growth(volume);
+        ctx.capacity.finish_expansion(volume);
         return Ok(None);
     }
     // Boxed: few claims are ever expanded, and the futures of the others must stay small.
@@ -64,7 +64,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
     let plan = plan(&claim, &volume, &ctx.settings);
     if !matches!(plan, ExpansionPlan::Grow { .. }) {
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-        ctx.capacity.finish_growth(&volume.name_any());
+        ctx.capacity.finish_expansion(&volume.name_any());
     }
     match plan {
         ExpansionPlan::Nothing => {}
@@ -78,7 +78,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
             }
             Reservation::Unknown => return Ok(Action::requeue(SOON)),
             Reservation::Refused(condition) => {
-                ctx.capacity.finish_growth(&volume.name_any());
+                ctx.capacity.finish_expansion(&volume.name_any());
                 return report_refusal(&claims, &claim, &condition, ctx, epoch).await;
             }
         },

@@ -27,7 +27,7 @@ pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reser
     if !view.is_probed() {
         return Reservation::Unknown;
     }
-    let reserved = ctx.capacity.grow(volume, bytes, |allocated| {
+    let reserved = ctx.capacity.expand(volume, bytes, |allocated| {
         check_capacity(bytes, &view.candidate(&views, allocated))
     });
     match reserved {

@@ -34,9 +34,9 @@ fn a_backend_that_fails_a_check_is_refused() {
     ] {
         assert_eq!(reason(Backend::with("a", change)), expected, "{what}");
     }
-    let ten = Asked {
+    let ten = TestClaim {
         requested: 10 * GI,
-        ..Asked::default()
+        ..TestClaim::default()
     };
     for (what, limits, serves) in [
         ("limit with room", limits(Some("100Gi"), None, None), true),
@@ -74,13 +74,13 @@ fn sums_beyond_64_bits_are_exact() {
         backend.limits.limit = Some("9223372036854775807".into());
         backend.provisioned = (1 << 63) - 2;
     });
-    let asked = |requested| Asked {
+    let claim = |requested| TestClaim {
         requested,
-        ..Asked::default()
+        ..TestClaim::default()
     };
-    assert_eq!(on(&asked(1), std::slice::from_ref(&huge)), ["a"]);
-    nowhere(&asked(2), std::slice::from_ref(&huge));
-    nowhere(&asked(u128::MAX), &[huge]);
+    assert_eq!(on(&claim(1), std::slice::from_ref(&huge)), ["a"]);
+    nowhere(&claim(2), std::slice::from_ref(&huge));
+    nowhere(&claim(u128::MAX), &[huge]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_namespace_is_allowed_by_name_or_by_selector() {
     ] {
         let backend = Backend::with("a", |backend| backend.allowed = allowed);
         match expected {
-            None => assert_eq!(on(&Asked::default(), &[backend]), ["a"], "{what}"),
+            None => assert_eq!(on(&TestClaim::default(), &[backend]), ["a"], "{what}"),
             Some(expected) => assert_eq!(reason(backend), expected, "{what}"),
         }
     }
@@ -166,11 +166,11 @@ fn a_class_chooses_by_name_by_labels_or_by_both() {
     };
     let backends = [labelled("a", "fast"), labelled("b", "slow"), labelled("c", "fast")];
     let sorted = |parameters: &[(&str, &str)]| {
-        let asked = Asked {
+        let claim = TestClaim {
             class: class(parameters),
-            ..Asked::default()
+            ..TestClaim::default()
         };
-        let mut names = on(&asked, &backends);
+        let mut names = on(&claim, &backends);
         names.sort();
         names.join(" ")
     };
@@ -191,15 +191,15 @@ fn a_class_chooses_by_name_by_labels_or_by_both() {
             "tier=fast",
         ),
     ] {
-        let asked = Asked {
+        let claim = TestClaim {
             class: class(parameters),
-            ..Asked::default()
+            ..TestClaim::default()
         };
-        let (_, summary) = nowhere(&asked, &backends);
+        let (_, summary) = nowhere(&claim, &backends);
         assert_eq!(summary.reason, expected);
         assert!(summary.message.contains(says), "{}", summary.message);
     }
-    let (refusals, summary) = nowhere(&Asked::default(), &[]);
+    let (refusals, summary) = nowhere(&TestClaim::default(), &[]);
     assert_eq!((refusals.len(), summary.reason), (0, Reason::NoBackendAvailable));
     assert!(summary.message.contains("create one"), "{}", summary.message);
 }
@@ -220,11 +220,11 @@ fn annotations_of_a_tenant_select_no_backend_that_the_claim_may_not_use() {
             backend.overrides = vec![ClaimOverride::Backend]
         }),
     ];
-    let asked = |requested_backend, placed_on| Asked {
+    let claim = |requested_backend, placed_on| TestClaim {
         class: class(&[("backend", "open,chosen,elsewhere,walled")]),
         requested_backend,
         placed_on,
-        ..Asked::default()
+        ..TestClaim::default()
     };
     for (requested, expected) in [
         ("open", Reason::OverrideRefused),
@@ -235,18 +235,18 @@ fn annotations_of_a_tenant_select_no_backend_that_the_claim_may_not_use() {
         ("walled", Reason::NamespaceNotAllowed),
     ] {
         assert_eq!(
-            nowhere(&asked(Some(requested), None), &backends).1.reason,
+            nowhere(&claim(Some(requested), None), &backends).1.reason,
             expected,
             "{requested}"
         );
     }
-    assert_eq!(on(&asked(Some("chosen"), None), &backends), ["chosen"]);
+    assert_eq!(on(&claim(Some("chosen"), None), &backends), ["chosen"]);
     for placed_on in ["elsewhere", "walled", "other-class", "absent", ""] {
-        let mut names = on(&asked(None, Some(placed_on)), &backends);
+        let mut names = on(&claim(None, Some(placed_on)), &backends);
         names.sort();
         assert_eq!(names, ["chosen", "open"], "{placed_on}");
         assert_eq!(
-            on(&asked(Some("chosen"), Some(placed_on)), &backends),
+            on(&claim(Some("chosen"), Some(placed_on)), &backends),
             ["chosen"],
             "{placed_on}"
         );
@@ -255,14 +255,14 @@ fn annotations_of_a_tenant_select_no_backend_that_the_claim_may_not_use() {
 
 #[test]
 fn only_the_previous_placement_is_considered() {
-    let asked = Asked {
+    let claim = TestClaim {
         placed_on: Some("b"),
-        ..Asked::default()
+        ..TestClaim::default()
     };
     let full = Backend::with("b", |backend| backend.available = Some(1));
-    assert_eq!(on(&asked, &[Backend::new("a"), full]), ["b"]);
+    assert_eq!(on(&claim, &[Backend::new("a"), full]), ["b"]);
     let (refusals, summary) = nowhere(
-        &asked,
+        &claim,
         &[Backend::new("a"), Backend::broken("b", Reason::ServerNotResponding)],
     );
     assert_eq!((refusals.len(), summary.reason), (1, Reason::ServerNotResponding));
@@ -274,7 +274,7 @@ fn only_the_previous_placement_is_considered() {
         ));
     });
     assert_eq!(
-        nowhere(&asked, &[Backend::new("a"), unreadable]).1.reason,
+        nowhere(&claim, &[Backend::new("a"), unreadable]).1.reason,
         Reason::InvalidSpec
     );
 }

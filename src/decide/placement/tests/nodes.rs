@@ -16,10 +16,10 @@ fn topologies(zone: &str) -> Vec<TopologySelectorTerm> {
     serde_json::from_value(terms).unwrap_or_default()
 }
 
-fn on_node(zone: Option<&'static str>) -> Asked {
-    Asked {
+fn on_node(zone: Option<&'static str>) -> TestClaim {
+    TestClaim {
         node: Some(("n1", zone)),
-        ..Asked::default()
+        ..TestClaim::default()
     }
 }
 
@@ -31,7 +31,7 @@ fn only_backends_that_serve_the_selected_node_are_tried() {
     both.sort();
     assert_eq!(both, ["b", "everywhere"]);
     // Immediate binding needs no node; a node that does not exist is in no zone.
-    assert_eq!(on(&Asked::default(), &backends).len(), 3);
+    assert_eq!(on(&TestClaim::default(), &backends).len(), 3);
     assert_eq!(on(&on_node(None), &backends), ["everywhere"]);
 }
 
@@ -44,11 +44,11 @@ fn a_node_that_no_backend_serves_is_reported_with_the_missing_topologies() {
     for part in ["backend a: node n1", "nodeAffinity", "no allowedTopologies"] {
         assert!(summary.message.contains(part), "{}", summary.message);
     }
-    let mut asked = on_node(Some("b"));
-    asked.topologies = topologies("a");
-    let (_, summary) = nowhere(&asked, &[in_zone("a", "a"), Backend::new("c")]);
+    let mut claim = on_node(Some("b"));
+    claim.topologies = topologies("a");
+    let (_, summary) = nowhere(&claim, &[in_zone("a", "a"), Backend::new("c")]);
     assert_eq!(summary.message, "a, c: selected node not served");
-    let (_, summary) = nowhere(&asked, &[Backend::new("c")]);
+    let (_, summary) = nowhere(&claim, &[Backend::new("c")]);
     assert!(
         summary.message.contains("does not match allowedTopologies"),
         "{}",
@@ -68,27 +68,27 @@ fn another_node_is_requested_only_if_a_backend_serves_one() {
         *backend = in_zone("b", "a");
         backend.ready = PlannedCondition::fails(Reason::ConnectionRefused, "down");
     });
-    let mut asked = on_node(Some("b"));
-    asked.requested = GI;
-    let (refusals, summary) = nowhere(&asked, &[full.clone(), broken.clone()]);
+    let mut claim = on_node(Some("b"));
+    claim.requested = GI;
+    let (refusals, summary) = nowhere(&claim, &[full.clone(), broken.clone()]);
     assert!(!other_node_possible(&refusals), "{}", summary.message);
     assert!(!summary.message.contains("allowedTopologies"), "{}", summary.message);
-    let (refusals, summary) = nowhere(&asked, &[full, broken, in_zone("c", "a")]);
+    let (refusals, summary) = nowhere(&claim, &[full, broken, in_zone("c", "a")]);
     assert!(other_node_possible(&refusals));
     assert_eq!(summary.reason, Reason::NodeNotServed);
 }
 
 #[test]
 fn topologies_also_apply_to_immediate_binding() {
-    let asked = Asked {
+    let claim = TestClaim {
         topologies: topologies("a"),
-        ..Asked::default()
+        ..TestClaim::default()
     };
     let backends = [in_zone("a", "a"), in_zone("b", "b"), Backend::new("everywhere")];
-    let mut names = on(&asked, &backends);
+    let mut names = on(&claim, &backends);
     names.sort();
     assert_eq!(names, ["a", "everywhere"]);
-    let (refusals, summary) = nowhere(&asked, &backends[1..2]);
+    let (refusals, summary) = nowhere(&claim, &backends[1..2]);
     assert!(!other_node_possible(&refusals));
     assert_eq!(summary.reason, Reason::TopologyMismatch);
     let unreadable = Backend::with("a", |backend| {

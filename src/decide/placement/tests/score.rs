@@ -30,29 +30,29 @@ fn backends_are_ordered_by_free_space_and_then_by_number_of_volumes() {
         ),
         ("full", [with("a", 0, 0, 1), with("b", 0, 0, 0)], "b a"),
     ] {
-        assert_eq!(on(&Asked::default(), &backends).join(" "), expected, "{what}");
+        assert_eq!(on(&TestClaim::default(), &backends).join(" "), expected, "{what}");
     }
     let silent = Backend::with("a", |backend| (backend.total, backend.available) = (None, None));
-    assert_eq!(on(&Asked::default(), &[silent, with("b", 1, 0, 9)]), ["b", "a"]);
+    assert_eq!(on(&TestClaim::default(), &[silent, with("b", 1, 0, 9)]), ["b", "a"]);
     let since = Backend::with("a", |backend| backend.since_probe = 900 * GI);
-    assert_eq!(on(&Asked::default(), &[since, with("b", 500, 0, 9)]), ["b", "a"]);
+    assert_eq!(on(&TestClaim::default(), &[since, with("b", 500, 0, 9)]), ["b", "a"]);
 }
 
 /// Places `count` claims one after the other. Returns the number of claims per backend.
 fn spread(mut backends: Vec<Backend>, count: u32, counted: bool, requested: impl Fn(u32) -> u128) -> Vec<u64> {
     let mut got = vec![0; backends.len()];
     for number in 0..count {
-        let asked = Asked {
+        let claim = TestClaim {
             uid: format!("00000000-0000-4000-8000-{number:012}"),
             requested: requested(number),
-            ..Asked::default()
+            ..TestClaim::default()
         };
-        let first = on(&asked, &backends).into_iter().next();
+        let first = on(&claim, &backends).into_iter().next();
         let places = backends.iter_mut().zip(&mut got);
         for (backend, got) in places.filter(|(backend, _)| Some(&backend.name) == first.as_ref()) {
             *got += 1;
             if counted {
-                backend.take(asked.requested);
+                backend.take(claim.requested);
             }
         }
     }
@@ -86,13 +86,13 @@ fn three_hundred_claims_spread_over_three_equal_backends() {
 #[test]
 fn of_fifty_claims_for_capacity_for_twenty_twenty_are_placed() {
     let mut backends = vec![Backend::with("a", |backend| backend.limits.limit = Some("20Gi".into()))];
-    let asked = Asked {
+    let claim = TestClaim {
         requested: GI,
-        ..Asked::default()
+        ..TestClaim::default()
     };
     let mut served = 0;
     for _ in 0..50 {
-        if matches!(placed(&asked, &backends), Placement::On(_)) {
+        if matches!(placed(&claim, &backends), Placement::On(_)) {
             served += 1;
             backends.iter_mut().for_each(|backend| backend.take(GI));
         }
@@ -121,11 +121,11 @@ proptest! {
                 })
             })
             .collect();
-        let asked = Asked { requested, ..Asked::default() };
+        let claim = TestClaim { requested, ..TestClaim::default() };
         let mut reversed = backends.clone();
         reversed.reverse();
-        let placement = placed(&asked, &backends);
-        prop_assert_eq!(&placement, &placed(&asked, &reversed));
+        let placement = placed(&claim, &backends);
+        prop_assert_eq!(&placement, &placed(&claim, &reversed));
         match placement {
             Placement::On(mut names) => {
                 prop_assert!(!names.is_empty() && names.len() <= backends.len());

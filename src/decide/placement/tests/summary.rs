@@ -6,12 +6,12 @@ use super::*;
 fn the_condition_reports_why_each_backend_was_refused() {
     let full = |name| Backend::with(name, |backend| backend.limits.limit = Some("1".into()));
     let one = |class_backends: &str, backends: &[Backend]| {
-        let asked = Asked {
+        let claim = TestClaim {
             class: class(&[("backend", class_backends)]),
             requested: 10 * GI,
-            ..Asked::default()
+            ..TestClaim::default()
         };
-        let (_, summary) = nowhere(&asked, backends);
+        let (_, summary) = nowhere(&claim, backends);
         (summary.reason, summary.message)
     };
     let (a, b) = (
@@ -65,7 +65,7 @@ fn the_condition_reports_why_each_backend_was_refused() {
     let many: Vec<Backend> = (0..500)
         .map(|number| Backend::broken(&format!("{number:0200}"), Reason::NoSpace))
         .collect();
-    let (refusals, summary) = nowhere(&Asked::default(), &many);
+    let (refusals, summary) = nowhere(&TestClaim::default(), &many);
     assert_eq!(refusals.len(), 500);
     assert!(
         summary.message.ends_with("and 490 more") && summary.message.len() < 4096,
@@ -73,7 +73,7 @@ fn the_condition_reports_why_each_backend_was_refused() {
         summary.message
     );
     let (_, summary) = nowhere(
-        &Asked::default(),
+        &TestClaim::default(),
         &[Backend::with("a", |backend| {
             backend.ready = PlannedCondition::fails(Reason::NoSpace, "\u{e9}".repeat(5000))
         })],
