@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn only_classes_that_exist_become_labels() {
         let metrics = Metrics::default();
-        metrics.class_seen("nfs");
+        metrics.register_class("nfs");
         for class in ["nfs", "no-such-class", "another"] {
             metrics.claim_failed(class);
             metrics.volume_failed(class);
