@@ -127,7 +127,7 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
             assert_eq!(volume["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
         }
     }
-    assert_eq!(commands, 8, "number of tested blocks");
+    assert_eq!(commands, 9, "number of tested blocks");
     Ok(())
 }
 
