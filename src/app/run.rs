@@ -151,14 +151,15 @@ impl Endpoints {
             readiness: Readiness::default(),
             write_fence: WriteFence::default(),
         };
-        http::serve(http, endpoints.readiness.clone(), Arc::clone(&endpoints.metrics)).await?;
+        let (readiness, fence) = (endpoints.readiness.clone(), endpoints.write_fence.clone());
+        http::serve(http, readiness, fence, Arc::clone(&endpoints.metrics)).await?;
         Ok(endpoints)
     }
 
     /// Connects to the cluster, and waits until this process holds the Lease.
     async fn wait_for_lease(&self, options: &Options) -> Result<(ClusterAccess, LeaseRenewer), OperatorError> {
         let me = identity(options.instance.as_deref());
-        let max_in_flight = options.election.max_in_flight();
+        let max_in_flight = Some(options.election.max_in_flight());
         let clients = Clients::new(
             options.kubeconfig.as_deref(),
             &me.name,

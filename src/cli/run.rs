@@ -74,9 +74,13 @@ pub struct RunArguments {
     /// Namespace of the Lease. If unset, that of the pod or of the kubeconfig's context is used.
     #[arg(long, env = "NFS_OPERATOR_LEASE_NAMESPACE")]
     lease_namespace: Option<String>,
-    /// Name of the Lease; must be the same for all instances in a cluster.
+    /// Name of the Lease; must be the same for all replicas of an installation.
     #[arg(long, env = "NFS_OPERATOR_LEASE_NAME", default_value = "nfs-operator")]
     lease_name: String,
+    /// Namespace of the Lease nfs-operator-cluster-lock, which keeps other installations from running in this cluster. It
+    /// must be the same for all installations, and tenants must not have permissions in it.
+    #[arg(long, env = "NFS_OPERATOR_CLUSTER_LOCK_NAMESPACE", default_value = "kube-system")]
+    cluster_lock_namespace: String,
     /// Namespace of the Secret with the key that signs records on exports. If unset, the namespace of the Lease is used.
     #[arg(long, env = "NFS_OPERATOR_RECORDS_NAMESPACE")]
     records_namespace: Option<String>,
@@ -87,7 +91,8 @@ pub struct RunArguments {
     /// Duration after which another instance may take over a Lease that was not renewed (Go duration).
     #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = parse_go_duration)]
     lease_duration: Duration,
-    /// With --leader-elect: duration after which a leader that could not renew the Lease exits (Go duration).
+    /// Duration after which an operator that could not renew the Lease stops writing: with --leader-elect, it exits; without,
+    /// it continues once the Lease is renewed (Go duration).
     #[arg(long, env = "NFS_OPERATOR_RENEW_DEADLINE", default_value = "10s", value_parser = parse_go_duration)]
     renew_deadline: Duration,
     /// Interval at which the leader renews the Lease and standbys check it (Go duration).
@@ -133,6 +138,7 @@ impl RunArguments {
             elect: self.leader_elect,
             namespace: self.lease_namespace.clone(),
             name: self.lease_name.clone(),
+            cluster_lock_namespace: self.cluster_lock_namespace.clone(),
             timings: timings.validated()?,
         })
     }

@@ -1,27 +1,30 @@
-//! Acquires the Lease ([`lease`](crate::runtime::lease) decides when).
+//! Acquires the Leases ([`lease`](crate::runtime::lease) decides when).
 //!
-//! Every process holds the Lease while it works. With `--leader-elect`, others stand by; without, they refuse to start.
+//! Every process holds two Leases while it works. One is for the election among the processes of an installation: with
+//! `--leader-elect`, others stand by; without, they refuse to start. The other is the cluster lock, which the leader
+//! holds in the name of its installation: other installations refuse to start (docs/adr/0016-a-lock-out-of-reach.md).
 
 use std::future::ready;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use rand::RngExt;
 use tokio::time::{sleep, timeout};
 
 use crate::runtime::clients::Clients;
-use crate::runtime::lease::{self, HolderIdentity, JITTER, LeaseStatus, LeaseTimings, Observer};
+use crate::runtime::held_lease::{LeaseObject, missing};
+use crate::runtime::lease::{HolderIdentity, JITTER, LeaseStatus, LeaseTimings, Observer};
 use crate::runtime::lease_renewal::LeaseRenewer;
-use crate::runtime::other_installations::OtherInstallations;
 use crate::runtime::readiness::{Readiness, ReadinessState};
 use crate::runtime::write_fence::{WriteFence, since_boot};
 use crate::runtime::writes::http_status;
+
+/// Name of the Lease that one installation of a cluster holds, whatever the names of its other objects.
+pub const CLUSTER_LOCK: &str = "nfs-operator-cluster-lock";
 
 /// Settings of the leader election.
 #[derive(Debug, Clone)]
@@ -32,20 +35,17 @@ pub struct Election {
     pub namespace: Option<String>,
     /// Name of the Lease.
     pub name: String,
-    /// Timings of the Lease.
+    /// Namespace of the cluster lock.
+    pub cluster_lock_namespace: String,
+    /// Timings of both Leases.
     pub timings: LeaseTimings,
 }
 
 impl Election {
     /// Returns how long a request may stay in flight after the renew deadline: another process leads no sooner than
-    /// this. Returns `None` if nobody stands by.
-    pub fn max_in_flight(&self) -> Option<Duration> {
-        let LeaseTimings {
-            duration,
-            renew_deadline,
-            ..
-        } = self.timings;
-        self.elect.then(|| duration.saturating_sub(renew_deadline))
+    /// this.
+    pub fn max_in_flight(&self) -> Duration {
+        self.timings.duration.saturating_sub(self.timings.renew_deadline)
     }
 }
 
@@ -65,18 +65,20 @@ pub enum LeaseError {
     },
     /// Another installation works in this cluster.
     #[error(
-        "the Lease {lease} is held by {holder}: another nfs-operator is installed in this cluster, and one operator \
-         serves a cluster; uninstall one of them, or give both the same --lease-namespace and --leader-elect"
+        "the cluster lock {lease} is held by the operator whose Lease is {holder}: another nfs-operator is installed in \
+         this cluster, and one operator serves a cluster; uninstall one of them, or make both replicas of one \
+         installation, with the same --lease-namespace and --lease-name and with --leader-elect"
     )]
     Rival {
-        /// Namespace and name.
+        /// Namespace and name of the cluster lock.
         lease: String,
-        /// Identity of the holder.
+        /// Namespace and name of the other installation's Lease.
         holder: String,
     },
     /// The API server denies access.
     #[error(
-        "cannot {action} the Lease {lease}: {cause}; apply config/rbac, or correct --lease-namespace and --lease-name"
+        "cannot {action} the Lease {lease}: {cause}; upgrade the Helm release or apply config/rbac, or correct \
+         --lease-namespace, --lease-name and --cluster-lock-namespace"
     )]
     Refused {
         /// Namespace and name.
@@ -97,16 +99,20 @@ pub enum LeaseError {
     },
 }
 
-/// Acquires the Lease for this process.
+/// Acquires the Leases for this process.
 pub struct LeaderElector {
-    pub(crate) leases: Api<Lease>,
+    lease: LeaseObject,
     watched_leases: Api<Lease>,
-    other_installations: OtherInstallations,
-    pub(crate) election: Election,
-    pub(crate) me: HolderIdentity,
-    pub(crate) fence: WriteFence,
-    /// Namespace and name.
-    pub(crate) lease: String,
+    cluster_lock: LeaseObject,
+    election: Election,
+    fence: WriteFence,
+}
+
+/// What earlier attempts observed.
+#[derive(Default)]
+struct Observers {
+    lease: Observer,
+    cluster_lock: Observer,
 }
 
 /// The result of an attempt.
@@ -120,31 +126,37 @@ impl LeaderElector {
     pub fn new(clients: &Clients, election: Election, me: HolderIdentity, fence: WriteFence) -> Self {
         let own = || clients.lease.default_namespace().to_owned();
         let namespace = election.namespace.clone().unwrap_or_else(own);
+        let named = |namespace: &str, name: &str, holder| {
+            LeaseObject::new(clients.lease.clone(), namespace, name, holder, election.timings)
+        };
+        let lease = named(&namespace, &election.name, me);
+        let installation = HolderIdentity::of_installation(&lease.qualified_name);
         Self {
-            leases: Api::namespaced(clients.lease.clone(), &namespace),
             watched_leases: Api::namespaced(clients.watches.clone(), &namespace),
-            other_installations: OtherInstallations::new(clients.lease.clone(), &namespace, &election.name),
-            lease: format!("{namespace}/{}", election.name),
+            cluster_lock: named(&election.cluster_lock_namespace, CLUSTER_LOCK, installation).installed(),
+            lease,
             election,
-            me,
             fence,
         }
     }
 
-    /// Waits for the Lease and takes it. Reports the state to `readiness` meanwhile.
-    pub async fn acquire(mut self, readiness: &Readiness) -> Result<LeaseRenewer, LeaseError> {
-        let mut observer = Observer::default();
+    /// Waits for the Leases and takes them. Reports the state to `readiness` meanwhile.
+    pub async fn acquire(self, readiness: &Readiness) -> Result<LeaseRenewer, LeaseError> {
+        let mut observers = Observers::default();
         let mut releases = pin!(self.releases());
         loop {
             // A call that hangs must not outlast the Lease. A call that was cut off may have taken the Lease: the next
             // attempt then finds this process's name in it.
             let patience = self.election.timings.renew_deadline;
-            let pause = match timeout(patience, self.attempt(&mut observer, readiness)).await {
+            let pause = match timeout(patience, self.attempt(&mut observers, readiness)).await {
                 Ok(Ok(Attempt::Taken(term))) => return Ok(*term),
                 Ok(Ok(Attempt::Retry { after })) => after,
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
-                    tracing::warn!(lease = self.lease, "the API server does not answer; retrying");
+                    tracing::warn!(
+                        lease = self.lease.qualified_name,
+                        "the API server does not answer; retrying"
+                    );
                     self.pause()
                 }
             };
@@ -162,125 +174,113 @@ impl LeaderElector {
         changes.filter_map(|change| ready(change.ok().filter(|lease| is_free(lease.as_ref())).map(drop)))
     }
 
-    /// Reads the Lease once, and takes it if it is free.
-    async fn attempt(&mut self, observer: &mut Observer, readiness: &Readiness) -> Result<Attempt, LeaseError> {
-        let found = match self.leases.get_opt(&self.election.name).await {
+    /// Reads the Leases once, and takes them if they are free.
+    async fn attempt(&self, observers: &mut Observers, readiness: &Readiness) -> Result<Attempt, LeaseError> {
+        let duration = self.election.timings.duration;
+        let found = match self.lease.read().await {
             Ok(found) => found,
-            Err(error) => return self.retry_or_fail("read", error),
+            Err(error) => return self.retry_or_fail("read", &self.lease, error),
         };
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
-        match observer.observe(spec, &self.me, self.election.timings.duration, since_boot()) {
+        match observers
+            .lease
+            .observe(spec, &self.lease.holder, duration, since_boot())
+        {
             LeaseStatus::Held { holder, alive, .. } if alive && !self.election.elect => {
-                let lease = self.lease.clone();
+                let lease = self.lease.qualified_name.clone();
                 return Err(LeaseError::Taken { lease, holder });
             }
             LeaseStatus::Held {
                 holder, runs_out_in, ..
             } => {
                 self.stand_by(holder, readiness);
-                let after = self.pause().min(runs_out_in);
-                return Ok(Attempt::Retry { after });
+                return Ok(self.retry_within(runs_out_in));
             }
             LeaseStatus::Free | LeaseStatus::Ours => {}
         }
-        match self
-            .other_installations
-            .find(&self.me, self.election.timings.duration)
-            .await
-        {
-            Ok(None) => {}
-            Ok(Some(rival)) if rival.alive => return Err(rival.refusal()),
-            Ok(Some(rival)) => {
-                self.wait_for(&rival.holder, &rival.lease, readiness);
+        let lock = match self.cluster_lock.read().await {
+            Ok(Some(lock)) => lock,
+            Ok(None) => {
+                wait(missing(&self.cluster_lock.qualified_name), readiness);
                 return Ok(self.retry());
             }
-            Err(error) => return self.retry_or_fail("list", error),
-        }
-        match self.take(found).await {
-            Ok(Some(term)) => self.check_again(term).await,
-            Ok(None) => Ok(self.retry()),
-            Err(error) => self.retry_or_fail("write", error),
-        }
-    }
-
-    /// Writes this process's name into the Lease. Returns `None` if another process was faster.
-    async fn take(&self, found: Option<Lease>) -> Result<Option<LeaseRenewer>, kube::Error> {
-        let sent = since_boot();
-        let former = found.as_ref().and_then(|lease| lease.spec.as_ref());
-        let spec = lease::taken(former, &self.me, &self.election.timings, Timestamp::now());
-        let params = PostParams::default();
-        let written = match found {
-            // With the resourceVersion that was read: the API server refuses if anybody wrote since.
-            Some(lease) => {
-                let lease = Lease {
-                    spec: Some(spec),
-                    ..lease
-                };
-                self.leases.replace(&self.election.name, &params, &lease).await
-            }
-            None => {
-                let mut lease = Lease {
-                    spec: Some(spec),
-                    ..Lease::default()
-                };
-                lease.metadata.name = Some(self.election.name.clone());
-                self.leases.create(&params, &lease).await
-            }
+            Err(error) => return self.retry_or_fail("read", &self.cluster_lock, error),
         };
-        match written {
-            Ok(lease) => Ok(Some(LeaseRenewer::new(self, lease, sent))),
-            Err(error) if http_status(&error) == Some(409) => Ok(None),
-            Err(error) => Err(error),
+        let installation = &self.cluster_lock.holder;
+        match observers
+            .cluster_lock
+            .observe(lock.spec.as_ref(), installation, duration, since_boot())
+        {
+            LeaseStatus::Held { holder, alive, .. } if alive => {
+                let lease = self.cluster_lock.qualified_name.clone();
+                return Err(LeaseError::Rival { lease, holder });
+            }
+            LeaseStatus::Held {
+                holder, runs_out_in, ..
+            } => {
+                wait_for(&holder, &self.cluster_lock.qualified_name, readiness);
+                return Ok(self.retry_within(runs_out_in));
+            }
+            LeaseStatus::Free | LeaseStatus::Ours => {}
         }
+        self.take(found, lock).await
     }
 
-    /// Two installations may take their Leases at the same time. Each checks once more, so at least one sees the other.
-    async fn check_again(&mut self, term: LeaseRenewer) -> Result<Attempt, LeaseError> {
-        match self
-            .other_installations
-            .find(&self.me, self.election.timings.duration)
-            .await
-        {
-            Ok(None) => Ok(Attempt::Taken(Box::new(term))),
-            Ok(Some(rival)) => {
-                term.release().await;
-                Err(rival.refusal())
+    /// Takes both Leases, unless another process is faster. The cluster lock is second: only the leader of an installation
+    /// writes it.
+    async fn take(&self, lease: Option<Lease>, lock: Lease) -> Result<Attempt, LeaseError> {
+        let sent = since_boot();
+        let lease = match self.lease.take(lease).await {
+            Ok(Some(lease)) => lease,
+            Ok(None) => return Ok(self.retry()),
+            Err(error) => return self.retry_or_fail("write", &self.lease, error),
+        };
+        match self.cluster_lock.take(Some(lock)).await {
+            Ok(Some(lock)) => {
+                let renewer = LeaseRenewer::new(&self.election, self.fence.clone(), (lease, lock), sent);
+                Ok(Attempt::Taken(Box::new(renewer)))
+            }
+            Ok(None) => {
+                lease.release().await;
+                Ok(self.retry())
             }
             Err(error) => {
-                term.release().await;
-                self.retry_or_fail("list", error)
+                lease.release().await;
+                self.retry_or_fail("write", &self.cluster_lock, error)
             }
         }
     }
 
     /// Handles a Lease that another process holds.
     fn stand_by(&self, holder: String, readiness: &Readiness) {
+        let lease = &self.lease.qualified_name;
         if !self.election.elect {
-            return self.wait_for(&holder, &self.lease, readiness);
+            return wait_for(&holder, lease, readiness);
         }
         if readiness.set_state(ReadinessState::Standby(holder.clone())) {
-            tracing::info!(lease = self.lease, leader = holder, "standing by");
-        }
-    }
-
-    fn wait_for(&self, holder: &str, lease: &str, readiness: &Readiness) {
-        let reason = format!("the Lease {lease} is held by {holder}, which may be dead: waiting for it to expire");
-        if readiness.set_state(ReadinessState::Waiting(reason.clone())) {
-            tracing::info!("{reason}");
+            tracing::info!(lease, leader = holder, "standing by");
         }
     }
 
     /// Fails if only a person can fix the cause; retries otherwise.
-    fn retry_or_fail(&self, action: &'static str, error: kube::Error) -> Result<Attempt, LeaseError> {
+    fn retry_or_fail(
+        &self,
+        action: &'static str,
+        lease: &LeaseObject,
+        error: kube::Error,
+    ) -> Result<Attempt, LeaseError> {
         // 404: the namespace does not exist.
         if matches!(http_status(&error), Some(403 | 404)) {
             return Err(LeaseError::Refused {
-                lease: self.lease.clone(),
+                lease: lease.qualified_name.clone(),
                 action,
                 cause: Box::new(error),
             });
         }
-        tracing::warn!(lease = self.lease, "cannot {action} the Lease; retrying: {error}");
+        tracing::warn!(
+            lease = lease.qualified_name,
+            "cannot {action} the Lease; retrying: {error}"
+        );
         Ok(self.retry())
     }
 
@@ -288,9 +288,27 @@ impl LeaderElector {
         Attempt::Retry { after: self.pause() }
     }
 
+    /// Retries at the latest when the Lease that is waited for may have expired.
+    fn retry_within(&self, limit: Duration) -> Attempt {
+        let after = self.pause().min(limit);
+        Attempt::Retry { after }
+    }
+
     fn pause(&self) -> Duration {
         let retry_period = self.election.timings.retry_period;
         retry_period.mul_f64(rand::rng().random_range(1.0..JITTER))
+    }
+}
+
+/// Reports that the Lease has to expire first.
+fn wait_for(holder: &str, lease: &str, readiness: &Readiness) {
+    let reason = format!("the Lease {lease} is held by {holder}, which may be dead: waiting for it to expire");
+    wait(reason, readiness);
+}
+
+fn wait(reason: String, readiness: &Readiness) {
+    if readiness.set_state(ReadinessState::Waiting(reason.clone())) {
+        tracing::warn!("{reason}");
     }
 }
 

@@ -29,6 +29,7 @@ use tokio::task::AbortHandle;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::prometheus_text::{self, OPEN_METRICS, PLAIN};
 use crate::runtime::readiness::{Readiness, ReadinessState};
+use crate::runtime::write_fence::WriteFence;
 use metrics_token::{MetricsToken, TokenError};
 
 /// Maximum number of open connections per address. One more closes the oldest, which is either slow or idle, because a
@@ -77,6 +78,12 @@ pub enum ListenError {
 }
 
 #[derive(Clone)]
+struct ProbeEndpoints {
+    readiness: Readiness,
+    write_fence: WriteFence,
+}
+
+#[derive(Clone)]
 struct MetricsEndpoint {
     metrics: Arc<Metrics>,
     token: Option<MetricsToken>,
@@ -87,7 +94,12 @@ struct MetricsEndpoint {
 ///
 /// # Errors
 /// An address cannot be bound, or the token cannot be read.
-pub async fn serve(options: HttpOptions, readiness: Readiness, metrics: Arc<Metrics>) -> Result<(), ListenError> {
+pub async fn serve(
+    options: HttpOptions,
+    readiness: Readiness,
+    write_fence: WriteFence,
+    metrics: Arc<Metrics>,
+) -> Result<(), ListenError> {
     let token = match options.metrics_token_file {
         Some(path) => Some(MetricsToken::open(path).await?),
         None => None,
@@ -100,7 +112,7 @@ pub async fn serve(options: HttpOptions, readiness: Readiness, metrics: Arc<Metr
     let probes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
-        .with_state(readiness);
+        .with_state(ProbeEndpoints { readiness, write_fence });
     let all = Router::new()
         .route("/metrics", get(metrics_text))
         .with_state(endpoint)
@@ -164,9 +176,12 @@ async fn serve_connection(stream: TcpStream, app: Router) {
     }
 }
 
-async fn readyz(State(readiness): State<Readiness>) -> Response {
+async fn readyz(State(endpoints): State<ProbeEndpoints>) -> Response {
     let not_yet = |what: String| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {what}\n")).into_response();
-    match readiness.state() {
+    match endpoints.readiness.state() {
+        ReadinessState::Leading(_) if !endpoints.write_fence.may_write() => {
+            not_yet("the Lease could not be renewed in time, and nothing is written until it is".to_owned())
+        }
         ReadinessState::Leading(missing) if missing.is_empty() => "ok\n".into_response(),
         ReadinessState::Leading(missing) => {
             not_yet(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))

@@ -67,7 +67,7 @@ impl LeaseTimings {
 /// Identity of a candidate for the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderIdentity {
-    /// The `holderIdentity`. No two processes share one.
+    /// The `holderIdentity`. No two processes share one, except that of their installation.
     pub name: String,
     instance: Option<String>,
 }
@@ -81,6 +81,14 @@ impl HolderIdentity {
                 None => format!("{host}_{random:08x}"),
             },
             instance: instance.map(str::to_owned),
+        }
+    }
+
+    /// Creates the identity of an installation, from namespace and name of its Lease: at most one of its processes leads.
+    pub fn of_installation(lease: &str) -> Self {
+        Self {
+            name: lease.to_owned(),
+            instance: None,
         }
     }
 

@@ -205,14 +205,16 @@ impl Context {
         }
     }
 
-    /// Waits until all watch caches are synced. Before that, an object that is missing in a cache may exist.
+    /// Waits until all watch caches are synced and this process may write. Before that, an object that is missing in a
+    /// cache may exist, and nothing that is decided can be done.
     ///
     /// Returns false if the operator shuts down first; the caller must then make no decision.
     pub async fn wait_for_sync(&self) -> bool {
-        self.shutdown
-            .run_until_cancelled(self.readiness.wait_until_ready())
-            .await
-            .is_some()
+        let synced = async {
+            self.readiness.wait_until_ready().await;
+            self.leadership.wait_until_writable().await
+        };
+        self.shutdown.run_until_cancelled(synced).await == Some(true)
     }
 
     /// Returns the backend of this name. It is registered by its first reconciliation, which may come after that of the

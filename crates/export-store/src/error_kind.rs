@@ -239,7 +239,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         }
         ErrorKind::ChangedMeanwhile => "nothing to do: the operator retries".into(),
         ErrorKind::Fenced => "another operator took the NFS lease of this backend, and this one still holds the Kubernetes \
-             Lease: find the other; it runs with another --lease-name or --lease-namespace, or in a copy of this cluster"
+             Lease: find the other; it runs with another --cluster-lock-namespace, or in a copy of this cluster"
             .into(),
         _ => "check the server's log".into(),
     }

@@ -64,7 +64,8 @@ impl Probe {
 /// Probes a backend. If another client took its lease, the connection is closed.
 pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
     let probe = run_checks(ctx, object, backend).await;
-    if probe.is_fenced() {
+    // While the Lease is not renewed, this process itself refuses to write.
+    if probe.is_fenced() && ctx.write_fence.may_write() {
         // The next probe reconnects if the API server confirms the leadership. Nothing is written until then.
         tracing::error!(
             backend = backend.name,

@@ -42,6 +42,10 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     }
     writes::add_finalizer(&api(&ctx), &*object, BACKEND_FINALIZER).await?;
     let probe = probe(&ctx, &object, &backend).await;
+    if !ctx.write_fence.may_write() {
+        // The Lease expired during the probe, which may have failed for that reason alone.
+        return Ok(Action::requeue(MIN_INTERVAL));
+    }
     let blocker = deletion_blocker(&ctx, &object, &backend, &probe);
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
         return finalize(&ctx, &object, &backend).await;

@@ -16,7 +16,8 @@ async fn served(token_file: Option<PathBuf>) -> HttpOptions {
         metrics_token_file: token_file,
     };
     let metrics = Arc::new(Metrics::default());
-    serve(options.clone(), Readiness::default(), metrics).await.unwrap();
+    let (readiness, fence) = (Readiness::default(), WriteFence::default());
+    serve(options.clone(), readiness, fence, metrics).await.unwrap();
     options
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::support::audit::{NfsLeases, assert_each_once, holder, lease, next_holder, one_after_the_other};
+use crate::support::audit::{NfsLeases, assert_each_once, holder, lease, next_holder, one_after_the_other, requests};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
@@ -234,7 +234,7 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
         log.contains("another nfs-operator is installed in this cluster"),
         "{log}"
     );
-    assert!(log.contains(&first), "{log}");
+    assert!(log.contains("whose Lease is nfs-operator-system/nfs-operator"), "{log}");
     assert_eq!(holder(&env.objects).await?, Some(first));
 
     // An operator without the permissions reports the missing ones.
@@ -244,6 +244,122 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     let log = fails(&unable).await?;
     assert!(log.contains("cannot read the Lease kube-system/nfs-operator"), "{log}");
     assert!(log.contains("config/rbac"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_of_another_lease_name_refuses_to_start() -> Test {
+    let env = DedicatedCluster::start(json!({})).await?;
+    env.run_as_admin(
+        "kubectl -n nfs-operator-system create role another --verb=get,watch,update,create --resource=leases\n\
+         kubectl -n nfs-operator-system create rolebinding another --role=another \
+         --serviceaccount=nfs-operator-system:nfs-operator",
+    )
+    .await?;
+    env.cluster
+        .expect_violation("not granted by config/rbac but by RoleBinding \"another/nfs-operator-system\"")?;
+    let second = env
+        .start_operator(&["--lease-name", "another", "--leader-elect"])
+        .await?;
+    let log = fails(&second).await?;
+    assert!(
+        log.contains("another nfs-operator is installed in this cluster"),
+        "{log}"
+    );
+    assert!(log.contains("whose Lease is nfs-operator-system/nfs-operator"), "{log}");
+    assert_eq!(env.operator.exit_status(), None);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_cluster_lock_an_operator_waits_and_reports_the_remedy() -> Test {
+    let mut env = DedicatedCluster::start(json!({})).await?;
+    let lock = reference(
+        "coordination.k8s.io/v1",
+        "Lease",
+        Some("kube-system"),
+        "nfs-operator-cluster-lock",
+    );
+    env.objects.delete(&lock).await?;
+    env.operator.restart().await?;
+    rig::wait::until("the remedy", TIMEOUT, async || {
+        match env.operator.probe("/readyz").await {
+            Err(error) if error.to_string().contains("apply config/rbac") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    env.objects.create(&lock).await?;
+    env.operator.wait_ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_in_a_tenants_namespace_does_not_stop_the_operator() -> Test {
+    let mut env = DedicatedCluster::start(json!({})).await?;
+    let mut tenants = reference("coordination.k8s.io/v1", "Lease", Some("default"), "nfs-operator");
+    let spec = json!({"holderIdentity": "tenant", "leaseDurationSeconds": 1_000_000});
+    merge(&mut tenants, &json!({"spec": spec}));
+    env.objects.create(&tenants).await?;
+    env.operator.restart().await?;
+    env.operator.wait_ready().await?;
+    Ok(())
+}
+
+/// The renewal deadline and the retry period are short, so that a test waits for little.
+const SHORT_DEADLINE: [&str; 4] = ["--renew-deadline", "2s", "--retry-period", "500ms"];
+
+/// Waits until `/readyz` reports that writes are suspended.
+async fn suspended(operator: &Operator) -> Test {
+    rig::wait::until("writes to be suspended", TIMEOUT, async || {
+        match operator.probe("/readyz").await {
+            Err(error) if error.to_string().contains("could not be renewed") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_leader_election_writes_stop_while_the_lease_cannot_be_renewed_and_resume_afterwards() -> Test {
+    let mut env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &SHORT_DEADLINE).await?;
+    let leases = NfsLeases::observe(&env.proxy);
+    env.cluster.kill9(Component::ApiServer).await?;
+    suspended(&env.operator).await?;
+    env.cluster.restart(Component::ApiServer).await?;
+    env.operator.wait_ready().await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    env.bound(&claim).await?;
+    assert_eq!(env.operator.exit_status(), None);
+    leases.assert_no_return();
+    let log = std::fs::read_to_string(env.operator.log())?;
+    for line in ["nothing is written until it is renewed", "writes resume"] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_leader_election_a_paused_operator_renews_its_lease_before_it_writes() -> Test {
+    let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &SHORT_DEADLINE).await?;
+    env.operator.pause()?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    // Longer than the deadline.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let before = requests(&env.cluster.audit_log())?.len();
+    env.operator.resume()?;
+    env.bound(&claim).await?;
+    assert_eq!(env.operator.exit_status(), None);
+    let log = std::fs::read_to_string(env.operator.log())?;
+    assert!(log.contains("nothing is written until it is renewed"), "{log}");
+    let requests = requests(&env.cluster.audit_log())?;
+    let after = requests.get(before..).unwrap_or_default();
+    let first = after
+        .iter()
+        .find(|request| !matches!(text(request, "/verb"), "get" | "list" | "watch"))
+        .ok_or("no write")?;
+    assert_eq!(text(first, "/objectRef/resource"), "leases", "{first}");
     Ok(())
 }
 

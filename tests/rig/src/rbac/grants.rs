@@ -194,7 +194,11 @@ mod tests {
             bindings.contains(&"RoleBinding \"nfs-operator-records/nfs-operator-system\""),
             "{bindings:?}"
         );
-        assert_eq!(bindings.len(), 3, "only bindings of the operator: {bindings:?}");
+        assert!(
+            bindings.contains(&"RoleBinding \"nfs-operator-cluster-lock/kube-system\""),
+            "{bindings:?}"
+        );
+        assert_eq!(bindings.len(), 4, "only bindings of the operator: {bindings:?}");
         let create = "create leases.coordination.k8s.io in nfs-operator-system";
         let permissions: Vec<String> = grants
             .iter()
