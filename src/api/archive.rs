@@ -59,15 +59,15 @@ use super::usage::ArchiveUsage;
     validation = ("has(self.directory) == has(self.fileID) && (!has(self.fileID) || has(self.backend))",
                   "directory and fileID are written by the operator once the data exist"),
     validation = ("has(self.backend) || !has(self.claim.namespaceUID)", "claim.namespaceUID is written by the operator"),
-    validation = ("has(self.fileID) || (!has(self.size) && !has(self.storageClassName) && !has(self.archivedAt))",
-                  "size, storageClassName and archivedAt are written by the operator once the data exist"),
+    validation = ("has(self.fileID) || (!has(self.size) && !has(self.storageClassName) && !has(self.volumeCreatedAt) && !has(self.archivedAt))",
+                  "size, storageClassName, volumeCreatedAt and archivedAt are written by the operator once the data exist"),
     validation = ("has(self.backend) || (self.claim.__namespace__.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.claim.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$'))",
                   "claim must have a valid namespace and a valid name"),
     validation = ("(!has(oldSelf.backend) || has(self.backend)) && (!has(oldSelf.fileID) || has(self.fileID))",
                   "fields that the operator wrote can't be removed"),
     validation = ("!has(oldSelf.backend) || self.claim == oldSelf.claim", "claim can't be changed"),
-    validation = ("!has(oldSelf.fileID) || (has(self.size) == has(oldSelf.size) && has(self.storageClassName) == has(oldSelf.storageClassName) && has(self.archivedAt) == has(oldSelf.archivedAt))",
-                  "size, storageClassName and archivedAt can't be changed"),
+    validation = ("!has(oldSelf.fileID) || (has(self.size) == has(oldSelf.size) && has(self.storageClassName) == has(oldSelf.storageClassName) && has(self.volumeCreatedAt) == has(oldSelf.volumeCreatedAt) && has(self.archivedAt) == has(oldSelf.archivedAt))",
+                  "size, storageClassName, volumeCreatedAt and archivedAt can't be changed"),
 )]
 pub struct NfsArchiveSpec {
     /// Name of the NfsBackend that stores the archive. Set by the operator, like all fields down to `archivedAt` except
@@ -108,7 +108,13 @@ pub struct NfsArchiveSpec {
     #[schemars(length(max = 253))]
     #[x_kube(validation = ("self == oldSelf", "storageClassName can't be changed"))]
     pub storage_class_name: Option<String>,
-    /// Time when the data were archived. Unset if unknown, like `size`.
+    /// Time when the volume was created, which is the age of the data: `archivePolicy.keepLast` keeps the archives with the
+    /// newest data. Unset if unknown, like `size`, and for volumes that were recreated from their records; such an archive is
+    /// neither counted nor purged by `keepLast`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self == oldSelf", "volumeCreatedAt can't be changed"))]
+    pub volume_created_at: Option<Time>,
+    /// Time when the data were archived, by the API server's clock. Unset if unknown, like `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "archivedAt can't be changed"))]
     pub archived_at: Option<Time>,

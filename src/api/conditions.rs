@@ -279,6 +279,8 @@ reasons! {
     ArchiveExpired,
     /// The clocks of the operator and the API server disagree on whether an archive has expired (event).
     ClocksDisagree,
+    /// The object of the archive was older than its record, which made its retention stricter (event).
+    RetentionRestored,
     /// The archive is being restored.
     ArchiveRestoring,
     /// The archive was restored (event).

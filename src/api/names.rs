@@ -72,6 +72,8 @@ pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 pub const READOPT: &str = "nfs-operator.io/readopt";
 /// On a recreated volume that is not bound yet: the UID of the claim that it was originally provisioned for.
 pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";
+/// On a volume that was recreated from its record: the age of its data is not that of its object.
+pub const VOLUME_RECREATED: &str = "nfs-operator.io/recreated";
 /// On a backend: `"true"` requests a usage scan. Removed when the operator has seen it.
 pub const COUNT_NOW: &str = "nfs-operator.io/count-now";
 /// On a backend: records that an administrator adopts although this cluster did not sign them, each as `<volume>` or

@@ -20,6 +20,7 @@ use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Options};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
+use crate::runtime::clock::ServerClock;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::retry::Backoff;
@@ -120,6 +121,7 @@ pub(super) fn wire(
         recovery_holds: RecoveryHolds::default(),
         reschedules: RescheduleBackoff::default(),
         last_reported: LastReported::default(),
+        server_clock: ServerClock::default(),
         last_written: LastWritten::default(),
         probe_requests,
         archive_requests: archive_tx,

@@ -32,21 +32,28 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
             },
             size: recorded.note.size.clone(),
             storage_class_name: recorded.note.class.clone(),
+            volume_created_at: recorded.note.volume_created.and_then(time),
             archived_at: recorded.note.since.and_then(time),
             expires_at: terms.expires.and_then(time),
             legal_hold: terms.held,
-            deletion_policy: match terms.delete {
-                true => DeletionPolicy::Delete,
-                false => DeletionPolicy::Retain,
-            },
+            deletion_policy: deletion_policy(terms),
             allowed_namespaces: None,
         },
         status: None,
     }
 }
 
-fn time(seconds: i64) -> Option<Time> {
+/// Returns a time in the format of the API; `None` if it is out of range.
+pub(crate) fn time(seconds: i64) -> Option<Time> {
     Timestamp::from_second(seconds).ok().map(Time)
+}
+
+/// Returns the deletion policy of recorded terms.
+pub fn deletion_policy(terms: &RetentionTerms) -> DeletionPolicy {
+    match terms.delete {
+        true => DeletionPolicy::Delete,
+        false => DeletionPolicy::Retain,
+    }
 }
 
 /// Returns the retention that the object requests.
@@ -86,6 +93,7 @@ pub fn agrees_with_record(object: &NfsArchive, recorded: &RecordedArchive, backe
         (
             spec.size.clone(),
             spec.storage_class_name.clone(),
+            spec.volume_created_at.clone(),
             spec.archived_at.clone(),
         )
     };
@@ -116,6 +124,8 @@ mod tests {
                 uid: Some(0),
                 gid: Some(0),
                 since: Some(1000),
+                volume_created: Some(500),
+                retention: Some(1000),
                 size: Some("1Gi".into()),
                 class: Some("nfs".into()),
                 terms: RetentionTerms {
@@ -123,6 +133,7 @@ mod tests {
                     expires: Some(2000),
                     delete: true,
                 },
+                revision: None,
                 copy: None,
             },
             stage: ArchiveStage::Kept,

@@ -16,4 +16,5 @@ pub mod reclaim;
 pub mod reclaim_request;
 pub mod restore_source;
 pub mod retention;
+pub mod terms;
 pub mod topology;

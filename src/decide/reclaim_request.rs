@@ -5,9 +5,8 @@ use kube::ResourceExt;
 
 use crate::api::NfsBackend;
 use crate::api::conditions::PlannedCondition;
-use crate::api::names::VOLUME_NAMESPACE_UID;
+use crate::api::names::{VOLUME_NAMESPACE_UID, VOLUME_RECREATED};
 use crate::decide::reclaim::{ExpectedLocation, locate};
-use crate::decide::retention;
 use export_store::{ArchiveMetadata, ClaimRef, ReclaimRequest};
 
 /// Returns the request to reclaim a volume, if its address, annotations and backend agree.
@@ -40,20 +39,24 @@ pub fn reclaim_request(
         volume: volume.name_any(),
         directory: location.directory,
         file_id: Some(location.file_id),
-        archive_metadata: archive_metadata(volume, backend),
+        archive_metadata: archive_metadata(volume),
     })
 }
 
-/// Returns the metadata of the volume for the record of its archive. Like the policy, the retention is the one in
-/// effect at the time of deletion.
-pub fn archive_metadata(volume: &PersistentVolume, backend: &NfsBackend) -> ArchiveMetadata {
+/// Returns the metadata of the volume for the record of its archive. The time of archiving and the retention, which like
+/// the policy is the one in effect at the time of deletion, are added when the directory is archived.
+pub fn archive_metadata(volume: &PersistentVolume) -> ArchiveMetadata {
+    let created = volume
+        .creation_timestamp()
+        .filter(|_| !volume.annotations().contains_key(VOLUME_RECREATED));
     let spec = volume.spec.clone().unwrap_or_default();
     ArchiveMetadata {
         size: spec
             .capacity
             .and_then(|capacity| capacity.get("storage").map(|size| size.0.clone())),
         class: spec.storage_class_name.filter(|name| !name.is_empty()),
-        retention: retention::seconds(&backend.spec.archive_policy),
+        volume_created: created.map(|created| created.0.as_second()),
+        ..ArchiveMetadata::default()
     }
 }
 

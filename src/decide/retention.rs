@@ -1,7 +1,8 @@
 //! Retention of archives: when an archive expires.
 //!
 //! An archive is kept as long as any rule requires it: its `expiresAt`, `keepLast` of the backend, or a hold. Without any of
-//! them it is kept forever. `keepLast` does not apply to requested backups.
+//! them it is kept forever. `keepLast` does not apply to requested backups. It keeps the newest data: archives are ordered
+//! by the creation time of their volumes, as the API server set it (data-safety rule 14).
 
 use jiff::{SpanRelativeTo, Timestamp};
 
@@ -16,18 +17,43 @@ pub fn seconds(policy: &ArchivePolicy) -> Option<i64> {
     Some(length.as_secs())
 }
 
-/// Returns the number of newer archives of the same claim that are available, not held, and not being deleted.
+/// Returns the number of archives that are newer and count for `keepLast`.
 pub fn count_newer<'a>(of: &NfsArchive, all: impl Iterator<Item = &'a NfsArchive>) -> usize {
-    let Some(own) = rank(of) else { return 0 };
-    let counts = |other: &&NfsArchive| {
-        is_same_claim(&of.spec, &other.spec)
-            && !other.is_on_demand()
-            && !other.spec.legal_hold
-            && other.metadata.deletion_timestamp.is_none()
-            && is_available(other)
-            && rank(other).is_some_and(|rank| rank > own)
-    };
-    all.filter(counts).count()
+    all.filter(|other| is_newer(other, of)).count()
+}
+
+/// Returns true if an archive counts as a newer one of the same claim: its data is newer, and it is available, not held,
+/// and not being deleted. Of two archives with data of the same or of an unknown age, none is newer.
+pub fn is_newer(other: &NfsArchive, of: &NfsArchive) -> bool {
+    let created = |archive: &NfsArchive| archive.spec.volume_created_at.as_ref().map(|at| at.0);
+    let newer = created(of).zip(created(other)).is_some_and(|(own, other)| other > own);
+    newer
+        && is_same_claim(&of.spec, &other.spec)
+        && !other.is_on_demand()
+        && !other.spec.legal_hold
+        && other.metadata.deletion_timestamp.is_none()
+        && is_available(other)
+}
+
+/// Returns the earliest time at which an archive expires, whatever `expiresAt` is: the retention after the API server
+/// created its object. `recorded` is the retention in its record.
+///
+/// Returns `None` for a requested backup, and if a person changed `expiresAt`: it differs from the time that the operator
+/// computed from the recorded retention. Without a recorded retention, that of the backend applies.
+pub fn earliest_expiry(archive: &NfsArchive, policy: &ArchivePolicy, recorded: Option<i64>) -> Option<Timestamp> {
+    if archive.is_on_demand() {
+        return None;
+    }
+    if let Some(retention) = recorded {
+        let archived = archive.spec.archived_at.as_ref().map(|at| at.0.as_second());
+        let computed = archived.and_then(|archived| archived.checked_add(retention));
+        if archive.spec.expires_at.as_ref().map(|at| at.0.as_second()) != computed {
+            return None;
+        }
+    }
+    let retention = recorded.or_else(|| seconds(policy))?;
+    let created = archive.metadata.creation_timestamp.as_ref()?.0.as_second();
+    Timestamp::from_second(created.checked_add(retention)?).ok()
 }
 
 /// Returns true if both archives are of the same claim. A recreated namespace with the same name is a different one.
@@ -42,12 +68,6 @@ pub fn is_same_claim(one: &NfsArchiveSpec, other: &NfsArchiveSpec) -> bool {
         )
     };
     claim(one) == claim(other)
-}
-
-/// Returns the sort key among the archives of a claim; `None` if the time is unknown (archives of an earlier release).
-fn rank(archive: &NfsArchive) -> Option<(Timestamp, &str)> {
-    let at = archive.spec.archived_at.as_ref()?.0;
-    Some((at, archive.spec.volume.as_str()))
 }
 
 fn is_available(archive: &NfsArchive) -> bool {
@@ -68,9 +88,11 @@ pub fn expired(archive: &NfsArchive, policy: &ArchivePolicy, newer: usize, now: 
         (Some(_), _) if among_the_last => None,
         (Some(at), _) => Some(format!("it expired at {}", at.0)),
         // If the policy has a retention, an archive without `expiresAt` is kept forever on purpose.
-        (None, Some(last)) if !among_the_last && policy.retention.is_none() && archive.archived_at.is_some() => Some(
-            format!("the backend keeps the last {last} archives of a claim, and newer ones exist"),
-        ),
+        (None, Some(last)) if !among_the_last && policy.retention.is_none() && archive.volume_created_at.is_some() => {
+            Some(format!(
+                "the backend keeps the last {last} archives of a claim, and newer ones exist"
+            ))
+        }
         (None, _) => None,
     }
 }

@@ -167,6 +167,7 @@ fn annotations(recorded: &RecordedVolume, ownership: &Ownership, backend: &NfsBa
         (names::VOLUME_DIRECTORY, record.directory.to_string()),
         (names::VOLUME_FILE_ID, recorded.file_id.to_string()),
         (names::VOLUME_NAMESPACE_UID, record.claim.namespace_uid.clone()),
+        (names::VOLUME_RECREATED, "true".to_owned()),
     ];
     let on_delete = note.on_delete.clone().map(|policy| (names::VOLUME_ON_DELETE, policy));
     // Removed once the volume is bound and its record names the claim.

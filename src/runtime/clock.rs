@@ -1,11 +1,48 @@
 //! The API server's clock: data is not purged because the clock of one machine is wrong.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::runtime::writes::WriteError;
+
+/// Time for which a reading is advanced by the monotonic clock, which does not follow corrections of this machine's time.
+const VALID: Duration = Duration::from_secs(60);
+
+/// The API server's clock, read at most once a minute: a thousand directories that are archived at once do not need a
+/// thousand readings. Not for purges, which read it each time.
+#[derive(Default)]
+pub struct ServerClock(Mutex<Option<(Instant, Timestamp)>>);
+
+impl ServerClock {
+    /// Returns the API server's time.
+    ///
+    /// # Errors
+    /// Those of [`api_server_time`].
+    pub async fn now(&self, client: &Client) -> Result<Timestamp, WriteError> {
+        let now = Instant::now();
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(time) = last.and_then(|last| advanced(last, now)) {
+            return Ok(time);
+        }
+        let time = api_server_time(client).await?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, time));
+        Ok(time)
+    }
+}
+
+/// Returns the time at `now`, or `None` if the reading is too old.
+fn advanced((read, time): (Instant, Timestamp), now: Instant) -> Option<Timestamp> {
+    let passed = now.saturating_duration_since(read);
+    if passed > VALID {
+        return None;
+    }
+    time.checked_add(passed).ok()
+}
 
 /// Returns the API server's current time: the creation time of an object that it does not store
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/self-subject-review-v1/>).
@@ -21,4 +58,16 @@ pub async fn api_server_time(client: &Client) -> Result<Timestamp, WriteError> {
         .map_err(failed)?;
     let created = review.metadata.creation_timestamp;
     created.map(|time| time.0).ok_or(WriteError::Conflict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_is_advanced_for_a_minute_and_then_repeated() {
+        let (read, time) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let after = |seconds| advanced((read, time), read + Duration::from_secs(seconds)).map(Timestamp::as_second);
+        assert_eq!([after(0), after(60), after(61)], [Some(0), Some(60), None]);
+    }
 }

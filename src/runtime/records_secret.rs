@@ -17,6 +17,8 @@ use export_store::{KEY_LENGTH, RecordsKey};
 
 /// Field of the Secret with the key that signs records: 32 random bytes.
 const KEY: &str = "key";
+/// Optional field of the Secret with the key before a rotation, whose signatures are valid too.
+const PREVIOUS_KEY: &str = "previous-key";
 /// Field of the Secret with the cluster's ID on exports.
 const CLUSTER_ID: &str = "cluster-id";
 
@@ -207,10 +209,10 @@ fn parse(secret: &Secret) -> Result<Records, Fault> {
         Some(bytes) => Ok(bytes.0.as_slice()),
         None => Err((name, "is missing".to_owned())),
     };
-    let key = field(KEY)?;
-    let key: &[u8; KEY_LENGTH] = key
-        .try_into()
-        .map_err(|_| (KEY, format!("has {} bytes instead of {KEY_LENGTH}", key.len())))?;
+    let mut key = RecordsKey::new(parse_key(KEY, field(KEY)?)?);
+    if let Some(previous) = data.get(PREVIOUS_KEY) {
+        key = key.with_previous(parse_key(PREVIOUS_KEY, &previous.0)?);
+    }
     let cluster_id = field(CLUSTER_ID)?;
     if !is_uid(cluster_id) {
         return Err((
@@ -220,8 +222,13 @@ fn parse(secret: &Secret) -> Result<Records, Fault> {
     }
     Ok(Records {
         cluster_id: String::from_utf8_lossy(cluster_id).into_owned(),
-        key: RecordsKey::new(key),
+        key,
     })
+}
+
+fn parse_key<'a>(field: &'static str, bytes: &'a [u8]) -> Result<&'a [u8; KEY_LENGTH], Fault> {
+    let wrong_length = |_| (field, format!("has {} bytes instead of {KEY_LENGTH}", bytes.len()));
+    bytes.try_into().map_err(wrong_length)
 }
 
 /// Returns true if the bytes have the format of a namespace's UID. No other kind of name on an export has it.

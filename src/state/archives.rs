@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::NfsArchive;
+use crate::api::backend::ArchivePolicy;
 use crate::decide::retention;
 use crate::state::context::Context;
 
@@ -14,13 +15,17 @@ pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
     named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }
 
-/// Returns why an archive has expired at `now`, or `None` if it has not.
+/// Returns why an archive has expired at `now`, or `None` if it has not. Nothing is removed because of this alone.
 pub fn expiry_reason(ctx: &Context, archive: &NfsArchive, now: Timestamp) -> Option<String> {
     let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend))?;
     let policy = &backend.spec.archive_policy;
-    let newer = policy.keep_last.map_or(0, |_| {
+    retention::expired(archive, policy, count_newer(ctx, archive, policy), now)
+}
+
+/// Returns the number of newer archives of the claim if the policy counts them.
+pub fn count_newer(ctx: &Context, archive: &NfsArchive, policy: &ArchivePolicy) -> usize {
+    policy.keep_last.map_or(0, |_| {
         let all = ctx.stores.archives.state();
         retention::count_newer(archive, all.iter().map(AsRef::as_ref))
-    });
-    retention::expired(archive, policy, newer, now)
+    })
 }

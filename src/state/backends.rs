@@ -15,6 +15,7 @@ pub use probe_snapshot::ProbeSnapshot;
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
+use crate::state::live_backend::LiveBackend;
 use crate::state::recovery::{MissingDependency, RecoveryState};
 use crate::state::usage::UsageScanState;
 use backend_state::BackendState;
@@ -52,6 +53,8 @@ pub struct Backend {
     pub recovery: RecoveryState,
     /// State of the usage scan.
     pub usage_scan: UsageScanState,
+    /// Reads the object from the API server.
+    pub live: LiveBackend,
     state: Mutex<BackendState>,
     removed: CancellationToken,
 }
@@ -110,6 +113,7 @@ impl Backend {
             scan_requested: Arc::default(),
             recovery: RecoveryState::default(),
             usage_scan: UsageScanState::default(),
+            live: LiveBackend::default(),
             state: Mutex::new(BackendState::new(ProbeSnapshot::not_probed(object, now), now)),
             removed: CancellationToken::new(),
         }

@@ -16,6 +16,7 @@ use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::decide::restore_source::requested_archive;
 use crate::runtime::clients::Clients;
+use crate::runtime::clock::ServerClock;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
@@ -167,6 +168,8 @@ pub struct Context {
     pub reschedules: RescheduleBackoff,
     /// Conditions last reported for volumes that could not be reclaimed.
     pub last_reported: LastReported,
+    /// The API server's clock.
+    pub server_clock: ServerClock,
     /// Statuses last written, which the caches may not have yet.
     pub last_written: LastWritten,
     /// Watch caches that are not synced yet.

@@ -9,6 +9,7 @@ pub mod context;
 pub mod copy_jobs;
 pub mod last_reported;
 pub mod last_written;
+pub mod live_backend;
 pub mod recovery;
 pub mod reschedules;
 pub mod usage;

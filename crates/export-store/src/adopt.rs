@@ -236,10 +236,17 @@ async fn find_directory(
 /// directory is archived even if the policy is Delete.
 fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record {
     let state = match &record.state {
-        State::Archived(archive) => State::Archived(archive.with_terms(&RetentionTerms {
-            held: archive.terms.held,
-            ..RetentionTerms::default()
-        })),
+        State::Archived(archive) => {
+            let terms = RetentionTerms {
+                held: archive.terms.held,
+                ..RetentionTerms::default()
+            };
+            State::Archived(ArchiveState {
+                // Another clock than this cluster's.
+                volume_created: None,
+                ..archive.with_terms(&terms, None)
+            })
+        }
         other => other.clone(),
     };
     Record {

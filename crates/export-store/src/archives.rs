@@ -6,7 +6,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
 use crate::path_reservations::{Holder, Reservation, ReservedPath};
-use crate::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, handle_of};
+use crate::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, TermsRevision, handle_of};
 use crate::records::ReadRecord;
 use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
@@ -136,17 +136,18 @@ pub(crate) async fn find(
     }))
 }
 
-/// Saves the retention terms of an archive.
+/// Saves the retention terms of an archive, with the revision of the object that they are from.
 pub(crate) async fn save_retention(
     store: &ExportStore,
     verified: &VerifiedRoot,
     which: &ArchiveRef,
     terms: &RetentionTerms,
+    revision: &TermsRevision,
 ) -> Result<(), ExportError> {
     let record = signed_record(store, verified, which).await?;
     match &record.state {
-        State::Archived(archive) if archive.terms != *terms => {
-            let archived = State::Archived(archive.with_terms(terms));
+        State::Archived(archive) if archive.terms != *terms || archive.revision.as_ref() != Some(revision) => {
+            let archived = State::Archived(archive.with_terms(terms, Some(revision)));
             records::replace(store, verified, &record.in_state(archived)).await
         }
         _ => Ok(()),
@@ -399,6 +400,7 @@ pub(crate) async fn sign_confirmed(
     verified: &VerifiedRoot,
     which: &ArchiveRef,
     terms: &RetentionTerms,
+    revision: &TermsRevision,
 ) -> Result<(), ExportError> {
     let (record, trust) = matching_record(store, verified, which).await?;
     if trust == SignatureStatus::Signed {
@@ -412,7 +414,11 @@ pub(crate) async fn sign_confirmed(
         _ => None,
     };
     let record = match kept {
-        Some(archive) => &record.in_state(State::Archived(archive.with_terms(terms))),
+        Some(archive) => &record.in_state(State::Archived(ArchiveState {
+            // The object does not confirm it.
+            retention: None,
+            ..archive.with_terms(terms, Some(revision))
+        })),
         None => &*record,
     };
     records::replace(store, verified, record).await

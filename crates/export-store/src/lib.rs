@@ -100,7 +100,9 @@ pub use inspection::{Inspection, PathState};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath};
-pub use record::{ArchiveState, CopyState, Record, RecordError, RestoreTarget, RetentionTerms, State, VolumeMetadata};
+pub use record::{
+    ArchiveState, CopyState, Record, RecordError, RestoreTarget, RetentionTerms, State, TermsRevision, VolumeMetadata,
+};
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{

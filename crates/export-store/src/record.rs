@@ -7,7 +7,7 @@ mod state;
 mod volume_metadata;
 
 use serde::{Deserialize, Serialize};
-pub use state::{ArchiveState, CopyState, RestoreTarget, RetentionTerms, State};
+pub use state::{ArchiveState, CopyState, RestoreTarget, RetentionTerms, State, TermsRevision};
 pub use volume_metadata::VolumeMetadata;
 
 use crate::layout;

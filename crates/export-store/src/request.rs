@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::ReservedPath;
 use crate::archives::ArchiveRef;
 use crate::naming::DirectoryPath;
-use crate::record::{ArchiveState, Record, RetentionTerms, VolumeMetadata};
+use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::signature::RecordsKey;
 use nfs_client::{Attributes, Credential, FsId};
 
@@ -191,26 +191,33 @@ pub struct ArchiveMetadata {
     pub size: Option<String>,
     /// StorageClass of the volume.
     pub class: Option<String>,
-    /// Retention period in seconds; forever if unset.
+    /// Creation time of the volume, in seconds since 1970; unset if the age of its data is unknown.
+    pub volume_created: Option<i64>,
+    /// Time of archiving, in seconds since 1970. Not read from this machine's clock, which may be wrong.
+    pub archived_at: Option<i64>,
+    /// Retention period in seconds; forever if it or the time of archiving is unset.
     pub retention: Option<i64>,
 }
 
 impl ArchiveMetadata {
-    /// Returns the metadata of an archive that is created now from a directory with these attributes.
+    /// Returns the metadata of an archive that is created from a directory with these attributes.
     pub(super) fn archive_state(&self, target: String, was: Option<&Attributes>) -> ArchiveState {
-        let now = jiff::Timestamp::now().as_second();
+        let expires = self.archived_at.zip(self.retention);
         ArchiveState {
             target,
             mode: was.map_or(0, |was| was.mode),
             uid: was.and_then(|was| was.uid),
             gid: was.and_then(|was| was.gid),
-            since: Some(now),
+            since: self.archived_at,
+            volume_created: self.volume_created,
+            retention: self.retention,
             size: self.size.clone(),
             class: self.class.clone(),
             terms: RetentionTerms {
-                expires: self.retention.map(|retention| now.saturating_add(retention)),
+                expires: expires.map(|(now, retention)| now.saturating_add(retention)),
                 ..RetentionTerms::default()
             },
+            revision: Some(TermsRevision::default()),
             copy: None,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! The last field of a record is an HMAC-SHA256 of all bytes before it. It also covers the cluster's ID, the export's
 //! identity and the volume's name, so a record that was copied elsewhere does not verify. It does not cover the time:
-//! an older record of the same volume verifies if it is put back.
+//! an older record of the same volume verifies if it is put back. For the retention of archives, the record contains a
+//! revision for that reason.
 
 use std::fmt;
 
@@ -26,9 +27,12 @@ const DIGITS: usize = 64;
 /// Number of bytes that a signature adds to a record.
 pub(super) const SIGNATURE_LENGTH: usize = BEFORE.len() + DIGITS + AFTER.len() - END.len();
 
-/// Key for signatures of records.
+/// Key for signatures of records. After a rotation, signatures with the previous key are valid too.
 #[derive(Clone)]
-pub struct RecordsKey(hmac::Key);
+pub struct RecordsKey {
+    current: hmac::Key,
+    previous: Option<hmac::Key>,
+}
 
 /// Result of checking a record's signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,7 +41,7 @@ pub enum SignatureStatus {
     Signed,
     /// The record has no signature: an earlier release or another client wrote it.
     Unsigned,
-    /// The record has an invalid signature: it was changed, copied from elsewhere, or signed with another key.
+    /// The record has an invalid signature: it was changed, copied from elsewhere, or signed with an unknown key.
     Forged,
 }
 
@@ -55,7 +59,25 @@ pub(super) struct Signer<'a> {
 impl RecordsKey {
     /// Creates a key from [`KEY_LENGTH`] bytes.
     pub fn new(bytes: &[u8; KEY_LENGTH]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+        Self {
+            current: hmac::Key::new(hmac::HMAC_SHA256, bytes),
+            previous: None,
+        }
+    }
+
+    /// Accepts signatures with the previous key. The next write of a record signs it with the current one.
+    #[must_use]
+    pub fn with_previous(self, bytes: &[u8; KEY_LENGTH]) -> Self {
+        Self {
+            previous: Some(hmac::Key::new(hmac::HMAC_SHA256, bytes)),
+            ..self
+        }
+    }
+
+    /// Reports whether a signature was made with the current or the previous key.
+    fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
+        let mut keys = std::iter::once(&self.current).chain(&self.previous);
+        keys.any(|key| hmac::verify(key, signed, signature).is_ok())
     }
 
     /// Creates a random key. Its signatures can be verified only as long as it is kept.
@@ -74,7 +96,7 @@ impl Signer<'_> {
     /// Returns the content of a volume's record with its signature.
     pub fn seal(&self, volume: &str, record: &[u8]) -> Vec<u8> {
         let open = record.strip_suffix(END).unwrap_or(record);
-        let signature = hmac::sign(&self.key.0, &self.signed(volume, open));
+        let signature = hmac::sign(&self.key.current, &self.signed(volume, open));
         let mut sealed = Vec::with_capacity(record.len() + SIGNATURE_LENGTH);
         sealed.extend_from_slice(open);
         sealed.extend_from_slice(BEFORE);
@@ -86,7 +108,7 @@ impl Signer<'_> {
     /// Checks the signature of a volume's record.
     pub fn verify(&self, volume: &str, content: &[u8]) -> SignatureStatus {
         if let Some((open, signature)) = parts(content)
-            && hmac::verify(&self.key.0, &self.signed(volume, open), &signature).is_ok()
+            && self.key.verifies(&self.signed(volume, open), &signature)
         {
             return SignatureStatus::Signed;
         }

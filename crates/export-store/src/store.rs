@@ -15,7 +15,7 @@ use crate::naming::DirectoryPath;
 use crate::other_clusters::{ForeignDirectory, OtherClusters};
 use crate::path_reservations::{Holder, PathReservations, ReservedPath};
 use crate::reclaim::ReclaimAction;
-use crate::record::{Record, RestoreTarget, RetentionTerms, VolumeMetadata};
+use crate::record::{Record, RestoreTarget, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::recoverability::Recoverability;
 use crate::request::{
     ClaimRef, DirectoryRequest, ExpectedIdentity, Identity, ProvisionedDirectory, PurgeLimits, PurgeReport,
@@ -317,18 +317,32 @@ impl ExportStore {
         self.state().archives.len()
     }
 
-    /// Saves the retention terms of an archive in its record, so that a lost object can be recreated with them.
-    pub async fn save_retention(&self, which: &ArchiveRef, terms: &RetentionTerms) -> Result<(), ExportError> {
+    /// Saves the retention terms of an archive's object in its record, so that a lost object can be recreated with them.
+    pub async fn save_retention(
+        &self,
+        which: &ArchiveRef,
+        terms: &RetentionTerms,
+        revision: &TermsRevision,
+    ) -> Result<(), ExportError> {
         let _lock = self.locks.lock(&which.volume).await;
-        self.with_verified(move |verified| async move { archives::save_retention(self, &verified, which, terms).await })
-            .await
+        self.with_verified(move |verified| async move {
+            archives::save_retention(self, &verified, which, terms, revision).await
+        })
+        .await
     }
 
     /// Signs the record of an archive, if this cluster did not sign it and the archive's object matches it.
-    pub async fn sign_confirmed_archive(&self, which: &ArchiveRef, terms: &RetentionTerms) -> Result<(), ExportError> {
+    pub async fn sign_confirmed_archive(
+        &self,
+        which: &ArchiveRef,
+        terms: &RetentionTerms,
+        revision: &TermsRevision,
+    ) -> Result<(), ExportError> {
         let _lock = self.locks.lock(&which.volume).await;
-        self.with_verified(move |verified| async move { archives::sign_confirmed(self, &verified, which, terms).await })
-            .await
+        self.with_verified(move |verified| async move {
+            archives::sign_confirmed(self, &verified, which, terms, revision).await
+        })
+        .await
     }
 
     /// Records that an archive will be purged. From then on it cannot be restored. Fails for an archive on legal hold.

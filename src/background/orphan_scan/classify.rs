@@ -118,7 +118,10 @@ mod tests {
             since: None,
             size: None,
             class: None,
+            volume_created: None,
+            retention: None,
             terms: export_store::RetentionTerms::default(),
+            revision: None,
             copy: None,
         }
     }

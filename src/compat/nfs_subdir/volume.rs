@@ -74,7 +74,7 @@ impl<'a> NfsSubdirVolume<'a> {
             volume: self.volume.name_any(),
             directory,
             file_id: None,
-            archive_metadata: archive_metadata(self.volume, &snapshot.object),
+            archive_metadata: archive_metadata(self.volume),
         };
         if policy != OnDelete::Retain {
             match export.create_missing_record(&request, false).await {

@@ -3,20 +3,23 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
 use rand::RngExt as _;
 
-use super::ops;
+use super::observe::{Location, RetentionBasis};
+use super::ops::{self, OpsError};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::retention;
+use crate::decide::archive_object::agrees_with_record;
+use crate::decide::retention::{self, is_newer};
 use crate::runtime::clock;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
+use export_store::{ArchiveStage, SignatureStatus};
 
 /// Maximum number of intervals until an archive that gets no slot is retried. Thousands of archives that expire
 /// together do not all retry for each slot, and few slots remain unused.
@@ -41,7 +44,63 @@ pub fn requeue_expired_siblings(ctx: &Context, object: &NfsArchive) {
     }
 }
 
-/// Acquires a slot to purge an expired archive, or returns how long to wait.
+/// Reads what decides if an archive has expired, from the API server and the export (data-safety rule 15). Returns `None`
+/// if the backend was deleted or replaced.
+pub async fn read_retention(
+    ctx: &Context,
+    location: &Location,
+    object: &NfsArchive,
+    now: Timestamp,
+) -> Result<Option<RetentionBasis>, OpsError> {
+    let backend = &location.backend;
+    let found = backend
+        .live
+        .read(&Api::all(ctx.clients.calls.clone()), &backend.name)
+        .await?;
+    let Some(found) = found.filter(|found| found.uid().as_ref() == Some(&backend.uid)) else {
+        return Ok(None);
+    };
+    let policy = found.spec.archive_policy.clone();
+    let newer = match policy.keep_last.and_then(|last| usize::try_from(last).ok()) {
+        Some(last) if !object.is_on_demand() => count_confirmed(ctx, location, object, last).await?,
+        _ => 0,
+    };
+    Ok(Some(RetentionBasis { policy, newer, now }))
+}
+
+/// Counts newer archives whose objects and directories exist, up to `enough`.
+async fn count_confirmed(
+    ctx: &Context,
+    location: &Location,
+    object: &NfsArchive,
+    enough: usize,
+) -> Result<usize, OpsError> {
+    let mut confirmed = 0;
+    for candidate in ctx.stores.archives.state() {
+        if confirmed >= enough {
+            break;
+        }
+        if !is_newer(&candidate, object) {
+            continue;
+        }
+        let live = ops::api(ctx).get_opt(&candidate.name_any()).await;
+        let live = live.map_err(WriteError::action("read a newer archive of the claim"))?;
+        let Some(live) = live.filter(|live| is_newer(live, object)) else {
+            continue;
+        };
+        let recorded = location.export.find_archive(&live.name_any()).await?;
+        let kept = recorded.is_some_and(|recorded| {
+            recorded.trust == SignatureStatus::Signed
+                && recorded.stage == ArchiveStage::Kept
+                && recorded.there
+                && agrees_with_record(&live, &recorded, &location.backend.name)
+        });
+        confirmed += usize::from(kept);
+    }
+    Ok(confirmed)
+}
+
+/// Acquires a slot to purge an expired archive and returns the API server's time, or returns how long to wait.
 ///
 /// A clock that is far ahead must not empty an export: archives of a backend are purged one at a time with an interval in
 /// between, which also applies to the first one after a start, and the archive must have expired by the API server's clock
@@ -50,7 +109,7 @@ pub async fn acquire_purge_slot(
     ctx: &Context,
     backend: &Backend,
     object: &NfsArchive,
-) -> Result<Result<(), Duration>, WriteError> {
+) -> Result<Result<Timestamp, Duration>, WriteError> {
     let interval = ctx.settings.purge_pause;
     if let Err(left) = backend.acquire_purge_slot(interval) {
         let spread = rand::rng().random_range(0.0..f64::from(MAX_RETRY_INTERVALS));
@@ -58,7 +117,7 @@ pub async fn acquire_purge_slot(
     }
     let server_time = clock::api_server_time(&ctx.clients.calls).await?;
     if expiry_reason(ctx, object, server_time).is_some() {
-        return Ok(Ok(()));
+        return Ok(Ok(server_time));
     }
     let condition = PlannedCondition::fails(
         Reason::ClocksDisagree,

@@ -4,21 +4,25 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::ops::is_crd_deleting;
 use super::plan::{ExportState, Observed};
 use crate::api::archive::{DeletionPolicy, NfsArchive};
+use crate::api::backend::ArchivePolicy;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::VOLUME_FILE_ID;
 use crate::decide::archive_object::{agrees_with_record, archive_ref, retention_terms};
+use crate::decide::retention::{earliest_expiry, expired};
+use crate::decide::terms::{self, TermsDecision};
 use crate::runtime::writes::WriteError;
-use crate::state::archives::expiry_reason;
+use crate::state::archives::count_newer;
 use crate::state::backends::Backend;
 use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
 use crate::state::context::Context;
 use export_store::{
-    ArchiveRef, ArchiveStage, ExportError, ExportStore, RecordedArchive, RestoreTarget, SignatureStatus,
+    ArchiveRef, ArchiveStage, ExportError, ExportStore, RecordedArchive, RestoreTarget, RetentionTerms, SignatureStatus,
 };
 
 /// Location of an archive.
@@ -34,18 +38,61 @@ pub struct Observation {
     pub location: Option<Location>,
     /// Observed state.
     pub observed: Observed,
+    /// Terms to write to the object before anything else, because it is older than its record.
+    pub stricter_terms: Option<RetentionTerms>,
+    /// Time when the archive expires, if it has an expiry.
+    pub expires: Option<Timestamp>,
 }
 
-/// Reads the archive's record and everything else that the plan depends on.
-pub async fn observe(ctx: &Context, object: &NfsArchive) -> Result<Observation, WriteError> {
+/// Values that decide if an archive has expired.
+pub struct RetentionBasis {
+    /// Policy of the backend.
+    pub policy: ArchivePolicy,
+    /// Number of newer archives of the claim.
+    pub newer: usize,
+    /// The current time.
+    pub now: Timestamp,
+}
+
+impl RetentionBasis {
+    /// Returns the values in the watch caches and the time of this machine. They only decide when an archive is checked
+    /// more thoroughly. `None` if the backend does not exist.
+    fn cached(ctx: &Context, object: &NfsArchive) -> Option<Self> {
+        let backend = ctx.stores.backends.get(&ObjectRef::new(&object.spec.backend))?;
+        let policy = backend.spec.archive_policy.clone();
+        let newer = count_newer(ctx, object, &policy);
+        let now = Timestamp::now();
+        Some(Self { policy, newer, now })
+    }
+}
+
+/// Reads the archive's record and everything else that the plan depends on. Whether the archive has expired depends on
+/// `live`, if set, and otherwise on the watch caches.
+pub async fn observe(
+    ctx: &Context,
+    object: &NfsArchive,
+    live: Option<RetentionBasis>,
+) -> Result<Observation, WriteError> {
     let deleting = object.metadata.deletion_timestamp.is_some();
-    let (location, export) = match locate(ctx, object) {
+    let basis = live.or_else(|| RetentionBasis::cached(ctx, object));
+    let policy = basis.as_ref().map(|basis| &basis.policy);
+    let (location, recorded) = match locate(ctx, object) {
         Ok(location) => {
-            let state = export_state(ctx, object, &location).await?;
-            (Some(location), state)
+            let recorded = read_export(ctx, object, &location, policy).await?;
+            (Some(location), recorded)
         }
-        Err(cause) => (None, ExportState::Unreachable(cause)),
+        Err(cause) => (None, ExportState::Unreachable(cause).into()),
     };
+    let Recorded {
+        state: export,
+        stricter_terms,
+        retention,
+    } = recorded;
+    let earliest = policy.and_then(|policy| earliest_expiry(object, policy, retention));
+    let expired = basis.and_then(|basis| {
+        let reached = earliest.is_none_or(|earliest| basis.now >= earliest);
+        expired(object, &basis.policy, basis.newer, basis.now).filter(|_| reached)
+    });
     let observed = Observed {
         deleting,
         crd_deleting: deleting && is_crd_deleting(ctx).await?,
@@ -54,10 +101,34 @@ pub async fn observe(ctx: &Context, object: &NfsArchive) -> Result<Observation, 
         copied: location
             .as_ref()
             .is_some_and(|location| location.export.is_being_copied(&location.archive.volume)),
-        expired: expiry_reason(ctx, object, Timestamp::now()),
+        expired,
         export,
     };
-    Ok(Observation { location, observed })
+    let expires = object.spec.expires_at.as_ref().map(|at| at.0);
+    Ok(Observation {
+        location,
+        observed,
+        stricter_terms,
+        expires: expires.map(|at| earliest.map_or(at, |earliest| at.max(earliest))),
+    })
+}
+
+/// What the record of an archive says.
+struct Recorded {
+    state: ExportState,
+    stricter_terms: Option<RetentionTerms>,
+    /// Retention in effect when the directory was archived.
+    retention: Option<i64>,
+}
+
+impl From<ExportState> for Recorded {
+    fn from(state: ExportState) -> Self {
+        Self {
+            state,
+            stricter_terms: None,
+            retention: None,
+        }
+    }
 }
 
 fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedCondition> {
@@ -92,13 +163,18 @@ pub(super) fn confirmed_export(ctx: &Context, object: &NfsArchive) -> Result<Con
     })
 }
 
-async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -> Result<ExportState, WriteError> {
+async fn read_export(
+    ctx: &Context,
+    object: &NfsArchive,
+    location: &Location,
+    policy: Option<&ArchivePolicy>,
+) -> Result<Recorded, WriteError> {
     // Limited for each backend: one that does not respond delays only its own archives.
     let _slot = location.backend.archives.acquire().await;
     let recorded = match read_record(object, location).await {
         Ok(Some(recorded)) => recorded,
-        Ok(None) => return Ok(ExportState::NoRecord),
-        Err(error) => return Ok(read_failed(ctx, &location.backend, &error)),
+        Ok(None) => return Ok(ExportState::NoRecord.into()),
+        Err(error) => return Ok(read_failed(ctx, &location.backend, &error).into()),
     };
     let identity = (recorded.claim.uid.as_str(), recorded.file_id, recorded.of_volume());
     if identity
@@ -110,22 +186,32 @@ async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -
     {
         return Ok(record_unusable(
             "the record on the export describes another claim or directory than this object: nothing is changed",
-        ));
+        )
+        .into());
     }
     if recorded.trust != SignatureStatus::Signed {
         return Ok(record_unusable(
             "this cluster did not sign the record on the export, and the record differs from this object: nothing is \
              changed",
-        ));
+        )
+        .into());
     }
-    let terms = retention_terms(object);
-    if recorded.stage == ArchiveStage::Kept
-        && recorded.note.terms != terms
-        && let Err(error) = location.export.save_retention(&location.archive, &terms).await
-    {
-        return Ok(read_failed(ctx, &location.backend, &error));
+    let mut stricter_terms = None;
+    if recorded.stage == ArchiveStage::Kept {
+        match terms::compare(object, &recorded.note, policy) {
+            TermsDecision::Agreed => {}
+            TermsDecision::Save(terms) => {
+                let revision = terms::revision(object);
+                let saved = location.export.save_retention(&location.archive, &terms, &revision);
+                if let Err(error) = saved.await {
+                    return Ok(read_failed(ctx, &location.backend, &error).into());
+                }
+            }
+            TermsDecision::Restore(terms) => stricter_terms = Some(terms),
+        }
     }
-    Ok(match recorded.stage {
+    let retention = recorded.note.retention;
+    let state = match recorded.stage {
         ArchiveStage::Kept => ExportState::Kept {
             present: recorded.there,
             copy: recorded.note.copy,
@@ -137,6 +223,11 @@ async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -
             let done = is_restored(ctx, &target, recorded.file_id).await?;
             ExportState::Restoring { target, done }
         }
+    };
+    Ok(Recorded {
+        state,
+        stricter_terms,
+        retention,
     })
 }
 
@@ -149,7 +240,7 @@ async fn read_record(object: &NfsArchive, location: &Location) -> Result<Option<
             if found.trust != SignatureStatus::Signed && agrees_with_record(object, found, &location.backend.name) =>
         {
             export
-                .sign_confirmed_archive(&location.archive, &retention_terms(object))
+                .sign_confirmed_archive(&location.archive, &retention_terms(object), &terms::revision(object))
                 .await?;
             export.find_archive(volume).await
         }

@@ -8,11 +8,12 @@ use super::plan::ExportState;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
+use crate::decide::terms;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ArchiveRef, ExportError, ExportStore};
+use export_store::{ArchiveRef, ExportError, ExportStore, RetentionTerms};
 
 /// Reason why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +118,24 @@ pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
         .await
         .map_err(WriteError::action("read the definition of NfsArchive"))?;
     Ok(definition.is_none_or(|definition| definition.metadata.deletion_timestamp.is_some()))
+}
+
+/// Writes stricter terms to an object that is older than its record. If the object changed meanwhile, the next
+/// reconciliation compares it again.
+pub async fn restore_terms(ctx: &Context, object: &NfsArchive, terms: &RetentionTerms) -> Result<(), WriteError> {
+    let action = "restore the archive's retention from its record";
+    match writes::patch_as_read(&api(ctx), object, terms::fields(terms), false, action).await {
+        Ok(()) => {
+            let note = "this object is older than its record on the export, or replaces the one that the record knows: \
+                        legalHold, expiresAt and deletionPolicy were restored as far as they are stricter in the record; \
+                        edit them again if that is not intended";
+            tracing::warn!(archive = object.name_any(), "{note}");
+            publish(ctx, object, Severity::Warning, Reason::RetentionRestored, note);
+            Ok(())
+        }
+        Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes the operator's finalizer from an object.

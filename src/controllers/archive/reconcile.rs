@@ -9,7 +9,7 @@ use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::backup;
-use super::expiry::{acquire_purge_slot, requeue_expired_siblings};
+use super::expiry::{acquire_purge_slot, read_retention, requeue_expired_siblings};
 use super::observe::{Location, Observation, observe};
 use super::ops::{self, ArchiveOps, OpsError};
 use super::plan::{ArchiveStep, Report, plan};
@@ -17,7 +17,6 @@ use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
-use crate::decide::archive_object::retention_terms;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
@@ -41,7 +40,11 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     if !object.is_complete() {
         return backup::reconcile(&ctx, &object).await;
     }
-    let observation = observe(&ctx, &object).await?;
+    let observation = observe(&ctx, &object, None).await?;
+    if let Some(terms) = &observation.stricter_terms {
+        ops::restore_terms(&ctx, &object, terms).await?;
+        return Ok(Action::requeue(NEXT_STEP_DELAY));
+    }
     let (step, report) = plan(&observation.observed);
     let status_changed = write_status(&ctx, &object, &report).await?;
     if status_changed {
@@ -52,7 +55,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     match execute(&ctx, &object, &observation, step).await {
         // Older archives of the claim are requeued once the cache has the new status.
         Ok(Executed::Nothing) if status_changed => Ok(Action::requeue(NEXT_STEP_DELAY)),
-        Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(&object, step)))),
+        Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(observation.expires, step)))),
         Ok(Executed::Finished) => Ok(Action::await_change()),
         Ok(Executed::Requeue(after)) => Ok(Action::requeue(after)),
         Err(OpsError::Write(error)) => Err(error),
@@ -116,7 +119,7 @@ async fn execute(
     }
 }
 
-/// Carries out an irreversible step if a plan made from the current object, read from the API server, is the same. The
+/// Carries out an irreversible step if a plan made from the current objects, read from the API server, is the same. The
 /// object's retention is saved on the export first.
 async fn execute_irreversible(
     ctx: &Context,
@@ -125,18 +128,31 @@ async fn execute_irreversible(
     step: ArchiveStep,
 ) -> Result<Executed, OpsError> {
     let expired = step == ArchiveStep::Purge && object.metadata.deletion_timestamp.is_none();
-    if expired && let Err(wait) = acquire_purge_slot(ctx, &location.backend, object).await? {
-        return Ok(Executed::Requeue(wait));
-    }
+    let now = match expired {
+        true => match acquire_purge_slot(ctx, &location.backend, object).await? {
+            Ok(now) => Some(now),
+            Err(wait) => return Ok(Executed::Requeue(wait)),
+        },
+        false => None,
+    };
     let live = ops::api(ctx).get_opt(&object.name_any()).await;
     let live = live.map_err(WriteError::action("read the archive before it is removed"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
         return Ok(Executed::Finished);
     };
-    let terms = retention_terms(&live);
-    location.export.save_retention(&location.archive, &terms).await?;
-    let Observation { observed, .. } = observe(ctx, &live).await?;
-    if plan(&observed).0 != step {
+    let retention = match now {
+        Some(now) => match read_retention(ctx, location, &live, now).await? {
+            Some(retention) => Some(retention),
+            None => return Ok(Executed::Requeue(WAIT_INTERVAL)),
+        },
+        None => None,
+    };
+    let Observation {
+        observed,
+        stricter_terms,
+        ..
+    } = observe(ctx, &live, retention).await?;
+    if stricter_terms.is_some() || plan(&observed).0 != step {
         return Ok(Executed::Requeue(NEXT_STEP_DELAY));
     }
     let archive_ops = ArchiveOps {
@@ -165,12 +181,11 @@ fn forget(ctx: &Context, object: &NfsArchive) {
 }
 
 /// Returns the time until the next check of an archive for which there is nothing to do.
-fn next_check(object: &NfsArchive, step: ArchiveStep) -> Duration {
+fn next_check(expires: Option<Timestamp>, step: ArchiveStep) -> Duration {
     if step == ArchiveStep::Wait {
         return WAIT_INTERVAL;
     }
-    let expires = object.spec.expires_at.as_ref();
-    let left = expires.map(|at| at.0.duration_since(Timestamp::now()));
+    let left = expires.map(|at| at.duration_since(Timestamp::now()));
     // The plan has already handled a time in the past.
     let left = left.and_then(|left| Duration::try_from(left).ok());
     left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))

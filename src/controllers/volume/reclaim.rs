@@ -11,14 +11,14 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::plan::{VolumePlan, plan};
-use super::reconcile::backend_policy;
 use super::report::ReclaimOutcome;
-use crate::api::backend::OnDelete;
+use crate::api::backend::{ArchivePolicy, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND};
 use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
+use crate::decide::retention;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
@@ -39,14 +39,25 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
     };
-    let Some((volume, on_delete)) = read_released(ctx, seen).await? else {
+    let Some(volume) = read_released(ctx, seen).await? else {
         return Ok(ReclaimOutcome::Changed);
     };
-    let (request, on_delete) = match prepare(ctx, &volume, on_delete, &snapshot, &export).await? {
+    let Some(policy) = read_policy(ctx, &backend).await? else {
+        return Ok(ReclaimOutcome::Waiting(PlannedCondition::fails(
+            Reason::NotProbed,
+            format!("backend {} was deleted or replaced meanwhile", backend.name),
+        )));
+    };
+    let VolumePlan::Reclaim(on_delete) = plan(&volume, &ctx.settings, policy.on_delete) else {
+        return Ok(ReclaimOutcome::Changed);
+    };
+    let (mut request, on_delete) = match prepare(ctx, &volume, on_delete, &snapshot, &export).await? {
         Ok(prepared) => prepared,
         Err(PrepareError::Condition(condition)) => return Ok(ReclaimOutcome::Failed(condition)),
         Err(PrepareError::Export(error)) => return Ok(export_failed(ctx, &backend, &error)),
     };
+    request.archive_metadata.retention = retention::seconds(&policy);
+    request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
     let condition = match apply_policy(&export, on_delete, &request, acknowledged).await {
         Ok(condition) => condition,
@@ -96,12 +107,9 @@ fn failed(reason: Reason, message: String) -> ReclaimOutcome {
     ReclaimOutcome::Failed(PlannedCondition::fails(reason, message))
 }
 
-/// Reads the volume and its claim from the API server, because the reclaim cannot be undone. Returns the volume with
-/// its policy, if it is released and its claim is deleted.
-async fn read_released(
-    ctx: &Context,
-    seen: &PersistentVolume,
-) -> Result<Option<(PersistentVolume, OnDelete)>, WriteError> {
+/// Reads the volume and its claim from the API server, because the reclaim cannot be undone. Returns the volume, if it is
+/// to be reclaimed and its claim is deleted.
+async fn read_released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<PersistentVolume>, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let read = WriteError::action("read the volume before its reclaim");
     let Some(volume) = volumes.get_opt(&seen.name_any()).await.map_err(read)? else {
@@ -110,7 +118,8 @@ async fn read_released(
     if volume.uid() != seen.uid() {
         return Ok(None);
     }
-    let VolumePlan::Reclaim(on_delete) = plan(&volume, &ctx.settings, backend_policy(&volume, ctx)) else {
+    // The backend's policy only selects how to reclaim.
+    let VolumePlan::Reclaim(_) = plan(&volume, &ctx.settings, OnDelete::Archive) else {
         return Ok(None);
     };
     let claim = volume
@@ -122,7 +131,18 @@ async fn read_released(
         Api::namespaced(ctx.clients.calls.clone(), &claim.namespace.unwrap_or_default());
     let found = claims.get_opt(&claim.name.unwrap_or_default()).await.map_err(read)?;
     let deleted = found.is_none_or(|found| found.uid() != claim.uid);
-    Ok(deleted.then_some((volume, on_delete)))
+    Ok(deleted.then_some(volume))
+}
+
+/// Reads the archive policy of a backend from the API server (data-safety rule 15), after the volume was read: an edit
+/// before its release counts. Returns `None` if the backend was deleted or replaced.
+async fn read_policy(ctx: &Context, backend: &Backend) -> Result<Option<ArchivePolicy>, WriteError> {
+    let found = backend
+        .live
+        .read(&Api::all(ctx.clients.calls.clone()), &backend.name)
+        .await?;
+    let found = found.filter(|found| found.uid().as_ref() == Some(&backend.uid));
+    Ok(found.map(|found| found.spec.archive_policy.clone()))
 }
 
 /// Returns the reclaim request and the policy, if the volume, its backend and the export agree.

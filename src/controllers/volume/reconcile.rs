@@ -48,8 +48,8 @@ pub fn on_error(volume: Arc<PersistentVolume>, error: &WriteError, ctx: Arc<Cont
     ))
 }
 
-/// Returns the current policy of a volume's backend.
-pub(super) fn backend_policy(volume: &PersistentVolume, ctx: &Context) -> OnDelete {
+/// Returns the policy of a volume's backend in the watch cache. Before a reclaim, it is read from the API server.
+fn backend_policy(volume: &PersistentVolume, ctx: &Context) -> OnDelete {
     let backend = volume
         .annotations()
         .get(VOLUME_BACKEND)

@@ -36,8 +36,10 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
+/// Returns an archive whose data has this age. Older data was archived later.
 fn made(volume: &str, seconds: i64) -> NfsArchive {
-    archive(volume, json!({"spec": {"archivedAt": at(seconds).to_string()}}))
+    let times = json!({"volumeCreatedAt": at(seconds).to_string(), "archivedAt": at(1000 - seconds).to_string()});
+    archive(volume, json!({ "spec": times }))
 }
 
 fn policy(retention: Option<&str>, keep_last: Option<i32>) -> ArchivePolicy {
@@ -68,7 +70,10 @@ fn an_archive_expires_when_no_rule_keeps_it() {
     let of = |expires: Option<i64>, known: bool| {
         let expires = expires.map(|seconds| at(seconds).to_string());
         let archived = known.then(|| at(1).to_string());
-        archive("pvc-1", json!({"spec": {"expiresAt": expires, "archivedAt": archived}}))
+        archive(
+            "pvc-1",
+            json!({"spec": {"expiresAt": expires, "volumeCreatedAt": archived}}),
+        )
     };
     let (forever, week) = (policy(None, None), policy(Some("7d"), None));
     let (last, both) = (policy(None, Some(2)), policy(Some("7d"), Some(2)));
@@ -119,9 +124,13 @@ fn newer_archives_count_if_they_are_available_and_of_the_same_claim() {
     for (what, other, counts) in [
         ("newer", made("pvc-7", 70), 1),
         ("older", made("pvc-3", 30), 0),
-        ("of the same second, later by name", made("pvc-6", 50), 1),
+        ("of the same second, later by name", made("pvc-6", 50), 0),
         ("of the same second, earlier by name", made("pvc-4", 50), 0),
-        ("of unknown time", archive("pvc-7", json!({})), 0),
+        (
+            "of unknown age",
+            archive("pvc-7", json!({"spec": {"archivedAt": at(70).to_string()}})),
+            0,
+        ),
         ("held", with(json!({"spec": {"legalHold": true}})), 0),
         (
             "being deleted",
@@ -143,5 +152,44 @@ fn newer_archives_count_if_they_are_available_and_of_the_same_claim() {
         ("on another backend", with(json!({"spec": {"backend": "other"}})), 0),
     ] {
         assert_eq!(count_newer(&of, [&of, &other].into_iter()), counts, "{what}");
+    }
+}
+
+#[test]
+fn an_archive_does_not_expire_before_the_retention_has_passed_since_the_api_server_created_its_object() {
+    let of = |name: &str, archived: i64, expires: i64| {
+        let created = json!({"name": name, "creationTimestamp": at(1000).to_string()});
+        let times = json!({"archivedAt": at(archived).to_string(), "expiresAt": at(expires).to_string()});
+        archive("pvc-1", json!({"metadata": created, "spec": times}))
+    };
+    let (none, hour) = (policy(None, None), policy(Some("1h"), None));
+    for (what, archive, policy, recorded, earliest) in [
+        (
+            "a clock that was behind",
+            of("pvc-1", 905, 965),
+            &none,
+            Some(60),
+            Some(1060),
+        ),
+        (
+            "a retention that was changed since",
+            of("pvc-1", 905, 965),
+            &hour,
+            Some(60),
+            Some(1060),
+        ),
+        ("shortened by a person", of("pvc-1", 905, 10), &hour, Some(3600), None),
+        (
+            "a record of an earlier release",
+            of("pvc-1", 905, 965),
+            &hour,
+            None,
+            Some(4600),
+        ),
+        ("no retention known", of("pvc-1", 905, 965), &none, None, None),
+        ("a backup", of("nightly", 905, 965), &hour, None, None),
+    ] {
+        let expected = earliest.map(at);
+        assert_eq!(earliest_expiry(&archive, policy, recorded), expected, "{what}");
     }
 }

@@ -14,7 +14,7 @@ fn made() -> PersistentVolume {
             "annotations": {
                 names::PROVISIONED_BY: "p", names::VOLUME_BACKEND: "main", names::VOLUME_EXPORT_ID: "id",
                 names::VOLUME_DIRECTORY: "team/data", names::VOLUME_FILE_ID: "42", names::VOLUME_NAMESPACE_UID: "ns",
-                names::VOLUME_ON_DELETE: "delete",
+                names::VOLUME_ON_DELETE: "delete", names::VOLUME_RECREATED: "true",
             },
         },
         "spec": {

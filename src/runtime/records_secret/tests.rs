@@ -41,7 +41,9 @@ fn a_damaged_secret_is_refused_by_the_name_of_what_is_wrong() {
     assert_eq!(changed(BTreeMap::clear).map(|(field, _)| field), Some(KEY));
     for wrong in [&b""[..], &[7; 31], &[7; 33], &[b'a'; 64]] {
         assert_eq!(set(KEY, wrong), Some(KEY), "{wrong:?}");
+        assert_eq!(set(PREVIOUS_KEY, wrong), Some(PREVIOUS_KEY), "{wrong:?}");
     }
+    assert_eq!(set(PREVIOUS_KEY, &[8; KEY_LENGTH]), None);
     let newline = format!("{UID}\n");
     let upper = UID.to_uppercase();
     for wrong in [

@@ -99,9 +99,10 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
     let mut former = Value::Null;
     for round in ["first", "second", "third", "fourth"] {
         let archive = archived(&env, "data", round).await?;
-        // Two archives of the same second are ordered by name, which is arbitrary.
-        assert_ne!(former, archive["spec"]["archivedAt"]);
-        former = archive["spec"]["archivedAt"].clone();
+        // Of two archives with data of the same second, none is newer.
+        assert!(archive["spec"]["volumeCreatedAt"].is_string(), "{archive}");
+        assert_ne!(former, archive["spec"]["volumeCreatedAt"]);
+        former = archive["spec"]["volumeCreatedAt"].clone();
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
     archived(&env, "other", "another claim's").await?;
@@ -223,6 +224,32 @@ async fn a_backup_does_not_count_as_a_last_archive_and_is_purged_when_it_expires
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     archived(&env, "data", "second").await?;
     left(&env, &["backup", "second"]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_archive_is_the_one_with_the_newest_data_and_not_the_one_archived_last() -> Test {
+    let env = DedicatedCluster::start_with_args(policy(json!({"keepLast": 1})), &QUICK).await?;
+    let claim = env.claim("data");
+    env.objects.create(&claim).await?;
+    let old = env.bound(&claim).await?;
+    std::fs::write(env.directory(&old)?.join("data"), "old")?;
+    let retain = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
+    env.objects.patch(&old, retain("Retain")).await?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
+    // Creation times have a precision of one second.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let new = archived(&env, "data", "new").await?;
+    env.objects
+        .wait_condition(&new, "Available", "True", None, TIMEOUT)
+        .await?;
+    env.objects.patch(&old, retain("Delete")).await?;
+    env.objects
+        .wait_event(&archive_of(&old), "ArchivePurged", TIMEOUT)
+        .await?;
+    left(&env, &["new"]).await?;
+    assert!(env.objects.get(&new).await?.is_some());
+    Ok(())
 }
 
 /// Returns the messages of the condition Available of all archives.

@@ -14,6 +14,7 @@ use crate::support::shared::{Failure, TIMEOUT, Test, text};
 const READOPT: &str = "nfs-operator.io/readopt";
 const READOPTED: &str = "nfs-operator.io/readopted";
 const NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
+const RECREATED: &str = "nfs-operator.io/recreated";
 
 /// Returns the fields of a backend that request the recovery of its volumes.
 pub fn asking(value: &str) -> Value {
@@ -105,6 +106,7 @@ fn visible_fields(volume: &Value) -> Value {
         text(volume, "/spec/claimRef/name")
     ]);
     annotations[NAMESPACE_UID] = Value::Null;
+    annotations[RECREATED] = Value::Null;
     json!({"spec": spec, "annotations": annotations, "finalizers": volume["metadata"]["finalizers"]})
 }
 

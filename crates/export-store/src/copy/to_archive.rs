@@ -15,7 +15,7 @@ use crate::copy::{
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation};
-use crate::record::{ArchiveState, CopyState, Record, RecordError, RetentionTerms, State, handle_of};
+use crate::record::{ArchiveState, CopyState, Record, RecordError, RetentionTerms, State, TermsRevision, handle_of};
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::SignatureStatus;
@@ -37,6 +37,8 @@ pub struct ArchiveRequest {
     pub of: ReclaimRequest,
     /// Retention terms of the archive.
     pub terms: RetentionTerms,
+    /// Revision of the requesting object.
+    pub revision: TermsRevision,
 }
 
 /// State of a requested archive.
@@ -258,6 +260,9 @@ async fn draft_record(
     }
     let archive = ArchiveState {
         terms: request.terms.clone(),
+        revision: Some(request.revision.clone()),
+        // The requesting object specifies when the copy expires.
+        retention: None,
         copy: Some(CopyState {
             volume: request.of.volume.clone(),
             asked_by: request.asked_by.clone(),

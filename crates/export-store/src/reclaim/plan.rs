@@ -145,9 +145,12 @@ mod tests {
             uid: None,
             gid: None,
             since: None,
+            volume_created: None,
+            retention: None,
             size: None,
             class: None,
             terms: crate::record::RetentionTerms::default(),
+            revision: None,
             copy: None,
         }
     }

@@ -21,6 +21,13 @@ pub struct ArchiveState {
     /// Time of the decision to archive the directory, in seconds since 1970; unset in records of release 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<i64>,
+    /// Creation time of the volume, in seconds since 1970, by the API server's clock: the age of the data. Unset as above,
+    /// and if the age of the data is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_created: Option<i64>,
+    /// Retention, in seconds, that was in effect when the directory was archived; unset as above, and if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<i64>,
     /// Size of the volume, as a quantity; unset as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
@@ -30,6 +37,9 @@ pub struct ArchiveState {
     /// Retention terms of the archive.
     #[serde(default)]
     pub terms: RetentionTerms,
+    /// Revision of the object that the terms are from; unset in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<TermsRevision>,
     /// Source of the copy; unset if the archive is the volume's own directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<CopyState>,
@@ -49,11 +59,12 @@ pub struct CopyState {
 }
 
 impl ArchiveState {
-    /// Returns the same archive with these terms.
+    /// Returns the same archive with these terms of an object.
     #[must_use]
-    pub fn with_terms(&self, terms: &RetentionTerms) -> Self {
+    pub fn with_terms(&self, terms: &RetentionTerms, revision: Option<&TermsRevision>) -> Self {
         Self {
             terms: terms.clone(),
+            revision: revision.cloned(),
             ..self.clone()
         }
     }
@@ -70,6 +81,17 @@ pub struct RetentionTerms {
     pub expires: Option<i64>,
     /// Deleting the object deletes the data.
     pub delete: bool,
+}
+
+/// Revision of the object that retention terms are from. It shows if an object is older than the record, for example after
+/// etcd was restored from a backup.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TermsRevision {
+    /// UID of the object; empty if the terms are those that the operator chose for a new archive.
+    pub uid: String,
+    /// Generation of the object.
+    pub generation: i64,
 }
 
 /// Target of the restore of an archive.

@@ -33,6 +33,8 @@ fn note(target: &str) -> ArchiveState {
         uid: Some(0),
         gid: None,
         since: Some(7),
+        volume_created: Some(5),
+        retention: Some(2),
         size: Some("1Gi".into()),
         class: None,
         terms: RetentionTerms {
@@ -40,6 +42,10 @@ fn note(target: &str) -> ArchiveState {
             expires: Some(9),
             delete: true,
         },
+        revision: Some(TermsRevision {
+            uid: "o".into(),
+            generation: 3,
+        }),
         copy: None,
     }
 }

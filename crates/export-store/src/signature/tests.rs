@@ -114,3 +114,16 @@ fn a_record_without_signature_is_unsigned_and_one_with_a_wrong_one_is_forged() {
 fn a_key_is_not_shown() {
     assert_eq!(format!("{:?}", key()), "RecordsKey(…)");
 }
+
+#[test]
+fn after_a_rotation_records_of_the_previous_key_are_valid_and_the_current_key_signs() {
+    let (old, new) = ([1; KEY_LENGTH], [2; KEY_LENGTH]);
+    let former = signer(&RecordsKey::new(&old)).seal("pvc-1", RECORD);
+    let rotated = RecordsKey::new(&new).with_previous(&old);
+    assert_eq!(signer(&rotated).verify("pvc-1", &former), SignatureStatus::Signed);
+    let sealed = signer(&rotated).seal("pvc-1", RECORD);
+    assert_eq!(sealed, signer(&RecordsKey::new(&new)).seal("pvc-1", RECORD));
+    let finished = RecordsKey::new(&new);
+    assert_eq!(signer(&finished).verify("pvc-1", &sealed), SignatureStatus::Signed);
+    assert_eq!(signer(&finished).verify("pvc-1", &former), SignatureStatus::Forged);
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use export_store::{
     ArchiveRef, ArchiveStage, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport,
-    RetentionTerms, SignatureStatus,
+    RetentionTerms, SignatureStatus, TermsRevision,
 };
 use serde_json::{Value, json};
 
@@ -207,7 +207,9 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
         export.end_purge(&which).await,
         export.begin_purge(&which).await,
         export.cancel_purge(&which).await.map(drop),
-        export.save_retention(&which, &RetentionTerms::default()).await,
+        export
+            .save_retention(&which, &RetentionTerms::default(), &TermsRevision::default())
+            .await,
     ] {
         assert!(
             matches!(refused, Err(ExportError::RecordUnsigned { .. })),
@@ -218,7 +220,8 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
         held: true,
         ..RetentionTerms::default()
     };
-    export.sign_confirmed_archive(&which, &held).await.unwrap();
+    let revision = TermsRevision::default();
+    export.sign_confirmed_archive(&which, &held, &revision).await.unwrap();
     let kept = kept(&export, "pvc-1").await;
     assert_eq!(
         (kept.trust, kept.stage, kept.there),

@@ -11,6 +11,7 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::background::archive_objects::announce;
 use crate::decide::archive_object::{archive_object, retention_terms};
+use crate::decide::terms;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
@@ -49,7 +50,9 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     else {
         return Ok(BackupOutcome::Deleted);
     };
-    let BackupSource { subject, data } = source;
+    let BackupSource { subject, mut data } = source;
+    let now = ctx.server_clock.now(&ctx.clients.calls).await?;
+    data.request.archive_metadata.archived_at = Some(now.as_second());
     let task = CopyTask::ToArchive {
         export: data.export,
         request: ArchiveRequest {
@@ -58,6 +61,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
             claim: subject.claim,
             of: data.request,
             terms: retention_terms(&live),
+            revision: terms::revision(&live),
         },
     };
     // If the copy has already ended, it has requeued the object.
@@ -106,6 +110,7 @@ pub(super) async fn describe_copy(
         "fileID": described.spec.file_id,
         "size": described.spec.size,
         "storageClassName": described.spec.storage_class_name,
+        "volumeCreatedAt": described.spec.volume_created_at,
         "archivedAt": described.spec.archived_at,
     });
     let written = patch_spec(ctx, object, spec, "describe in the archive where it is").await;
