@@ -178,7 +178,7 @@ pub(crate) async fn begin_purge(
         handle: directory.as_ref().map(handle_of).or_else(|| record.handle.clone()),
         ..record.in_state(purging)
     };
-    records::replace(store, verified, &record).await
+    records::replace_to_free_space(store, verified, &record).await
 }
 
 pub(crate) async fn end_purge(
@@ -206,7 +206,7 @@ pub(crate) async fn end_purge(
             // A later time results in another name.
             let since = now().max(since.saturating_add(1));
             *record = record.in_state(State::Purging { archive, since });
-            records::replace(store, verified, &record).await?;
+            records::replace_to_free_space(store, verified, &record).await?;
             continue;
         }
         let segments = std::slice::from_ref(&archive.target);
@@ -233,7 +233,9 @@ pub(crate) async fn cancel_purge(
     match &record.state {
         State::Purging { archive, .. } if find_directory(store, verified, &record, archive).await?.is_some() => {
             let archived = record.in_state(State::Archived(archive.clone()));
-            records::replace(store, verified, &archived).await.map(|()| true)
+            records::replace_to_free_space(store, verified, &archived)
+                .await
+                .map(|()| true)
         }
         State::Purging { .. } => Ok(false),
         _ => Ok(true),

@@ -445,6 +445,11 @@ impl ExportError {
         }
     }
 
+    /// Reports whether the export has no space, no inodes or no quota left.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self.status(), Some(Status::NoSpace | Status::QuotaExceeded))
+    }
+
     /// Returns the server's status, if the error is one.
     pub(crate) fn status(&self) -> Option<Status> {
         match self {

@@ -3,6 +3,7 @@
 //! ```text
 //! .nfs-operator/identity                      the export's identity
 //! .nfs-operator/<cluster ID>/records/<volume> one record per volume
+//! .nfs-operator/<cluster ID>/reserve          space for records on a full export
 //! .nfs-operator/<cluster ID>/trash/<volume>.<seconds>
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree     a copy that is not complete
 //! archived-…                                  archives
@@ -18,6 +19,8 @@ pub const RESERVED: &str = ".nfs-operator";
 pub const IDENTITY: &str = "identity";
 /// Prefix, in a cluster's folder, of the file name of an unpublished identity.
 const IDENTITY_DRAFT: &str = "identity-draft-";
+/// File, in a cluster's folder, that is given up to make room for records on a full export.
+pub const RESERVE: &str = "reserve";
 /// Folder, in a cluster's folder, with the records.
 pub const RECORDS: &str = "records";
 /// Folder, in a cluster's folder, with deleted directories that are not purged yet.
@@ -100,6 +103,12 @@ pub fn draft(volume: &str) -> Result<Name, ExportError> {
 /// name.
 pub fn trashed(volume: &str, since: i64) -> Result<Name, ExportError> {
     checked(volume).and_then(|_| name(&format!("{volume}.{since}")))
+}
+
+/// Returns the name in the trash of a volume's directory that is deleted without a record of the deletion. It contains
+/// the file ID, so that it says what the record would.
+pub fn trashed_unrecorded(volume: &str, file_id: u64) -> Result<Name, ExportError> {
+    checked(volume).and_then(|_| name(&format!("{volume}.f{file_id}")))
 }
 
 /// Returns the deletion time of a trash entry, in seconds since 1970.

@@ -76,6 +76,7 @@ mod records;
 mod recoverability;
 mod recovery;
 mod request;
+mod reserve;
 mod rollback;
 mod signature;
 mod store;

@@ -63,6 +63,7 @@ impl<'a> Reclaim<'a> {
                 moved: NameOccupant::Nothing,
                 empty: None,
                 trash_refused: false,
+                unrecorded: false,
             },
             warnings: Vec::new(),
             longest_name: crate::naming::MAX_NAME_LEN,
@@ -126,10 +127,19 @@ async fn run(
         }
         match step {
             ReclaimStep::CheckEmpty => check_empty(store, &mut reclaim).await?,
-            ReclaimStep::Record(next) => write_state(store, &mut reclaim, next).await?,
+            ReclaimStep::Record(next) => match write_state(store, &mut reclaim, next).await {
+                Err(error) if error.is_full() && next == NextState::Deleting => {
+                    delete_unrecorded(store, &mut reclaim, error).await?;
+                }
+                written => written?,
+            },
             ReclaimStep::RemoveEmpty => remove_directory(store, &mut reclaim).await?,
             ReclaimStep::Move => move_directory(store, &mut reclaim).await?,
             ReclaimStep::Restrict => archive::complete(store, &mut reclaim).await?,
+            ReclaimStep::DoneUnrecorded => {
+                records::remove(store, verified, &reclaim.record.volume).await?;
+                return Ok(Reclaimed::Deleted);
+            }
             ReclaimStep::Done(end) => return Ok(finish(store, reclaim, end)),
             ReclaimStep::Missing => {
                 return Err(ExportError::DirectoryMissing {
@@ -213,6 +223,7 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
     };
     reclaim.observed.source = source;
     reclaim.observed.moved = moved;
+    reclaim.observed.unrecorded = is_deleted_unrecorded(store, reclaim).await?;
     Ok(())
 }
 
@@ -277,7 +288,7 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: NextS
         handle: leaf.map(handle_of).or_else(|| reclaim.record.handle.clone()),
         ..reclaim.record.in_state(state)
     };
-    records::replace(store, reclaim.verified, &record).await?;
+    records::replace_to_free_space(store, reclaim.verified, &record).await?;
     reclaim.record = record;
     // The target was free when it was chosen. If it is taken meanwhile, the rename reports that.
     reclaim.observed.moved = NameOccupant::Nothing;
@@ -333,6 +344,52 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
         }
         _ => Err(error).context(|| format!("renaming {} to {target}", reclaim.directory())),
     }
+}
+
+/// Moves the directory into the trash of a full export, where its deletion cannot be recorded. What the record would
+/// say is in the name: interrupted here, the deletion is found to be done.
+async fn delete_unrecorded(
+    store: &ExportStore,
+    reclaim: &mut Reclaim<'_>,
+    full: ExportError,
+) -> Result<(), ExportError> {
+    let verified = reclaim.verified;
+    let names = reclaim.directory().names();
+    let Some(name) = names.last() else { return Err(full) };
+    let target = layout::trashed_unrecorded(&reclaim.record.volume, reclaim.file_id)?;
+    let parent = paths::parent(verified, &reclaim.nodes, reclaim.directory());
+    let renamed = store
+        .for_write(verified)?
+        .rename(
+            (&parent.handle, name),
+            reclaim.file_id,
+            (&verified.trash.handle, &target),
+        )
+        .await;
+    match renamed {
+        Ok(()) => {
+            reclaim.observed.source = NameOccupant::Nothing;
+            reclaim.observed.unrecorded = true;
+            Ok(())
+        }
+        Err(error) => match error.status() {
+            Some(Status::NotFound | Status::NotSame) => observe(store, reclaim).await,
+            // The former error has the remedy.
+            Some(_) => Err(full),
+            None => Err(error).context(|| format!("renaming {} to {target}", reclaim.directory())),
+        },
+    }
+}
+
+/// Reports whether the directory is in the trash under a name for deletions without a record.
+async fn is_deleted_unrecorded(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<bool, ExportError> {
+    if reclaim.action != ReclaimAction::Delete || reclaim.observed.source == NameOccupant::Own {
+        return Ok(false);
+    }
+    let target = layout::trashed_unrecorded(&reclaim.record.volume, reclaim.file_id)?;
+    let found = store.nfs.lookup(&reclaim.verified.trash.handle, &target).await;
+    let found = found.context(|| format!("looking up {target}"))?;
+    Ok(found.is_some_and(|found| found.attributes.fileid == reclaim.file_id))
 }
 
 /// Returns the target that the record's state announces: a folder and a name.

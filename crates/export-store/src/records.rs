@@ -5,7 +5,7 @@ use crate::record::{MAX_RECORD_LEN, Record, RecordError};
 use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, unsigned_records};
+use crate::{layout, reserve, unsigned_records};
 use nfs_client::{FileHandle, NfsError, Status};
 
 /// Result of reading a volume's record.
@@ -89,6 +89,20 @@ pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record
         .context(|| format!("writing the record of volume {}", record.volume))?;
     unsigned_records::untrack(store, &record.volume);
     Ok(())
+}
+
+/// Like [`replace`], on the way to free space. On a full export, gives up the reserve (data-safety rule 18).
+pub(crate) async fn replace_to_free_space(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<(), ExportError> {
+    match replace(store, verified, record).await {
+        Err(error) if error.is_full() && reserve::give_up(store, verified).await? => {
+            replace(store, verified, record).await
+        }
+        written => written,
+    }
 }
 
 /// Removes a volume's record, if it exists.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReservedPath;
 use crate::archives::ArchiveRef;
+use crate::error_kind::ErrorKind;
 use crate::naming::DirectoryPath;
 use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::signature::RecordsKey;
@@ -87,6 +88,8 @@ pub struct Identity {
 /// Result of the write test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteProbe {
+    /// The export has no space, no inodes or no quota left: nothing can be created, but directories can be deleted.
+    pub full: Option<ErrorKind>,
     /// Owner that the server assigns to files of the operator; unset if the server reports a name without a number.
     pub effective_uid: Option<u32>,
     /// Group that the server assigns to files of the operator; unset as above.

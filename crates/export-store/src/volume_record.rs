@@ -41,7 +41,9 @@ pub(crate) async fn ensure_signed(
 ) -> Result<(), ExportError> {
     match trust {
         SignatureStatus::Signed => Ok(()),
-        SignatureStatus::Unsigned | SignatureStatus::Forged => records::replace(store, verified, record).await,
+        SignatureStatus::Unsigned | SignatureStatus::Forged => {
+            records::replace_to_free_space(store, verified, record).await
+        }
     }
 }
 

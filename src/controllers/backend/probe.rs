@@ -10,7 +10,8 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use export_store::{
-    ErrorHints, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecords, WriteProbe,
+    ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecords,
+    WriteProbe,
 };
 use nfs_client::{self, Statistics};
 
@@ -25,6 +26,8 @@ pub struct Probe {
     pub identity: Option<Result<Identity, PlannedCondition>>,
     /// Result of the check that directories can be created and removed.
     pub writable: Option<PlannedCondition>,
+    /// Why nothing can be created on the export, if it is full.
+    pub full: Option<PlannedCondition>,
     /// Space and inodes.
     pub statistics: Option<Statistics>,
     /// Number of archives.
@@ -40,6 +43,7 @@ impl Probe {
             reachable,
             identity: None,
             writable: None,
+            full: None,
             statistics: None,
             archives: None,
             doubts: None,
@@ -114,7 +118,9 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     probe.identity = Some(identity);
     let Ok(confirmed) = confirmed else { return probe };
     backend.set_confirmed(confirmed);
-    probe.writable = Some(match check_writable(ctx, backend, &export).await {
+    let written = check_writable(ctx, backend, &export).await;
+    probe.full = written.as_ref().ok().and_then(|written| written.full).map(full);
+    probe.writable = Some(match written {
         Ok(written) => writable(object, &written),
         Err(error) => failed(&error),
     });
@@ -167,6 +173,18 @@ async fn check_writable(
 fn may_be_unfinished(record: &Record, home: &str) -> bool {
     let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
     record.state == State::Creating || made_here
+}
+
+/// Returns the condition CapacityAvailable of an export that refused a new file.
+fn full(kind: ErrorKind) -> PlannedCondition {
+    let message = match kind {
+        ErrorKind::QuotaExceeded => {
+            "the quota of the operator's user is exceeded: raise it, or delete data; deletions continue"
+        }
+        ErrorKind::NoInodes => "the export has no inodes left: remove files, or grow it; deletions continue",
+        _ => "the export has no space left: free some, or grow it; deletions continue",
+    };
+    PlannedCondition::fails(Reason::from(kind), message)
 }
 
 /// Returns the condition Writable. Setting the owner that the backend requests needs root.

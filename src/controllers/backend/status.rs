@@ -49,9 +49,7 @@ pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
         .identity
         .as_ref()
         .and_then(|identity| identity.as_ref().err().cloned());
-    let capacity = probe
-        .statistics
-        .map(|statistics| capacity(observed.object, &statistics));
+    let capacity = capacity_of(observed);
     let stages = [
         observed.blocker.clone(),
         Some(probe.reachable.clone()),
@@ -111,7 +109,15 @@ fn warnings(observed: &Observed<'_>) -> Vec<String> {
     warnings
 }
 
-/// Returns the condition CapacityAvailable.
+/// Returns the condition CapacityAvailable, if the export is the expected one: a file that it refused shows more than
+/// its figures.
+fn capacity_of(observed: &Observed<'_>) -> Option<PlannedCondition> {
+    observed.probe.confirmed()?;
+    let full = observed.probe.full.clone();
+    full.or_else(|| Some(capacity(observed.object, &observed.probe.statistics?)))
+}
+
+/// Returns the condition CapacityAvailable by the figures of the export.
 fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
     if statistics.available == 0 {
         return PlannedCondition::fails(Reason::NoSpace, "the export has no space left: free some, or grow it");
@@ -158,11 +164,12 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         ),
         (
             BackendCondition::CapacityAvailable,
-            probe
-                .statistics
-                .map_or_else(unknown, |figures| capacity(observed.object, &figures)),
+            capacity_of(observed).unwrap_or_else(unknown),
         ),
-        (BackendCondition::TrashPurged, trash_condition(observed.purged)),
+        (
+            BackendCondition::TrashPurged,
+            confirmed.map_or_else(unknown, |_| trash_condition(observed.purged)),
+        ),
         (BackendCondition::NoOrphans, orphan_scan::condition(observed.orphans)),
         (
             BackendCondition::RecordsTrusted,
@@ -193,7 +200,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
             .or(previous.nfs_version.clone()),
-        capacity: Some(figures(probe.statistics, observed.totals)),
+        capacity: Some(figures(confirmed.and(probe.statistics), observed.totals)),
         volumes: Some(i64::try_from(observed.totals.volumes).unwrap_or(i64::MAX)),
         archives: probe
             .archives

@@ -393,7 +393,7 @@ pub(crate) async fn complete(
         return Ok(false);
     }
     let archived = record.in_state(State::Archived(archive.clone()));
-    records::replace(store, verified, &archived).await?;
+    records::replace_to_free_space(store, verified, &archived).await?;
     archives::track(store, verified, &archived);
     store.state().copying.remove(&record.volume);
     Ok(true)

@@ -45,7 +45,7 @@ pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>
     let was = &archive.attributes;
     let archived = reclaim.archive_metadata.archive_state(target, Some(was));
     let record = record.in_state(State::Archiving(archived));
-    records::replace(store, verified, &record).await?;
+    records::replace_to_free_space(store, verified, &record).await?;
     reclaim.record = record;
     reclaim.observed.moved = NameOccupant::Own;
     Ok(())
@@ -94,7 +94,7 @@ pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> 
     let warnings = archives::restrict(store, verified, &archive, &archived.target).await?;
     reclaim.warnings.extend(warnings);
     let record = reclaim.record.in_state(State::Archived(archived));
-    records::replace(store, verified, &record).await?;
+    records::replace_to_free_space(store, verified, &record).await?;
     reclaim.record = record;
     Ok(())
 }

@@ -30,6 +30,8 @@ pub(crate) struct ObservedPaths {
     pub empty: Option<bool>,
     /// The server refused to move the directory into the trash.
     pub trash_refused: bool,
+    /// In the trash of a full export, under a name that says what a record would.
+    pub unrecorded: bool,
 }
 
 /// A state to record before the step that it announces.
@@ -61,6 +63,8 @@ pub(crate) enum ReclaimStep {
     /// The directory has the archive's name: restrict it to the operator, and record it as archived.
     Restrict,
     Done(ReclaimResult),
+    /// The directory was deleted without a record of it: remove the volume's record.
+    DoneUnrecorded,
     /// The directory is missing, which is a failure.
     Missing,
     /// Something else has the directory's name, and the directory is missing.
@@ -77,6 +81,7 @@ pub(crate) fn decide(state: &State, adopted: bool, action: ReclaimAction, observ
     };
     match (state, observed.moved, observed.source) {
         (State::Creating | State::Copying(_), ..) => ReclaimStep::NeverCompleted,
+        (_, _, NameOccupant::Nothing | NameOccupant::Other) if observed.unrecorded => ReclaimStep::DoneUnrecorded,
         (State::Live, _, NameOccupant::Own) => begin(action, observed),
         (State::Live, _, NameOccupant::Nothing) => missing,
         (State::Live, _, NameOccupant::Other) => ReclaimStep::Replaced,
@@ -376,6 +381,7 @@ mod tests {
                 moved,
                 empty: holds,
                 trash_refused: false,
+                unrecorded: false,
             };
             assert_eq!(
                 decide(state, false, action, &observed),
@@ -392,6 +398,7 @@ mod tests {
             moved: NameOccupant::Nothing,
             empty: Some(false),
             trash_refused: false,
+            unrecorded: false,
         };
         assert_eq!(
             decide(&State::Live, true, ReclaimAction::Delete, &observed),
@@ -408,12 +415,35 @@ mod tests {
     }
 
     #[test]
+    fn what_was_deleted_without_a_record_is_done_whatever_has_its_name_now() {
+        for (source, step) in [
+            (NameOccupant::Nothing, ReclaimStep::DoneUnrecorded),
+            (NameOccupant::Other, ReclaimStep::DoneUnrecorded),
+            (NameOccupant::Own, ReclaimStep::Record(NextState::Deleting)),
+        ] {
+            let observed = ObservedPaths {
+                source,
+                moved: NameOccupant::Nothing,
+                empty: None,
+                trash_refused: false,
+                unrecorded: true,
+            };
+            assert_eq!(
+                decide(&State::Live, false, ReclaimAction::Delete, &observed),
+                step,
+                "{source:?}"
+            );
+        }
+    }
+
+    #[test]
     fn what_the_trash_refuses_becomes_a_tombstone() {
         let observed = ObservedPaths {
             source: NameOccupant::Own,
             moved: NameOccupant::Nothing,
             empty: None,
             trash_refused: true,
+            unrecorded: false,
         };
         let deleting = State::Deleting { since: 1 };
         assert_eq!(

@@ -15,6 +15,7 @@ mod count;
 mod crash;
 mod faults;
 mod fixture;
+mod full;
 mod identity;
 mod kernel;
 #[path = "../../../nfs-client/tests/support/mod.rs"]

@@ -27,6 +27,7 @@ fn well() -> Probe {
             warnings: Vec::new(),
         })),
         writable: Some(PlannedCondition::holds(Reason::Ready, "")),
+        full: None,
         statistics: Some(Statistics {
             total: 1 << 40,
             available: 1 << 39,
@@ -320,4 +321,38 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
     let fourth = status(&backend(json!({}), &third), Some(&found), 1030);
     assert_eq!(reason(&fourth), "OrphansFound");
     assert_eq!(fourth.orphans.unwrap().total, 1);
+}
+
+#[test]
+fn nothing_is_reported_about_an_export_whose_identity_is_not_confirmed() {
+    let object = backend(json!({}), &NfsBackendStatus::default());
+    let mismatch = PlannedCondition::fails(Reason::IdentityMismatch, "another one");
+    let other = Probe {
+        identity: Some(Err(mismatch)),
+        writable: None,
+        ..well()
+    };
+    for (probe, known) in [(well(), "True"), (other, "Unknown")] {
+        let (_, status) = judged(&object, &probe, 100);
+        for type_ in ["CapacityAvailable", "TrashPurged"] {
+            let found = status.conditions.iter().find(|condition| condition.type_ == type_);
+            assert_eq!(found.unwrap().status, known, "{type_}");
+        }
+        assert_eq!(status.capacity.unwrap().available.is_some(), known == "True");
+    }
+}
+
+#[test]
+fn an_export_that_refuses_new_files_is_full_whatever_its_figures_are() {
+    let object = backend(json!({}), &NfsBackendStatus::default());
+    let full = Probe {
+        full: Some(PlannedCondition::fails(Reason::QuotaExceeded, "")),
+        ..well()
+    };
+    let (ready, status) = judged(&object, &full, 100);
+    assert_eq!((ready.status, ready.reason), (Some(false), Reason::QuotaExceeded));
+    for (type_, holds) in [("Writable", "True"), ("CapacityAvailable", "False")] {
+        let found = status.conditions.iter().find(|condition| condition.type_ == type_);
+        assert_eq!(found.unwrap().status, holds, "{type_}");
+    }
 }
