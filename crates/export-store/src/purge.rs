@@ -4,6 +4,7 @@
 //! visited again, until nothing is left or nothing more can be removed.
 
 mod batch;
+mod place;
 mod visit;
 
 use std::collections::{HashMap, HashSet};
@@ -14,6 +15,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
 use crate::error::ExportError;
+use crate::purge::place::{Component, Place};
 use crate::purge::visit::{Child, Task, Visit, VisitResult};
 use crate::request::{PurgeFailure, PurgeReport};
 use crate::store::ExportStore;
@@ -34,18 +36,22 @@ const MAX_PATH_LEN: usize = 300;
 /// Root of a purge.
 pub(super) struct Root<'a> {
     node: &'a FileRef,
-    name: Option<&'a Name>,
+    /// The directory that contains the root, and the name of the root in it.
+    entry: Option<(&'a FileHandle, &'a Name)>,
 }
 
 impl<'a> Root<'a> {
     /// The trash: its content is removed, the directory itself is kept.
     pub(super) fn kept(node: &'a FileRef) -> Self {
-        Self { node, name: None }
+        Self { node, entry: None }
     }
 
     /// A tombstone: its content is removed, and the caller removes the directory itself.
-    pub(super) fn named(node: &'a FileRef, name: &'a Name) -> Self {
-        Self { node, name: Some(name) }
+    pub(super) fn named(node: &'a FileRef, parent: &'a FileHandle, name: &'a Name) -> Self {
+        Self {
+            node,
+            entry: Some((parent, name)),
+        }
     }
 }
 
@@ -154,6 +160,8 @@ impl<'a> Purge<'a> {
 /// Directories of a tree that is being emptied.
 struct Tree {
     directories: HashMap<u64, Directory>,
+    /// Directory that contains the root, unless the root is the trash.
+    above: Option<FileHandle>,
     /// Directories to visit, the newest last: it is visited first, so the order is depth first.
     stack: Vec<u64>,
     next: u64,
@@ -164,13 +172,14 @@ impl Tree {
     fn new(root: &Root<'_>) -> Self {
         let mut tree = Self {
             directories: HashMap::new(),
+            above: root.entry.map(|(parent, _)| parent.clone()),
             stack: Vec::new(),
             next: 0,
             is_empty: false,
         };
         tree.add(Directory {
             parent: None,
-            name: root.name.cloned(),
+            name: root.entry.map(|(_, name)| name.clone()),
             handle: root.node.handle.clone(),
             fileid: root.node.attributes.fileid,
             depth: 0,
@@ -192,6 +201,7 @@ impl Tree {
     fn next_task(&mut self, end: Option<Instant>) -> Option<Task> {
         let id = self.stack.pop()?;
         let ancestors = self.path_to(id).map(|directory| directory.fileid).collect();
+        let place = self.place(id);
         let directory = self.directories.get_mut(&id)?;
         Some(Task {
             id,
@@ -202,6 +212,7 @@ impl Tree {
             ready: std::mem::take(&mut directory.ready),
             given_up: directory.given_up.clone(),
             ancestors,
+            place,
             end,
         })
     }
@@ -213,10 +224,32 @@ impl Tree {
         })
     }
 
+    fn place(&self, id: u64) -> Place {
+        let component = |directory: &Directory| {
+            let parent = directory.parent.and_then(|parent| self.directories.get(&parent));
+            Some(Component {
+                parent: parent.map(|parent| &parent.handle).or(self.above.as_ref())?.clone(),
+                actor: parent.and_then(|parent| parent.actor),
+                name: directory.name.clone()?,
+                fileid: directory.fileid,
+            })
+        };
+        let mut components: Vec<Component> = self.path_to(id).filter_map(component).collect();
+        components.reverse();
+        Place::new(components)
+    }
+
+    /// Returns the end of a directory's path, with at least as many characters as a report contains.
     fn path(&self, id: u64) -> String {
+        let mut room = MAX_PATH_LEN;
         let mut names: Vec<String> = self
             .path_to(id)
             .filter_map(|directory| directory.name.as_ref().map(ToString::to_string))
+            .take_while(|name| {
+                let is_needed = room > 0;
+                room = room.saturating_sub(name.chars().count() + 1);
+                is_needed
+            })
             .collect();
         names.reverse();
         names.join("/")
@@ -267,6 +300,9 @@ impl Tree {
 
     /// Prepends a directory's path to names in it. No name means the directory itself.
     fn below(&self, id: u64, failures: Vec<(Option<Name>, String)>) -> Vec<(String, String)> {
+        if failures.is_empty() {
+            return Vec::new();
+        }
         let path = self.path(id);
         let whole = |name: Option<Name>| match (name, path.is_empty()) {
             (None, _) => path.clone(),
@@ -278,7 +314,6 @@ impl Tree {
 
     /// Removes a finished directory. Returns a failure to report.
     fn finish(&mut self, id: u64, is_empty: bool) -> Option<(String, String)> {
-        let path = self.path(id);
         let directory = self.directories.remove(&id)?;
         let Some((above, parent)) = directory
             .parent
@@ -299,6 +334,7 @@ impl Tree {
         }
         parent.given_up.insert(directory.fileid);
         let why = "it does not stay empty: a client writes to it, or the server hides entries";
-        is_empty.then(|| (path, why.to_owned()))
+        let failures = is_empty.then(|| (directory.name, why.to_owned()));
+        self.below(above, failures.into_iter().collect()).pop()
     }
 }

@@ -157,7 +157,7 @@ async fn purge_tombstone(
             );
             return Ok(());
         }
-        if !purge.tree(Root::named(&tombstone, &name)).await? {
+        if !purge.tree(Root::named(&tombstone, &parent.handle, &name)).await? {
             return Ok(());
         }
         let removed = store

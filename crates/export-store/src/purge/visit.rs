@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::purge::batch::{batch, is_over};
+use crate::purge::place::Place;
 use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::tree_walk::{self, Obstacle};
@@ -37,6 +38,8 @@ pub(super) struct Task {
     pub given_up: HashSet<u64>,
     /// File IDs from this directory up to the root of the purge.
     pub ancestors: Vec<u64>,
+    /// Where the directory was found. Nothing is removed from it elsewhere.
+    pub place: Place,
     /// Time when the purge ends, even during an endless listing.
     pub end: Option<Instant>,
 }
@@ -95,6 +98,7 @@ pub(super) async fn visit(
         compounds,
         actor: task.actor,
         denied: false,
+        moved: false,
         visit: Visit {
             removed: 0,
             children: Vec::new(),
@@ -110,6 +114,9 @@ pub(super) async fn visit(
     if visitor.denied && visitor.visit.children.is_empty() && visitor.become_owner().await? {
         visitor.pass().await?;
     }
+    if visitor.moved {
+        visitor.stop();
+    }
     visitor.visit.actor = visitor.actor;
     Ok((id, visitor.visit))
 }
@@ -122,11 +129,33 @@ struct Visitor<'a> {
     actor: Option<Credential>,
     /// An operation was refused for lack of permission.
     denied: bool,
+    /// The directory is no longer where it was found.
+    moved: bool,
     task: Task,
     visit: Visit,
 }
 
 impl Visitor<'_> {
+    /// Checks the place of the directory. Everything in a directory that was moved is kept.
+    async fn is_in_place(&mut self) -> Result<bool, ExportError> {
+        match self.task.place.is_current(&self.store.nfs).await {
+            Ok(is_current) => self.moved |= !is_current,
+            Err(error) => {
+                self.refused(None, error)?;
+                return Ok(false);
+            }
+        }
+        Ok(!self.moved)
+    }
+
+    /// Leaves the directory and what is in it.
+    fn stop(&mut self) {
+        let reason = "it was moved during the purge, and what is left in it is kept";
+        self.visit.children.clear();
+        self.visit.failures = vec![(None, reason.to_owned())];
+        self.visit.end = VisitResult::Stuck;
+    }
+
     /// Removes the subdirectories that became empty. A refused one is skipped from now on.
     async fn remove_ready(&mut self) -> Result<(), ExportError> {
         let mut ready: Vec<Name> = self.task.ready.iter().map(|(name, _)| name.clone()).collect();
@@ -173,7 +202,7 @@ impl Visitor<'_> {
             };
             let (following, some_left) = futures::join!(ahead, self.take(listed.entries));
             left |= some_left?;
-            let enough = self.visit.children.len() >= breadth(self.task.depth) || is_over(end);
+            let enough = self.moved || self.visit.children.len() >= breadth(self.task.depth) || is_over(end);
             match following {
                 Some(following) if !enough => listed = following,
                 following => {
@@ -235,19 +264,26 @@ impl Visitor<'_> {
         }
         self.store.for_write(self.verified)?;
         let (nfs, handle, compounds) = (&self.nfs, &self.task.handle, self.compounds);
+        let (own, place) = (&self.store.nfs, &self.task.place);
         let chunks: Vec<Vec<Name>> = names.chunks(CHUNK).map(<[Name]>::to_vec).collect();
         let removals = stream::iter(chunks).map(async |chunk| {
             let _permit = compounds.acquire().await;
+            // The directory can be moved between this check and the compound: at most one chunk is removed elsewhere.
+            if !place.is_current(own).await? {
+                return Ok(None);
+            }
             let outcomes = nfs.remove_batch(handle, &chunk).await?;
-            Ok::<_, NfsError>((chunk, outcomes))
+            Ok::<_, NfsError>(Some((chunk, outcomes)))
         });
         let outcomes: Result<Vec<_>, NfsError> = removals.buffer_unordered(CHUNK).try_collect().await;
         let outcomes = match outcomes {
             Ok(outcomes) => outcomes,
             Err(error) => return self.refused(None, error),
         };
+        self.moved |= outcomes.iter().any(Option::is_none);
         for (name, outcome) in outcomes
             .into_iter()
+            .flatten()
             .flat_map(|(chunk, outcomes)| chunk.into_iter().zip(outcomes))
         {
             match outcome {
@@ -348,7 +384,7 @@ impl Visitor<'_> {
     /// rule 6): never root, and only once. If the mode denies the owner anything, sets it to 0700, which the owner
     /// could do themselves.
     async fn become_owner(&mut self) -> Result<bool, ExportError> {
-        if self.actor.is_some() {
+        if self.actor.is_some() || !self.is_in_place().await? {
             return Ok(false);
         }
         let attributes = match self.store.nfs.attributes(&self.task.handle).await {

@@ -132,6 +132,29 @@ async fn an_endless_or_circular_listing_ends_the_purge_in_time() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_moved_out_of_the_trash_during_a_purge_keeps_its_content() {
+    for moved in ["itself", "its parent"] {
+        let (server, report) = purged(|tree, top| {
+            let parent = tree.add(top, b"parent", DIRECTORY);
+            let inner = tree.add(parent, b"inner", DIRECTORY);
+            let below = tree.add(inner, b"below", DIRECTORY);
+            tree.add(inner, b"kept", FILE);
+            tree.add(below, b"kept too", FILE);
+            let moved = if moved == "itself" { inner } else { parent };
+            tree.moved_on_listing = Some((inner, moved));
+        })
+        .await;
+        let tree = server.tree();
+        let inner = if moved == "itself" { "moved" } else { "moved/inner" };
+        for kept in ["kept", "below/kept too"] {
+            assert!(tree.find(&format!("{inner}/{kept}")).is_some(), "{moved}: {kept}");
+        }
+        assert!(says(&report, "moved"), "{report:?}");
+        assert_eq!(report.left.entries, 0, "the rest is removed: {report:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_listing_that_cannot_be_continued_is_purged_from_the_beginning() {
     let (server, report) = purged(|tree, top| {
         let inner = tree.add(top, b"inner", DIRECTORY);

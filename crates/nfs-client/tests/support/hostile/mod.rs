@@ -198,6 +198,7 @@ fn operation(
             }
             tree.ask_listed(at.current, &wanted)?;
             result.raw(&tree.list(at.current, cookie, &wanted));
+            tree.move_on_listing(at.current);
         }
         25 => {
             call.fixed(16);

@@ -59,6 +59,8 @@ pub struct Tree {
     pub fails_once: Option<(u32, u32)>,
     /// Longer replies are refused.
     pub longest_reply: usize,
+    /// Another client moves the second directory to the root, as `moved`, as soon as the first one is listed.
+    pub moved_on_listing: Option<(u64, u64)>,
 }
 
 impl Tree {
@@ -74,6 +76,7 @@ impl Tree {
             forgotten_cookies: 0,
             fails_once: None,
             longest_reply: usize::MAX,
+            moved_on_listing: None,
         };
         tree.make(DIRECTORY);
         tree
@@ -141,6 +144,17 @@ impl Tree {
             true => Err(MOVED),
             false => Ok(()),
         }
+    }
+
+    /// Moves a directory, if the listing of this one is the signal for it.
+    pub fn move_on_listing(&mut self, listed: u64) {
+        let Some((_, moved)) = self.moved_on_listing.take_if(|(signal, _)| *signal == listed) else {
+            return;
+        };
+        for object in self.objects.values_mut() {
+            object.children.retain(|_, id| *id != moved);
+        }
+        self.graft(Self::ROOT, b"moved", moved);
     }
 
     /// Returns `fattr4` with the supported attributes of the request.
