@@ -117,6 +117,12 @@ pub fn trashed_since(name: &Name) -> Option<i64> {
     text.rsplit_once('.')?.1.parse().ok()
 }
 
+/// Returns the volume that a trash entry is named after.
+pub fn trashed_volume(name: &Name) -> Option<&str> {
+    let text = std::str::from_utf8(name.as_bytes()).ok()?;
+    text.rsplit_once('.').map(|(volume, _)| volume)
+}
+
 /// Returns the name of a volume's staging folder.
 pub fn staged(volume: &str) -> Result<Name, ExportError> {
     checked(volume)

@@ -7,6 +7,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
 
 use crate::error::{ErrorContext as _, ExportError};
+use crate::layout;
+use crate::path_reservations::Holder;
 use crate::purge::batch::{batch, is_over};
 use crate::purge::place::Place;
 use crate::readdir::DirectoryReader;
@@ -80,6 +82,20 @@ fn breadth(depth: usize) -> usize {
         8..64 => 16,
         _ => 2,
     }
+}
+
+/// Returns the volume or archive that a directory in the trash belongs to. An entry of the trash is named after its
+/// `own` volume, whose object or archive may exist a little longer.
+fn holder_below(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own: Option<&str>) -> Option<Holder> {
+    let holder = store.reservations.holder_of(&verified.file_key(file_id), None)?;
+    match &holder {
+        Holder::Volume(name) | Holder::Archive(name) if own == Some(name) => None,
+        _ => Some(holder),
+    }
+}
+
+fn moved_here(holder: &Holder) -> String {
+    format!("it is {holder}, by its fileid, and was moved here: move it back to its path")
 }
 
 pub(super) async fn visit(
@@ -232,6 +248,9 @@ impl Visitor<'_> {
 
     /// Removes the listed entries. Returns true if any are left.
     async fn take(&mut self, entries: Vec<Entry>) -> Result<bool, ExportError> {
+        let listed = entries.len();
+        let entries = self.leave_held(entries);
+        let some_held = entries.len() < listed;
         let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
         let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
         let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
@@ -252,9 +271,29 @@ impl Visitor<'_> {
         }
         subdirectories.extend(names);
         let known: Vec<Entry> = directories.into_iter().chain(files).collect();
-        let left = !subdirectories.is_empty() || !self.visit.failures.is_empty();
+        let left = some_held || !subdirectories.is_empty() || !self.visit.failures.is_empty();
         self.look_up(&subdirectories, &known).await?;
         Ok(left)
+    }
+
+    /// Leaves out the directories that a volume or an archive has. Somebody moved them here, so they are reported and
+    /// stay with all that is in them.
+    fn leave_held(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
+        let (store, verified) = (self.store, self.verified);
+        let is_trash = self.task.is_trash;
+        let mut others = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let file_id = entry
+                .fileid
+                .filter(|_| matches!(entry.kind, None | Some(FileKind::Directory)));
+            let own = layout::trashed_volume(&entry.name).filter(|_| is_trash);
+            let held = file_id.and_then(|id| Some((id, holder_below(store, verified, id, own)?)));
+            match held {
+                Some((id, holder)) => self.visit.given_up.push((id, Some(entry.name), moved_here(&holder))),
+                None => others.push(entry),
+            }
+        }
+        others
     }
 
     /// Removes names. Adds those that are nonempty directories to `subdirectories`.
@@ -348,7 +387,10 @@ impl Visitor<'_> {
             Some(Obstacle::NotDirectory) => "it changed during the purge; retrying",
             None if listed.is_some_and(|listed| listed != fileid) => "it changed during the purge; retrying",
             None => {
-                if !self.task.given_up.contains(&fileid) {
+                let own = layout::trashed_volume(&name).filter(|_| self.task.is_trash);
+                if let Some(holder) = holder_below(self.store, self.verified, fileid, own) {
+                    self.visit.given_up.push((fileid, Some(name), moved_here(&holder)));
+                } else if !self.task.given_up.contains(&fileid) {
                     self.visit.children.push(Child { name, node });
                 }
                 return;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::time::Duration;
 
-use export_store::{ExportStore, PurgeLimits, Reclaimed};
+use export_store::{ExportStore, Holder, PurgeLimits, Reclaimed};
 use nfs_client::Credential;
 use rig::Squash;
 
@@ -146,4 +146,61 @@ async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_foun
     assert_eq!((report.left.entries, report.failed), (0, 0), "{report:?}");
     assert_eq!(names(&fixture.on_disk("home")), Vec::<String>::new());
     assert_eq!(fixture.records(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_into_the_trash() {
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await;
+    let mut made = Vec::new();
+    for uid in ["1", "2", "3", "4"] {
+        let directory = format!("d{uid}");
+        made.push(export.provision(&request(uid, &directory)).await.unwrap().file_id);
+        fs::write(fixture.on_disk(&directory).join("mine"), uid).unwrap();
+    }
+    export.archive(&reclaim("3", "d3", made[2])).await.unwrap();
+    client.ledger.remove(&Holder::Volume("pvc-3".into()));
+    // An administrator moved a volume, an empty volume and an archive into the directory of the first volume.
+    fs::create_dir(fixture.on_disk("d1/sub")).unwrap();
+    fs::rename(fixture.on_disk("d2"), fixture.on_disk("d1/sub/moved")).unwrap();
+    fs::rename(fixture.on_disk("archived-d3"), fixture.on_disk("d1/kept")).unwrap();
+    fs::remove_file(fixture.on_disk("d4/mine")).unwrap();
+    fs::rename(fixture.on_disk("d4"), fixture.on_disk("d1/sub/empty")).unwrap();
+    assert_eq!(
+        export.delete(&reclaim("1", "d1", made[0])).await.unwrap(),
+        Reclaimed::Deleted
+    );
+    for _ in 0..2 {
+        let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+        let reasons: Vec<&str> = report.failures.iter().map(|failure| failure.reason.as_str()).collect();
+        assert_eq!((report.failed, report.left.entries), (3, 1), "{reasons:?}");
+        for whose in [
+            "the directory of volume pvc-2",
+            "the archive of volume pvc-3",
+            "the directory of volume pvc-4",
+        ] {
+            assert!(
+                reasons.iter().any(|reason| reason.contains(whose)),
+                "{whose}: {reasons:?}"
+            );
+        }
+    }
+    let trash = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"));
+    let entry = trash.join(&names(&trash)[0]);
+    assert_eq!(fs::read_to_string(entry.join("sub/moved/mine")).unwrap(), "2");
+    assert_eq!(fs::read_to_string(entry.join("kept/mine")).unwrap(), "3");
+    assert_eq!(names(&entry), ["kept", "sub"], "the rest is purged");
+    assert_eq!(names(&entry.join("sub")), ["empty", "moved"]);
+    // As the message advises, they are moved back.
+    fs::rename(entry.join("sub/moved"), fixture.on_disk("d2")).unwrap();
+    fs::rename(entry.join("sub/empty"), fixture.on_disk("d4")).unwrap();
+    fs::rename(entry.join("kept"), fixture.on_disk("archived-d3")).unwrap();
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.failed, report.left.entries), (0, 0));
+    // A volume whose object still exists is purged from the trash, once it was moved there by its own reclaim.
+    let done = export.delete(&reclaim("2", "d2", made[1])).await.unwrap();
+    assert_eq!(done, Reclaimed::Deleted);
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.failed, report.left.entries), (0, 0));
 }
