@@ -106,6 +106,7 @@ pub(super) fn wire(
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
         path_reservations: Arc::new(PathReservations::default()),
+        server_addresses: Arc::default(),
         waiting_claims: Arc::new(waiting_claims),
         waiting_volumes,
         readiness: endpoints.readiness,

@@ -31,6 +31,7 @@ use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
+use crate::state::server_addresses::ServerAddresses;
 use crate::state::usage::UsageStore;
 use export_store::{PathReservations, RecordsKey};
 use tokio_util::sync::CancellationToken;
@@ -144,6 +145,8 @@ pub struct Context {
     pub capacity: CapacityTracker,
     /// Reserved directories.
     pub path_reservations: Arc<PathReservations>,
+    /// Addresses of servers that have different names.
+    pub server_addresses: Arc<ServerAddresses>,
     /// Waiting claims.
     pub waiting_claims: Arc<WaitSet<ClaimRef>>,
     /// Volumes whose reclaim is waiting.

@@ -12,6 +12,7 @@ pub mod last_written;
 pub mod live_backend;
 pub mod recovery;
 pub mod reschedules;
+pub mod server_addresses;
 pub mod usage;
 pub mod volume_indexer;
 pub mod volume_metadata;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume};
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
@@ -13,6 +13,9 @@ use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
 use export_store::path_reservations::FileKey;
 use export_store::{Holder, PathReservations, ReservedPath};
+
+/// Name of csi-driver-nfs in `spec.csi.driver`.
+const CSI_DRIVER_NFS: &str = "nfs.csi.k8s.io";
 
 /// Indexes the volumes of the volume watch: counts each one and reserves its directory as soon as it is observed.
 #[derive(Default)]
@@ -124,6 +127,9 @@ fn paths(volume: &PersistentVolume, ours: bool) -> Vec<ReservedPath> {
     if let Some(nfs) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) {
         paths.push(ReservedPath::on_server(&nfs.server, &nfs.path));
     }
+    if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
+        paths.extend(csi_path(volume, csi));
+    }
     let annotations = volume.annotations();
     let recorded = (
         annotations.get(names::VOLUME_EXPORT_ID),
@@ -133,6 +139,58 @@ fn paths(volume: &PersistentVolume, ours: bool) -> Vec<ReservedPath> {
         paths.push(ReservedPath::on_export(export, directory));
     }
     paths
+}
+
+/// Returns the path of a volume of csi-driver-nfs. What the volume's attributes omit is read from its handle:
+/// `server#share#subdir#…`, or `server/share/subdir` in early releases.
+fn csi_path(volume: &PersistentVolume, csi: &CSIPersistentVolumeSource) -> Option<ReservedPath> {
+    if csi.driver != CSI_DRIVER_NFS {
+        return None;
+    }
+    let attribute = |wanted: &str| {
+        let attributes = csi.volume_attributes.iter().flatten();
+        attributes
+            .filter(|(key, value)| key.eq_ignore_ascii_case(wanted) && !value.is_empty())
+            .map(|(_, value)| value.as_str())
+            .next()
+    };
+    let (server, share, subdir) = match (attribute("server"), attribute("share")) {
+        (Some(server), Some(share)) => (server, share, attribute("subdir")),
+        _ => csi_handle(&csi.volume_handle)?,
+    };
+    let subdir = expand_subdir(volume, subdir.unwrap_or_default());
+    Some(ReservedPath::on_server(server, &format!("{share}/{subdir}")))
+}
+
+/// Returns server, share and subdirectory of a volume handle.
+fn csi_handle(handle: &str) -> Option<(&str, &str, Option<&str>)> {
+    if let Some((server, rest)) = handle.split_once('#') {
+        let mut parts = rest.split('#');
+        return Some((server, parts.next()?, parts.next()));
+    }
+    let (server, share) = handle.split_once('/')?;
+    Some((server, share, None))
+}
+
+/// Expands the variables of a subdirectory as csi-driver-nfs does for a mount. Cuts the path at any other variable, so
+/// that it contains whatever that stands for.
+fn expand_subdir(volume: &PersistentVolume, subdir: &str) -> String {
+    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let name = claim.and_then(|claim| claim.name.as_deref());
+    let namespace = claim.and_then(|claim| claim.namespace.as_deref());
+    let known = [
+        ("${pvc.metadata.name}", name),
+        ("${pvc.metadata.namespace}", namespace),
+        ("${pv.metadata.name}", volume.metadata.name.as_deref()),
+    ];
+    let expanded = known
+        .iter()
+        .fold(subdir.to_owned(), |path, (variable, value)| match value {
+            Some(value) => path.replace(variable, value),
+            None => path,
+        });
+    let segments = expanded.split('/').take_while(|segment| !segment.contains("${"));
+    segments.collect::<Vec<_>>().join("/")
 }
 
 fn file_key(volume: &PersistentVolume) -> Option<FileKey> {
@@ -184,6 +242,46 @@ mod tests {
         // Its claim was deleted while the watch of claims was disconnected.
         see("Released");
         assert_eq!(capacity.totals("a").bytes, 5);
+    }
+
+    #[test]
+    fn volumes_of_csi_driver_nfs_reserve_their_directory() {
+        let attributes = json!({"server": "nas", "share": "/export", "subDir": "team/data"});
+        let upper_case = json!({"Server": "nas", "SHARE": "/export/", "subdir": "/team/data"});
+        let variables = json!({
+            "server": "nas", "share": "/export", "subdir": "${pvc.metadata.namespace}/${pvc.metadata.name}",
+        });
+        let unknown = json!({"server": "nas", "share": "/export", "subdir": "${other}/data"});
+        for (driver, handle, attributes, within) in [
+            (CSI_DRIVER_NFS, "any", &attributes, true),
+            (CSI_DRIVER_NFS, "any", &upper_case, true),
+            (CSI_DRIVER_NFS, "any", &variables, true),
+            (CSI_DRIVER_NFS, "any", &unknown, true),
+            (CSI_DRIVER_NFS, "nas#export#team/data#uid#delete", &json!({}), true),
+            (
+                CSI_DRIVER_NFS,
+                "nas#export#team/data#uid",
+                &json!({"server": "nas"}),
+                true,
+            ),
+            (CSI_DRIVER_NFS, "nas/export/team/data", &json!({}), true),
+            (CSI_DRIVER_NFS, "any", &json!({}), false),
+            ("other.example.org", "nas#export#team/data", &attributes, false),
+        ] {
+            let volume: PersistentVolume = serde_json::from_value(json!({
+                "metadata": {"name": "v"},
+                "spec": {
+                    "claimRef": {"namespace": "team", "name": "data"},
+                    "csi": {"driver": driver, "volumeHandle": handle, "volumeAttributes": attributes},
+                },
+            }))
+            .unwrap();
+            let (capacity, paths) = (CapacityTracker::default(), PathReservations::default());
+            index_volume(&volume, &settings(), &capacity, &paths);
+            let directory = [ReservedPath::on_server("nas", "/export/team/data")];
+            let expected = within.then(|| Holder::Volume("v".to_owned()));
+            assert_eq!(paths.enclosing_holder(&directory), expected, "{handle} {attributes}");
+        }
     }
 
     #[test]

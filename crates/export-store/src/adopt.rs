@@ -175,8 +175,7 @@ async fn verify_record(
         State::Live => (Holder::Volume(volume.clone()), record.directory.to_string()),
         other => return Err(refused(volume, &format!("it is {}", other.name()))),
     };
-    let places = paths::reserved_paths(store, &verified.identity.id, &place);
-    if let Some(conflict) = store.reservations.overlap(&places, &holder, &store.config.backend) {
+    if let Some(conflict) = paths::conflict(store, verified, &holder, &place).await {
         return Err(refused(volume, &conflict.to_string()));
     }
     let node = match &record.state {

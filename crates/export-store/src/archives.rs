@@ -172,6 +172,8 @@ pub(crate) async fn begin_purge(
     }
     refuse_while_copied(store, &record.volume)?;
     refuse_while_volume_exists(store, &record)?;
+    let holder = Holder::Archive(record.volume.clone());
+    paths::refuse_conflict(store, verified, &holder, &archive.target).await?;
     let directory = find_directory(store, verified, &record, &archive).await?;
     let purging = State::Purging { archive, since: now() };
     let record = Record {
@@ -209,6 +211,9 @@ pub(crate) async fn end_purge(
             records::replace_to_free_space(store, verified, &record).await?;
             continue;
         }
+        // The object may be deleted already: the recorded purge waits until nothing uses the directory.
+        let holder = Holder::Archive(record.volume.clone());
+        paths::refuse_conflict(store, verified, &holder, &archive.target).await?;
         let segments = std::slice::from_ref(&archive.target);
         other_clusters::refuse_removal(store, verified, &record.volume, segments, std::slice::from_ref(&found)).await?;
         let (name, to) = (layout::name(&archive.target)?, (&verified.trash.handle, &trashed));

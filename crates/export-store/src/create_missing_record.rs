@@ -74,12 +74,8 @@ async fn find_unclaimed(
     request: &ReclaimRequest,
 ) -> Result<FileRef, ExportError> {
     let directory = &request.directory;
-    if let Some(conflict) = paths::conflict(store, verified, &request.volume, directory) {
-        return Err(ExportError::Overlaps {
-            directory: directory.to_string(),
-            conflict: Box::new(conflict),
-        });
-    }
+    let own = Holder::Volume(request.volume.clone());
+    paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
     let nodes = paths::walk(store, verified, directory).await?;
     let Some(leaf) = paths::leaf(&nodes, directory) else {
         return Err(volume_record::missing(request));
@@ -96,7 +92,6 @@ async fn find_unclaimed(
     }
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
     let file_id = leaf.attributes.fileid;
-    let own = Holder::Volume(request.volume.clone());
     if let Some(holder) = store.reservations.holder_of(&verified.file_key(file_id), Some(&own)) {
         return Err(ExportError::Held {
             directory: directory.to_string(),

@@ -187,6 +187,8 @@ pub(crate) async fn confirm(
             former.mark_outdated();
         }
         let verified = Arc::new(outcome?);
+        let (reservations, backend) = (&store.reservations, &store.config.backend);
+        reservations.confirm_export(backend, &verified.identity.id);
         store.state().verified = Some(Arc::clone(&verified));
         return Ok(verified);
     }

@@ -85,7 +85,7 @@ pub(crate) async fn inspect(
                 }
                 _ => PathState::Unknown,
             },
-            volume_sharing_path(store, verified, volume, &record.directory),
+            volume_sharing_path(store, verified, volume, &record.directory).await,
         ),
         ReadRecord::Nothing | ReadRecord::Unreadable(_) => {
             let directory = match elsewhere {
@@ -122,13 +122,14 @@ async fn state_at_root(store: &ExportStore, verified: &VerifiedRoot, name: &str)
 }
 
 /// Returns another volume with the same path, such as one created manually to reuse the data.
-fn volume_sharing_path(
+async fn volume_sharing_path(
     store: &ExportStore,
     verified: &VerifiedRoot,
     volume: &str,
     directory: &DirectoryPath,
 ) -> Option<String> {
-    let conflict = paths::conflict(store, verified, volume, directory)?;
+    let own = Holder::Volume(volume.to_owned());
+    let conflict = paths::conflict(store, verified, &own, &directory.to_string()).await?;
     match (conflict.holder, conflict.relation) {
         (Holder::Volume(name), Relation::Same) => Some(name),
         _ => None,

@@ -78,6 +78,7 @@ mod recovery;
 mod request;
 mod reserve;
 mod rollback;
+mod server_comparison;
 mod signature;
 mod store;
 pub mod text;
@@ -111,6 +112,7 @@ pub use request::{
     PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig,
     TrashContent, WriteProbe,
 };
+pub use server_comparison::ServerComparison;
 pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};
 pub use store::ExportStore;
 pub use unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};

@@ -6,6 +6,7 @@
 mod index;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use index::{Key, PathIndex};
@@ -45,8 +46,7 @@ impl ReservedPath {
 
     /// Creates an absolute path on a server. Drops empty components and `.`, as a server does.
     pub fn on_server(server: &str, path: &str) -> Self {
-        let server = server.trim_end_matches('.').to_ascii_lowercase();
-        Self::new(Arc::new(PathRoot::Server(server)), folded(path))
+        Self::new(Arc::new(PathRoot::Server(canonical_server(server))), folded(path))
     }
 
     /// Creates a path relative to the root of the export with this identity.
@@ -72,11 +72,28 @@ impl ReservedPath {
             .map(|ancestor| Self::new(Arc::clone(&self.0.realm), ancestor.to_owned()))
     }
 
+    /// Returns the identity of the export that the path is on, if that is known.
+    fn export(&self) -> Option<&str> {
+        match &*self.0.realm {
+            PathRoot::Export(id) => Some(id),
+            PathRoot::Server(_) => None,
+        }
+    }
+
     /// Reports whether this path is `other` or lies below it.
     fn is_within(&self, other: &Self) -> bool {
         let rest = self.0.path.strip_prefix(&*other.0.path);
         self.0.realm == other.0.realm
             && rest.is_some_and(|rest| rest.is_empty() || other.0.path.is_empty() || rest.starts_with(BETWEEN))
+    }
+}
+
+/// Returns the spelling by which a server is compared: one per IP address, and lower case for names.
+fn canonical_server(server: &str) -> String {
+    let bare = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match bare.unwrap_or(server).parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().to_string(),
+        Err(_) => server.trim_end_matches('.').to_ascii_lowercase(),
     }
 }
 
@@ -130,11 +147,11 @@ pub enum Relation {
 
 /// A conflict with the reservation of another holder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place} {} {holder}", match relation {
+#[error("{place} {} {holder}{}", match relation {
     Relation::Same => "is",
     Relation::Inside => "lies inside",
     Relation::Contains => "contains",
-})]
+}, same_server.as_ref().map_or_else(String::new, |why| format!(": {why}")))]
 pub struct Conflict {
     /// The requested path.
     pub place: ReservedPath,
@@ -142,6 +159,19 @@ pub struct Conflict {
     pub holder: Holder,
     /// Relation of `place` to the holder's path.
     pub relation: Relation,
+    /// If the holder's server has another name: why it counts as the same server.
+    pub same_server: Option<String>,
+}
+
+/// A conflict with a volume if the two servers, which have different names, are the same machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PossibleConflict {
+    /// The conflict.
+    pub conflict: Conflict,
+    /// The server of the requested path.
+    pub server: String,
+    /// The server of the holder's path.
+    pub holder_server: String,
 }
 
 /// Key of a file: the export's identity and the file ID.
@@ -203,6 +233,19 @@ impl PathReservations {
     /// Roots of `own_backend`, and identical roots of other backends, may contain `places`.
     pub fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
         self.index().overlap(places, except, own_backend)
+    }
+
+    /// Returns the conflicts with volumes on servers that have another name, except `except`. One server may have many
+    /// names and addresses, so the caller has to compare the servers. Volumes of this operator whose export another
+    /// backend confirmed are left out.
+    pub fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
+        self.index().possible_overlaps(places, except)
+    }
+
+    /// Records the identity that a backend's export was confirmed to have, until the backend's roots are set again or
+    /// removed.
+    pub fn confirm_export(&self, backend: &str, export_id: &str) {
+        self.index().confirm_export(backend, export_id);
     }
 
     /// Returns the volume or archive whose path is one of `places` or contains it.

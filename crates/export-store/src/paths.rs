@@ -57,32 +57,73 @@ pub(crate) fn leaf<'a>(nodes: &'a [FileRef], directory: &DirectoryPath) -> Optio
     nodes.get(directory.segments().len().checked_sub(1)?)
 }
 
-/// Returns a conflict with a path reservation of another holder.
-pub(crate) fn conflict(
+/// Returns a conflict with a path reservation of another holder than `except`, whatever the name of its server is
+/// (data-safety rule 16).
+pub(crate) async fn conflict(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    volume: &str,
-    directory: &DirectoryPath,
+    except: &Holder,
+    path: &str,
 ) -> Option<Conflict> {
-    let places = reserved_paths(store, &verified.identity.id, &directory.to_string());
-    let holder = Holder::Volume(volume.to_owned());
-    store.reservations.overlap(&places, &holder, &store.config.backend)
+    let places = reserved_paths(store, &verified.identity.id, path);
+    let certain = store.reservations.overlap(&places, except, &store.config.backend);
+    match certain {
+        Some(conflict) => Some(conflict),
+        None => conflict_on_other_server(store, except, &places).await,
+    }
+}
+
+/// Returns a conflict with a volume whose server has another name, unless the two are known to be different machines.
+async fn conflict_on_other_server(store: &ExportStore, except: &Holder, places: &[ReservedPath]) -> Option<Conflict> {
+    for possible in store.reservations.possible_overlaps(places, except) {
+        let same_server = store.servers.why_same(&possible.server, &possible.holder_server).await;
+        if same_server.is_some() {
+            return Some(Conflict {
+                same_server,
+                ..possible.conflict
+            });
+        }
+    }
+    None
+}
+
+/// Fails if another holder than `except` has a path, a parent of it, or a path inside it.
+pub(crate) async fn refuse_conflict(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    except: &Holder,
+    path: &str,
+) -> Result<(), ExportError> {
+    conflict(store, verified, except, path)
+        .await
+        .map_or(Ok(()), |conflict| Err(overlaps(path, conflict)))
+}
+
+fn overlaps(path: &str, conflict: Conflict) -> ExportError {
+    ExportError::Overlaps {
+        directory: path.to_owned(),
+        conflict: Box::new(conflict),
+    }
 }
 
 /// Reserves a directory's paths for a volume. Fails on a conflict.
-pub(crate) fn reserve(
+pub(crate) async fn reserve(
     store: &ExportStore,
     verified: &VerifiedRoot,
     volume: &str,
     directory: &DirectoryPath,
 ) -> Result<Reservation, ExportError> {
-    let places = reserved_paths(store, &verified.identity.id, &directory.to_string());
+    let path = directory.to_string();
+    let places = reserved_paths(store, &verified.identity.id, &path);
     let holder = Holder::Volume(volume.to_owned());
-    let reserved = store.reservations.reserve(holder, places, &store.config.backend);
-    reserved.map_err(|conflict| ExportError::Overlaps {
-        directory: directory.to_string(),
-        conflict: Box::new(conflict),
-    })
+    let reserved = store
+        .reservations
+        .reserve(holder.clone(), places.clone(), &store.config.backend)
+        .map_err(|conflict| overlaps(&path, conflict))?;
+    match conflict_on_other_server(store, &holder, &places).await {
+        Some(conflict) => Err(overlaps(&path, conflict)),
+        None => Ok(reserved),
+    }
 }
 
 /// Reports whether a directory is the root of a backend of any cluster.

@@ -141,7 +141,7 @@ async fn create(
     directory: &DirectoryPath,
     mut record: Recorded,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let reservation = paths::reserve(store, verified, &request.volume, directory)?;
+    let reservation = paths::reserve(store, verified, &request.volume, directory).await?;
     for _ in 0..STEPS {
         if let Some(made) = step(store, verified, request, directory, &mut record).await? {
             reservation.keep(Some(verified.file_key(made.file_id)));
@@ -304,12 +304,8 @@ pub(crate) async fn dry_run(
     if !matches!(records::read(store, verified, volume).await?, ReadRecord::Nothing) {
         return Ok(());
     }
-    if let Some(conflict) = paths::conflict(store, verified, volume, directory) {
-        return Err(ExportError::Overlaps {
-            directory: directory.to_string(),
-            conflict: Box::new(conflict),
-        });
-    }
+    let own = Holder::Volume(volume.clone());
+    paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
     let (nodes, step) = observe(store, verified, request, directory, RecordProgress::Nothing).await?;
     match (step, paths::leaf(&nodes, directory)) {
         (ProvisionStep::Adopt { .. }, Some(leaf)) => {

@@ -241,13 +241,8 @@ async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(
 /// 5 and 20).
 async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
     let (verified, record) = (reclaim.verified, &reclaim.record);
-    if let Some(conflict) = paths::conflict(store, verified, &record.volume, &record.directory) {
-        return Err(ExportError::Overlaps {
-            directory: record.directory.to_string(),
-            conflict: Box::new(conflict),
-        });
-    }
     let own = Holder::Volume(record.volume.clone());
+    paths::refuse_conflict(store, verified, &own, &record.directory.to_string()).await?;
     let holder = store
         .reservations
         .holder_of(&verified.file_key(reclaim.file_id), Some(&own));

@@ -172,13 +172,8 @@ async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &
             path: directory.to_string(),
         });
     }
-    if let Some(conflict) = paths::conflict(store, verified, &record.volume, directory) {
-        return Err(ExportError::Overlaps {
-            directory: directory.to_string(),
-            conflict: Box::new(conflict),
-        });
-    }
     let own = Holder::Volume(record.volume.clone());
+    paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
     if let Some(holder) = store.reservations.holder_of(&verified.file_key(file_id), Some(&own)) {
         return Err(ExportError::Held {
             directory: directory.to_string(),

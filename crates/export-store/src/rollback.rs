@@ -3,7 +3,7 @@
 use crate::archives::changed_meanwhile;
 use crate::copy;
 use crate::error::{ErrorContext as _, ExportError};
-use crate::naming::MAX_NAME_LEN;
+use crate::naming::{DirectoryPath, MAX_NAME_LEN};
 use crate::path_reservations::Holder;
 use crate::record::{ArchiveState, Record, RecordError, State, handle_of};
 use crate::records::ReadRecord;
@@ -99,10 +99,10 @@ async fn remove_directory(
     superseded: bool,
 ) -> Result<RollbackOutcome, ExportError> {
     let directory = &record.directory;
-    if superseded && let Some(conflict) = paths::conflict(store, verified, "", directory) {
+    if superseded && let Some(holder) = conflicting_holder(store, verified, "", directory).await {
         return Err(ExportError::InUse {
             directory: directory.to_string(),
-            holder: conflict.holder,
+            holder,
         });
     }
     // An adopted directory existed before and stays, so there is no need to look it up.
@@ -124,7 +124,7 @@ async fn remove_directory(
     if !verified.is_plain_directory(leaf) || other {
         return Ok(RollbackOutcome::DirectoryKept);
     }
-    if let Some(holder) = other_holder(store, verified, record, leaf, superseded) {
+    if let Some(holder) = other_holder(store, verified, record, leaf, superseded).await {
         // Without a file ID, nothing shows that it is the operator's. With one, two volumes share the directory.
         if record.file_id.is_none() {
             return Ok(RollbackOutcome::DirectoryKept);
@@ -153,7 +153,7 @@ async fn remove_directory(
 }
 
 /// Returns another holder of the directory or its path. The superseding volume has the same name and does not count.
-fn other_holder(
+async fn other_holder(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
@@ -162,11 +162,23 @@ fn other_holder(
 ) -> Option<Holder> {
     let own = if superseded { "" } else { record.volume.as_str() };
     let except = Holder::Volume(own.to_owned());
-    let by_path = || paths::conflict(store, verified, own, &record.directory);
-    store
-        .reservations
-        .holder_of(&verified.file_key(leaf.attributes.fileid), Some(&except))
-        .or_else(|| by_path().map(|conflict| conflict.holder))
+    let file = verified.file_key(leaf.attributes.fileid);
+    match store.reservations.holder_of(&file, Some(&except)) {
+        Some(holder) => Some(holder),
+        None => conflicting_holder(store, verified, own, &record.directory).await,
+    }
+}
+
+/// Returns another holder of a directory's path than the volume `own`.
+async fn conflicting_holder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    own: &str,
+    directory: &DirectoryPath,
+) -> Option<Holder> {
+    let own = Holder::Volume(own.to_owned());
+    let conflict = paths::conflict(store, verified, &own, &directory.to_string()).await;
+    conflict.map(|conflict| conflict.holder)
 }
 
 async fn remove_empty(
@@ -260,6 +272,8 @@ async fn move_back(
             directory: own.directory.to_string(),
         });
     };
+    let holder = Holder::Volume(own.volume.clone());
+    paths::refuse_conflict(store, verified, &holder, &own.directory.to_string()).await?;
     let target = layout::name(&archive.target)?;
     let taken = store.nfs.lookup(&verified.root.handle, &target).await;
     if taken.context(|| format!("looking up {target}"))?.is_some() {

@@ -21,6 +21,7 @@ use crate::request::{
     ClaimRef, DirectoryRequest, ExpectedIdentity, Identity, ProvisionedDirectory, PurgeLimits, PurgeReport,
     ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
 };
+use crate::server_comparison::{AssumeSame, ServerComparison};
 use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
@@ -43,6 +44,7 @@ pub struct ExportStore {
     pub(crate) config: StoreConfig,
     pub(crate) reservations: Arc<PathReservations>,
     is_leader: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) servers: Arc<dyn ServerComparison>,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// One lock per volume.
@@ -84,6 +86,7 @@ impl ExportStore {
             config,
             reservations,
             is_leader: Box::new(|| true),
+            servers: Arc::new(AssumeSame),
             verifying: tokio::sync::Mutex::default(),
             locks: KeyedMutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
@@ -98,6 +101,11 @@ impl ExportStore {
             is_leader: Box::new(is_leader),
             ..self
         }
+    }
+
+    /// Sets the comparison of servers that have different names. Without one, any two may be the same.
+    pub fn with_server_comparison(self, servers: Arc<dyn ServerComparison>) -> Self {
+        Self { servers, ..self }
     }
 
     /// Returns the NFS client.

@@ -260,7 +260,8 @@ async fn connection(
         .map_err(|error| failed(&unusable(object, error)))?;
     let guard = ctx.write_fence.clone();
     let export = ExportStore::new(export, keeper, Arc::clone(&ctx.path_reservations))
-        .with_leadership_check(move || guard.may_write());
+        .with_leadership_check(move || guard.may_write())
+        .with_server_comparison(Arc::clone(&ctx.server_addresses) as _);
     let export = Arc::new(export);
     backend.set_connection(Some(BackendConnection {
         target,

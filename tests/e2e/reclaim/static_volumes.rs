@@ -3,7 +3,7 @@
 use std::fs;
 
 use rig::TestEnv;
-use rig::objects::merge;
+use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
 use crate::support::legacy_provisioner::{LegacyProvisioner, assert_untouched};
@@ -101,5 +101,48 @@ async fn an_adopted_directory_is_used_unchanged_and_archived_although_the_policy
     let (claim, volume) = shared::bound_with_data(&env, "new", &class, "new").await?;
     shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::archives(env.data())?.len(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_static_volume_keeps_its_directory_although_it_spells_the_server_differently() -> Test {
+    let env = TestEnv::new("other-spelling").await?;
+    shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    for word in ["nfs", "csi"] {
+        let (claim, volume) = shared::bound_with_data(&env, word, &class, word).await?;
+        let path = text(&volume, "/spec/nfs/path").to_owned();
+        let source = match word {
+            "nfs" => json!({ "nfs": { "server": "localhost", "path": path } }),
+            _ => json!({ "csi": {
+                "driver": "nfs.csi.k8s.io",
+                "volumeHandle": word,
+                "volumeAttributes": { "server": "localhost", "share": path },
+            } }),
+        };
+        let mut other = reference(
+            "v1",
+            "PersistentVolume",
+            None,
+            &env.unique_name(&format!("static-{word}")),
+        );
+        let spec = json!({
+            "accessModes": ["ReadWriteMany"], "capacity": { "storage": "1Mi" }, "storageClassName": "",
+        });
+        merge(&mut other, &json!({ "spec": spec }));
+        merge(&mut other, &json!({ "spec": source }));
+        let other = env.objects.create(&other).await?;
+        // The claims that follow in the watch show that the operator knows the volume.
+        shared::bound(&env, &format!("after-{word}"), &class).await?;
+        env.objects.delete(&claim).await?;
+        let note = shared::wait_reclaim_refused(&env, &volume).await?;
+        assert!(
+            note.starts_with("DirectoryOverlaps") && note.contains("localhost"),
+            "{note}"
+        );
+        assert!(env.directory(&volume)?.join("data").exists());
+        env.objects.delete(&other).await?;
+        env.objects.wait_gone(&volume, TIMEOUT).await?;
+    }
     Ok(())
 }

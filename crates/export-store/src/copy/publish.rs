@@ -46,7 +46,7 @@ pub(crate) async fn publish(
     records::replace(store, &verified, &record).await?;
     rename_published(store, &verified, &record, staging).await?;
     records::replace(store, &verified, &record.in_state(State::Live)).await?;
-    reserve_published(store, &verified, &record)?;
+    reserve_published(store, &verified, &record).await?;
     // Not urgent: the next staging or rollback of this volume does it.
     if let Err(error) = discard_staged(store, &verified, &request.volume).await {
         tracing::debug!(volume = request.volume, "its staging folder is left for later: {error}");
@@ -191,8 +191,9 @@ pub(crate) async fn rename_staged(
     }
 }
 
-fn reserve_published(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
-    paths::reserve(store, verified, &record.volume, &record.directory)?
+async fn reserve_published(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
+    paths::reserve(store, verified, &record.volume, &record.directory)
+        .await?
         .keep(record.file_id.map(|id| verified.file_key(id)));
     Ok(())
 }

@@ -64,7 +64,7 @@ async fn stage_at(
         .as_ref()
         .map_or(&request.directory, |record| &record.directory)
         .clone();
-    let reservation = paths::reserve(store, verified, &request.volume, &directory)?;
+    let reservation = paths::reserve(store, verified, &request.volume, &directory).await?;
     let nodes = paths::walk(store, verified, &directory).await?;
     paths::check_parents_and_clusters(store, verified, &directory, &nodes).await?;
     if let Some(leaf) = paths::leaf(&nodes, &directory) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::path_reservations::{Conflict, FileKey, Holder, PathInner, PathRoot, Relation, ReservedPath};
+use crate::path_reservations::{
+    Conflict, FileKey, Holder, PathInner, PathRoot, PossibleConflict, Relation, ReservedPath,
+};
 
 /// Key of an entry: a holder, and how it holds its paths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,6 +51,8 @@ pub(super) struct PathIndex {
     /// One entry per server and per export.
     realms: HashSet<Arc<PathRoot>>,
     exports: HashSet<Arc<str>>,
+    /// Confirmed identities of exports, by backend.
+    confirmed: HashMap<String, String>,
     serial: u64,
 }
 
@@ -110,6 +114,9 @@ impl PathIndex {
 
     pub(super) fn remove(&mut self, key: &Key) {
         let Some(held) = self.held.remove(key) else { return };
+        if let Holder::BackendRoot(backend) = key.holder() {
+            self.confirmed.remove(backend);
+        }
         for place in &held.places {
             if let Some(keys) = self.places.get_mut(place) {
                 keys.retain(|other| **other != *key);
@@ -149,6 +156,70 @@ impl PathIndex {
             .find_map(|place| self.overlap_of_one(place, except, own_backend))
     }
 
+    /// The number of servers is small compared to that of volumes, so each of them is searched for the same path.
+    pub(super) fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
+        let own_export = places.iter().find_map(ReservedPath::export);
+        let mut found = Vec::new();
+        for place in places {
+            let PathRoot::Server(server) = &*place.0.realm else {
+                continue;
+            };
+            for realm in self.realms.iter().filter(|realm| **realm != place.0.realm) {
+                let PathRoot::Server(holder_server) = &**realm else {
+                    continue;
+                };
+                let there = ReservedPath::new(Arc::clone(realm), place.0.path.to_string());
+                let volumes = self.related(&there).filter(|(key, _)| {
+                    let holder = key.holder();
+                    matches!(holder, Holder::Volume(_)) && holder != except && !self.is_on_other_export(key, own_export)
+                });
+                found.extend(volumes.map(|(key, relation)| PossibleConflict {
+                    conflict: Conflict {
+                        place: place.clone(),
+                        holder: key.holder().clone(),
+                        relation,
+                        same_server: None,
+                    },
+                    server: server.clone(),
+                    holder_server: holder_server.clone(),
+                }));
+            }
+        }
+        found
+    }
+
+    /// Returns the holders of paths that contain a path, equal it or lie inside it, and its relation to their paths.
+    fn related<'a>(&'a self, place: &'a ReservedPath) -> impl Iterator<Item = (&'a Arc<Key>, Relation)> {
+        let above = place.above().filter_map(|ancestor| self.places.get(&ancestor));
+        let above = above.flatten().map(|key| (key, Relation::Inside));
+        let within = self
+            .places
+            .range(place.clone()..)
+            .take_while(|(other, _)| other.is_within(place))
+            .map(move |(other, keys)| {
+                (
+                    keys,
+                    if other == place {
+                        Relation::Same
+                    } else {
+                        Relation::Contains
+                    },
+                )
+            });
+        above.chain(within.flat_map(|(keys, relation)| keys.iter().map(move |key| (key, relation))))
+    }
+
+    /// Reports whether a holder's directory is on another export than `own`, according to a backend that confirmed it.
+    fn is_on_other_export(&self, key: &Key, own: Option<&str>) -> bool {
+        let places = self.held.get(key).map(|held| &held.places);
+        let export = places.and_then(|places| places.iter().find_map(ReservedPath::export));
+        export.is_some() && export != own && self.confirmed.values().any(|id| Some(id.as_str()) == export)
+    }
+
+    pub(super) fn confirm_export(&mut self, backend: &str, export_id: &str) {
+        self.confirmed.insert(backend.to_owned(), export_id.to_owned());
+    }
+
     pub(super) fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
         let here_and_above = places
             .iter()
@@ -170,6 +241,7 @@ impl PathIndex {
                     place: place.clone(),
                     holder: holder.clone(),
                     relation,
+                    same_server: None,
                 })
         };
         let above = place.above().find_map(|ancestor| {

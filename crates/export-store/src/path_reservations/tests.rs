@@ -76,6 +76,56 @@ fn another_realm_is_another_world() {
     assert_eq!(ledger.overlap(&elsewhere, &volume("new"), "a"), None);
 }
 
+fn possible(ledger: &PathReservations, places: &[ReservedPath]) -> Vec<Holder> {
+    let found = ledger.possible_overlaps(places, &volume("new"));
+    found.into_iter().map(|possible| possible.conflict.holder).collect()
+}
+
+#[test]
+fn the_same_path_on_a_server_of_another_name_may_be_the_same_directory() {
+    let ledger = ledger();
+    let elsewhere = |path: &str| vec![ReservedPath::on_server("10.0.0.1", path)];
+    for path in ["/data/team/one", "/data/Team", "/data/team/one/below"] {
+        assert_eq!(possible(&ledger, &elsewhere(path)), [volume("one")], "{path}");
+    }
+    for path in ["/data/team/two", "/data/team/one2"] {
+        assert_eq!(possible(&ledger, &elsewhere(path)), [], "{path}");
+    }
+    let own = ledger.possible_overlaps(&elsewhere("/data/team/one"), &volume("one"));
+    assert_eq!(own, [], "a volume is not in its own way");
+    assert_eq!(
+        possible(&ledger, &at("/data/team/one")),
+        [],
+        "the same name is a certain conflict"
+    );
+}
+
+#[test]
+fn a_volume_on_an_export_that_another_backend_confirmed_is_not_in_the_way() {
+    let ledger = ledger();
+    let places = |id: &str| vec![ReservedPath::on_server("a", "/x"), ReservedPath::on_export(id, "x")];
+    let mine = vec![ReservedPath::on_server("b", "/x"), ReservedPath::on_export("mine", "x")];
+    ledger.insert(volume("other"), places("other"), None);
+    assert_eq!(
+        possible(&ledger, &mine),
+        [volume("other")],
+        "nothing confirms its annotation"
+    );
+    ledger.insert(root("other"), vec![ReservedPath::on_server("a", "/")], None);
+    ledger.confirm_export("other", "other");
+    assert_eq!(possible(&ledger, &mine), []);
+    ledger.remove(&root("other"));
+    assert_eq!(possible(&ledger, &mine), [volume("other")]);
+}
+
+#[test]
+fn an_address_has_one_spelling() {
+    let ledger = Arc::new(PathReservations::new());
+    ledger.insert(volume("one"), vec![ReservedPath::on_server("[FD00:0::1]", "/x")], None);
+    let same = ReservedPath::on_server("fd00::1", "/x");
+    assert!(ledger.overlap(&[same], &volume("new"), "a").is_some());
+}
+
 #[test]
 fn a_reservation_is_atomic_and_ends_with_its_guard() {
     let ledger = ledger();

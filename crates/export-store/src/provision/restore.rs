@@ -7,6 +7,7 @@
 use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
+use crate::path_reservations::Holder;
 use crate::provision::create::Made;
 use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
 use crate::provision::{Recorded, create};
@@ -66,7 +67,7 @@ pub(super) async fn restore(
     directory: &DirectoryPath,
     own: Recorded,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let reservation = paths::reserve(store, verified, &request.volume, directory)?;
+    let reservation = paths::reserve(store, verified, &request.volume, directory).await?;
     // Lock order: first the volume of the claim, then the one of the archive.
     let _lock = store.locks.lock(&which.volume).await;
     let mut restore = Restore {
@@ -266,6 +267,8 @@ async fn move_directory(
     let Some(parent) = create::make_parents(store, verified, restore.directory, nodes).await? else {
         return Ok(());
     };
+    let holder = Holder::Archive(restore.which.volume.clone());
+    paths::refuse_conflict(store, verified, &holder, &observed.archive.target).await?;
     let archive = layout::name(&observed.archive.target)?;
     let from = (&verified.root.handle, &archive);
     let renamed = store

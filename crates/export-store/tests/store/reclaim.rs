@@ -2,11 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use export_store::ErrorKind;
-use export_store::{ExportError, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome};
+use export_store::{
+    ExportError, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome, ServerComparison,
+};
 use nfs_client::Credential;
 
+use crate::archive_crash::{restore, which};
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, identify, names, reclaim, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -222,4 +227,76 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
         client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     println!("{tried} numbers were given again");
+}
+
+/// Knows `localhost` as a name of this machine, and any other name as another one.
+struct ThisMachine;
+
+impl ServerComparison for ThisMachine {
+    fn why_same<'a>(
+        &'a self,
+        server: &'a str,
+        other: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Option<String>> + Send + 'a>> {
+        Box::pin(async move { (other == "localhost").then(|| format!("{other} is {server}")) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await.with_server_comparison(Arc::new(ThisMachine));
+    let uses = |server: &str, path: &str| {
+        let places = vec![ReservedPath::on_server(server, path)];
+        client.ledger.insert(Holder::Volume("static".into()), places, None);
+    };
+    let overlaps = |error: ExportError| {
+        assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::DirectoryOverlaps);
+        assert!(error.to_string().contains("localhost"), "{error}");
+    };
+
+    let made = export.provision(&request("1", "home/work")).await.unwrap();
+    fs::write(fixture.on_disk("home/work/mine"), "1").unwrap();
+    let released = reclaim("1", "home/work", made.file_id);
+    for used in ["/export/home/work", "/export/home/work/below", "/export/home", "/"] {
+        uses("localhost", used);
+        overlaps(export.delete(&released).await.unwrap_err());
+        overlaps(export.archive(&released).await.unwrap_err());
+    }
+    assert!(fixture.on_disk("home/work/mine").exists());
+    uses("elsewhere", "/export/home/work");
+    export.archive(&released).await.unwrap();
+
+    // A new directory.
+    for used in ["/export/new", "/export/new/data", "/export/new/data/below"] {
+        uses("localhost", used);
+        overlaps(export.dry_run(&request("2", "new/data")).await.unwrap_err());
+        overlaps(export.provision(&request("2", "new/data")).await.unwrap_err());
+    }
+
+    // The archive's directory.
+    let archive = which("1", made.file_id);
+    uses("localhost", "/export/archived-work");
+    overlaps(export.begin_purge(&archive).await.unwrap_err());
+    overlaps(export.provision(&restore("1", made.file_id)).await.unwrap_err());
+    uses("elsewhere", "/export/archived-work");
+    export.begin_purge(&archive).await.unwrap();
+    uses("localhost", "/export/archived-work/below");
+    overlaps(export.end_purge(&archive).await.unwrap_err());
+    assert!(fixture.on_disk("archived-work/mine").exists());
+    uses("elsewhere", "/export/archived-work");
+    export.end_purge(&archive).await.unwrap();
+
+    // The empty directory of a claim without a volume.
+    export.provision(&request("3", "empty")).await.unwrap();
+    uses("localhost", "/export/empty");
+    assert_eq!(
+        export.rollback("pvc-3", "3").await.unwrap_err().kind(),
+        ErrorKind::DirectoryOverlaps
+    );
+    assert!(fixture.on_disk("empty").exists());
+    uses("elsewhere", "/export/empty");
+    assert_eq!(export.rollback("pvc-3", "3").await.unwrap(), RollbackOutcome::Gone);
 }
