@@ -182,6 +182,11 @@ impl<D> OpenDirectory<D> {
         }
     }
 
+    /// Lists the directory again from the beginning.
+    pub(crate) fn list_again(&mut self) {
+        self.reader = DirectoryReader::new(self.handle.clone());
+    }
+
     /// Skips the rest of the listing.
     pub(crate) fn stop(&mut self) {
         self.reader.stop();

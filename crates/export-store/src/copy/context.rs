@@ -1,11 +1,19 @@
 //! What all parts of a copy use: the two ends, the limits and the progress.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::copy::{CopyError, CopyLimits, CopyProgress};
+use crate::copy::tree::Directory;
+use crate::copy::{CopyError, CopyLimits, CopyProgress, Outcome};
+use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use nfs_client::{Client, FsId};
+use nfs_client::{Client, FileHandle, FileRef, FsId, Name, NfsError, Status};
+
+/// Maximum number of times to list a directory to find the name of an entry.
+const MAX_LISTINGS: u32 = 5;
+/// Pause before listing it again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// One end of a copy.
 pub(super) struct CopyEndpoint {
@@ -41,6 +49,49 @@ impl CopyContext {
 
     pub(super) fn target(&self) -> &Client {
         self.to.store.nfs()
+    }
+
+    /// Checks that an existing entry of the target has exactly this name, so that it is not the copy of another name.
+    /// Servers that ignore case or normalize Unicode find it by other names, too.
+    pub(super) async fn check_name(&self, directory: &Directory, name: &Name, existing: &FileRef) -> Outcome {
+        let path = directory.path_of(name);
+        let mut attempt = 1;
+        let other = loop {
+            match self.find_collision(directory.to(), name, existing).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(other)) => break other,
+                // Some servers fail a listing during which another task removes an entry.
+                Err(error) if error.status() == Some(Status::NotFound) && attempt < MAX_LISTINGS => {
+                    attempt += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => return Err(CopyError::of_call(&path, error)),
+            }
+        };
+        let other = directory.path_of(&other);
+        Err(CopyError::NamesCollide { path, other })
+    }
+
+    /// Returns the name of an existing entry, unless the directory has an entry with exactly the expected name.
+    async fn find_collision(
+        &self,
+        directory: &FileHandle,
+        expected: &Name,
+        existing: &FileRef,
+    ) -> Result<Option<Name>, NfsError> {
+        let mut found = None;
+        let mut reader = DirectoryReader::new(directory.clone());
+        while let Some(page) = reader.next_page(self.target()).await? {
+            for entry in page.entries {
+                if entry.name == *expected {
+                    return Ok(None);
+                }
+                if entry.fileid == Some(existing.attributes.fileid) {
+                    found = Some(entry.name);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Reports whether source and target use the same connection, so that one server knows the handles of both.

@@ -58,6 +58,17 @@ pub enum CopyError {
         /// The exceeded limit.
         why: &'static str,
     },
+    /// The target has only one name for two names of the source.
+    #[error(
+        "{path} and {other} have the same name on the target, whose server ignores case or normalizes Unicode: rename one of them, \
+         or copy to a backend that distinguishes them"
+    )]
+    NamesCollide {
+        /// The path that cannot be copied.
+        path: String,
+        /// The path with the same name on the target.
+        other: String,
+    },
     /// A server contradicts itself.
     #[error("{path} cannot be copied: {why}")]
     Contradiction {
@@ -101,7 +112,10 @@ impl CopyError {
     /// one.
     pub fn is_of_the_target(&self) -> bool {
         match self {
-            Self::MayNotChown { .. } | Self::TargetTaken { .. } | Self::OwnerNotKept { .. } => true,
+            Self::MayNotChown { .. }
+            | Self::TargetTaken { .. }
+            | Self::OwnerNotKept { .. }
+            | Self::NamesCollide { .. } => true,
             // These errors concern the source.
             Self::Export(
                 ExportError::ArchiveTaken { .. } | ExportError::ArchiveGone { .. } | ExportError::ArchiveMissing { .. },
@@ -125,9 +139,11 @@ impl CopyError {
             Self::OwnerUnknown { .. } => ErrorKind::IdMappingRequired,
             Self::OwnerNotKept { .. } => ErrorKind::OwnerRefused,
             Self::Nfs { source, .. } => crate::classify(source, &Default::default()),
-            Self::ExportChanged | Self::TooDeep { .. } | Self::Contradiction { .. } | Self::Lost { .. } => {
-                ErrorKind::CopyFailed
-            }
+            Self::ExportChanged
+            | Self::TooDeep { .. }
+            | Self::NamesCollide { .. }
+            | Self::Contradiction { .. }
+            | Self::Lost { .. } => ErrorKind::CopyFailed,
         }
     }
 }

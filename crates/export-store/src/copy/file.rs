@@ -121,7 +121,7 @@ impl FileCopier {
     async fn copy_hard_link(&self, entry: &Entry<'_>, found: LookupResult) -> Result<Attempt, CopyError> {
         let file_id = found.details.attributes.fileid;
         let _lock = self.links.lock(file_id).await;
-        let name = (entry.directory.to(), entry.name);
+        let name = (entry.directory, entry.name);
         if self.links.link(file_id, name, entry.path).await? {
             CopyProgress::one(&self.context.progress.files);
             return Ok(Attempt::Done);
@@ -189,6 +189,7 @@ impl FileCopier {
         match nfs.create_file(directory, name, content, UNFINISHED).await {
             Err(error) if error.status() == Some(Status::Exists) => {
                 if let Some(existing) = nfs.lookup(directory, name).await.map_err(failed)? {
+                    self.context.check_name(entry.directory, name, &existing).await?;
                     let file_id = existing.attributes.fileid;
                     nfs.remove_file(directory, name, file_id).await.map_err(failed)?;
                 }
@@ -215,7 +216,9 @@ impl FileCopier {
             Err(error) if error.status() == Some(Status::Exists) => {
                 let existing = nfs.lookup(directory, name).await;
                 let existing = existing.map_err(|error| entry.failed(error))?;
-                existing.ok_or_else(|| entry.failed(error))?
+                let existing = existing.ok_or_else(|| entry.failed(error))?;
+                self.context.check_name(entry.directory, name, &existing).await?;
+                existing
             }
             created => created.map_err(|error| entry.failed(error))?,
         };

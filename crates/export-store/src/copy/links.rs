@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::copy::context::CopyContext;
+use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress};
 use nfs_client::{FileHandle, FileRef, Name, Status};
 
@@ -43,7 +44,7 @@ impl LinkTable {
     pub(super) async fn link(
         &self,
         file_id: u64,
-        (directory, name): (&FileHandle, &Name),
+        (directory, name): (&Directory, &Name),
         path: &str,
     ) -> Result<bool, CopyError> {
         let nfs = self.context.target();
@@ -52,12 +53,15 @@ impl LinkTable {
         let Some(copy) = copy.map_err(failed)? else {
             return Ok(false);
         };
-        match nfs.link(&copy.handle, directory, name).await {
+        match nfs.link(&copy.handle, directory.to(), name).await {
             Ok(()) => Ok(true),
             // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
             Err(error) if error.status() == Some(Status::Exists) => {
-                match nfs.lookup(directory, name).await.map_err(failed)? {
-                    Some(existing) if existing.attributes.fileid == copy.attributes.fileid => Ok(true),
+                match nfs.lookup(directory.to(), name).await.map_err(failed)? {
+                    Some(existing) if existing.attributes.fileid == copy.attributes.fileid => {
+                        self.context.check_name(directory, name, &existing).await?;
+                        Ok(true)
+                    }
                     _ => Err(failed(error)),
                 }
             }

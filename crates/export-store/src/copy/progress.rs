@@ -50,6 +50,8 @@ tally! {
     elsewhere,
     /// Files that changed during the copy.
     changed,
+    /// Directories that changed during each of their listings: names may be missing, or copied twice.
+    changed_directories,
     /// Names that were removed between the listing and their copy.
     vanished,
     /// Files copied several times because the target could not create hard links.
@@ -91,6 +93,10 @@ impl fmt::Display for CopyProgressSnapshot {
         write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;
         for (count, what) in [
             (self.changed, "changed while they were copied"),
+            (
+                self.changed_directories,
+                "directories changed while they were listed: names may be missing",
+            ),
             (self.vanished, "were removed before they were copied"),
             (self.special, "left out: devices, sockets or FIFOs"),
             (self.elsewhere, "left out: other file systems inside"),

@@ -11,11 +11,13 @@ use crate::copy::context::CopyContext;
 use crate::copy::file::FileCopier;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::tree_walk::{Obstacle, Step, TreeWalk};
-use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, SetAttributes, Status};
+use nfs_client::{ChangeToken, FileHandle, FileKind, FileRef, FullAttributes, Name, SetAttributes, Status};
 
 /// Maximum number of directory names waiting to be copied, in total: 100,000 take about 10 MiB. Only a tree built for
 /// that purpose has this many beside the current path.
 const MAX_QUEUED: usize = 100_000;
+/// Maximum number of times to list a directory that changes during each listing.
+const MAX_LISTINGS: u32 = 3;
 /// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
@@ -51,11 +53,17 @@ struct OpenCopy {
     /// Subdirectories being copied concurrently.
     forks: JoinSet<Outcome>,
     queued: QueuedNames,
+    /// State of the source before its current listing.
+    before: ChangeToken,
+    /// Number of listings so far, including the current one.
+    listings: u32,
 }
 
 impl OpenCopy {
-    fn new(directory: Directory, attributes: Option<FullAttributes>, queued: QueuedNames) -> Self {
+    fn new(directory: Directory, attributes: Option<FullAttributes>, before: ChangeToken, queued: QueuedNames) -> Self {
         Self {
+            before,
+            listings: 1,
             directory: Arc::new(directory),
             attributes,
             files: JoinSet::new(),
@@ -92,7 +100,9 @@ impl TreeCopier {
             to,
             path: Arc::from(""),
         };
-        let root = OpenCopy::new(directory, None, QueuedNames::default());
+        let before = self.context.source().full_attributes(&from.handle).await;
+        let before = before.map_err(|error| CopyError::of_call("/", error))?.change_token();
+        let root = OpenCopy::new(directory, None, before, QueuedNames::default());
         self.walk(Walk::new(from, root)).await
     }
 
@@ -104,6 +114,9 @@ impl TreeCopier {
                     Step::LookUp(name) => self.enter(&mut walk, name).await?,
                     Step::ReadPage => self.read_page(&mut walk).await?,
                     Step::Leave => {
+                        if self.must_list_again(&mut walk).await? {
+                            continue;
+                        }
                         self.finish(&mut walk.current().data).await?;
                         if !walk.leave() {
                             return Ok(());
@@ -112,6 +125,39 @@ impl TreeCopier {
                 }
             }
         })
+    }
+
+    /// Begins another listing of the current directory if it changed during this one: a listing can miss a name that is
+    /// renamed meanwhile. Only names without a copy are copied then.
+    async fn must_list_again(&self, walk: &mut Walk) -> Result<bool, CopyError> {
+        let current = walk.current();
+        let path = &current.data.directory.path;
+        let now = match self.context.source().full_attributes(&current.handle).await {
+            Ok(now) => now.change_token(),
+            // Removed since it was listed: what was listed is copied.
+            Err(error) if error.status() == Some(Status::Stale) => return Ok(false),
+            Err(error) => return Err(CopyError::of_call(path, error)),
+        };
+        if !now.differs_from(&current.data.before) {
+            return Ok(false);
+        }
+        if current.data.listings >= MAX_LISTINGS {
+            CopyProgress::one(&self.context.progress.changed_directories);
+            return Ok(false);
+        }
+        // A name without a copy is then not one that is still being copied.
+        join_all(&mut current.data.files).await?;
+        current.data.before = now;
+        current.data.listings += 1;
+        current.list_again();
+        Ok(true)
+    }
+
+    /// Reports whether the directory has a copy of this name.
+    async fn is_copied(&self, directory: &Directory, name: &Name) -> Result<bool, CopyError> {
+        let copy = self.context.target().lookup(&directory.to, name).await;
+        let copy = copy.map_err(|error| CopyError::of_call(&directory.path_of(name), error))?;
+        Ok(copy.is_some())
     }
 
     /// Copies the files of the next page of the current directory.
@@ -149,7 +195,11 @@ impl TreeCopier {
     async fn spawn_file(self: &Arc<Self>, open: &mut OpenCopy, name: Name) -> Outcome {
         let permit = Arc::clone(&self.context.limits.files).acquire_owned().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
+        let is_repeated = open.listings > 1;
         open.files.spawn(async move {
+            if is_repeated && copier.is_copied(&directory, &name).await? {
+                return Ok(());
+            }
             let copied = copier.files.copy(&directory, &name).await;
             drop(permit);
             copied
@@ -164,6 +214,9 @@ impl TreeCopier {
     /// continuing.
     async fn enter(self: &Arc<Self>, walk: &mut Walk, name: Name) -> Outcome {
         let parent = Arc::clone(&walk.current().data.directory);
+        if walk.current().data.listings > 1 && self.is_copied(&parent, &name).await? {
+            return Ok(());
+        }
         let path = parent.path_of(&name);
         let found = self.context.source().lookup_and_read(&parent.from, &name, 0).await;
         let Some(found) = found.map_err(|error| CopyError::of_call(&path, error))? else {
@@ -205,7 +258,8 @@ impl TreeCopier {
             path: Arc::from(path),
         };
         let queued = walk.current().data.queued.beside();
-        let open = OpenCopy::new(directory, Some(found.details), queued);
+        let before = found.details.change_token();
+        let open = OpenCopy::new(directory, Some(found.details), before, queued);
         match Arc::clone(&self.context.limits.forks).try_acquire_owned() {
             Err(_) => walk.enter(file_id, found.handle, open),
             Ok(permit) => {
@@ -240,6 +294,7 @@ impl TreeCopier {
             if let Some(existing) = existing.map_err(|error| CopyError::of_call(path, error))?
                 && existing.attributes.kind == FileKind::Directory
             {
+                self.context.check_name(parent, name, &existing).await?;
                 return Ok(existing);
             }
         }

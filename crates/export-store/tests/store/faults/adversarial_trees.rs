@@ -141,7 +141,8 @@ async fn a_directory_that_is_moved_out_of_the_trash_during_a_purge_keeps_its_con
             tree.add(inner, b"kept", FILE);
             tree.add(below, b"kept too", FILE);
             let moved = if moved == "itself" { inner } else { parent };
-            tree.moved_on_listing = Some((inner, moved));
+            let relocate = move |tree: &mut Tree| tree.relocate(moved, Tree::ROOT, b"moved");
+            tree.on_listing = Some((inner, Box::new(relocate)));
         })
         .await;
         let tree = server.tree();

@@ -1,5 +1,6 @@
 //! Servers that misbehave. `docs/reliability.md` has a row for each fault.
 
+mod adversarial_copies;
 mod adversarial_counts;
 mod adversarial_trees;
 mod referrals;

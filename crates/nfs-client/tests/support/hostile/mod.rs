@@ -118,12 +118,13 @@ impl Hostile {
     }
 }
 
-fn child(tree: &Tree, directory: u64, name: &[u8]) -> Result<u64, u32> {
-    let directory = tree.objects.get(&directory).ok_or(STALE)?;
+fn child(tree: &Tree, id: u64, name: &[u8]) -> Result<u64, u32> {
+    let directory = tree.objects.get(&id).ok_or(STALE)?;
     if directory.kind != DIRECTORY {
         return Err(NOTDIR);
     }
-    directory.children.get(name).copied().ok_or(NOENT)
+    let name = tree.stored(id, name).ok_or(NOENT)?;
+    directory.children.get(&name).copied().ok_or(NOENT)
 }
 
 fn settable(call: &mut Reader<'_>, tree: &mut Tree, id: u64) {
@@ -136,6 +137,11 @@ fn settable(call: &mut Reader<'_>, tree: &mut Tree, id: u64) {
             33 => object.mode = values.u32(),
             36 => object.owner.0 = String::from_utf8(values.opaque()).unwrap(),
             37 => object.owner.1 = String::from_utf8(values.opaque()).unwrap(),
+            // Set to the time of the client.
+            48 | 54 => {
+                assert_eq!(values.u32(), 1);
+                values.fixed(12);
+            }
             other => panic!("attribute {other} is set"),
         }
     }
@@ -198,7 +204,9 @@ fn operation(
             }
             tree.ask_listed(at.current, &wanted)?;
             result.raw(&tree.list(at.current, cookie, &wanted));
-            tree.move_on_listing(at.current);
+            if let Some((_, change)) = tree.on_listing.take_if(|(listed, _)| *listed == at.current) {
+                change(tree);
+            }
         }
         25 => {
             call.fixed(16);
@@ -290,7 +298,8 @@ fn change(
             if object.kind == DIRECTORY && (!object.children.is_empty() || object.listing != Listing::Honest) {
                 return Err(NOTEMPTY);
             }
-            tree.at(at.current).children.remove(&name);
+            let stored = tree.stored(at.current, &name).ok_or(NOENT)?;
+            tree.at(at.current).children.remove(&stored);
             tree.removed.push((at.current, name));
             result.raw(&info);
         }

@@ -34,6 +34,8 @@ pub struct Object {
     pub owner: (String, String),
     pub content: Vec<u8>,
     pub children: BTreeMap<Vec<u8>, u64>,
+    /// Its change attribute.
+    pub changes: u64,
     pub fsid: u64,
     pub links: u32,
     pub listing: Listing,
@@ -59,9 +61,13 @@ pub struct Tree {
     pub fails_once: Option<(u32, u32)>,
     /// Longer replies are refused.
     pub longest_reply: usize,
-    /// Another client moves the second directory to the root, as `moved`, as soon as the first one is listed.
-    pub moved_on_listing: Option<(u64, u64)>,
+    /// What another client does as soon as a page of this directory is listed, once.
+    pub on_listing: Option<(u64, Change)>,
+    /// Names that differ only in ASCII case are the same.
+    pub ignores_case: bool,
 }
+
+type Change = Box<dyn FnOnce(&mut Tree) + Send>;
 
 impl Tree {
     pub const ROOT: u64 = 1;
@@ -76,7 +82,8 @@ impl Tree {
             forgotten_cookies: 0,
             fails_once: None,
             longest_reply: usize::MAX,
-            moved_on_listing: None,
+            on_listing: None,
+            ignores_case: false,
         };
         tree.make(DIRECTORY);
         tree
@@ -91,6 +98,7 @@ impl Tree {
             owner: ("0".into(), "0".into()),
             content: Vec::new(),
             children: BTreeMap::new(),
+            changes: 0,
             fsid: 7,
             links: 1,
             listing: Listing::Honest,
@@ -108,7 +116,9 @@ impl Tree {
 
     /// Adds any object under any name.
     pub fn graft(&mut self, directory: u64, name: &[u8], id: u64) -> u64 {
-        self.at(directory).children.insert(name.to_vec(), id);
+        let directory = self.at(directory);
+        directory.children.insert(name.to_vec(), id);
+        directory.changes += 1;
         id
     }
 
@@ -146,15 +156,23 @@ impl Tree {
         }
     }
 
-    /// Moves a directory, if the listing of this one is the signal for it.
-    pub fn move_on_listing(&mut self, listed: u64) {
-        let Some((_, moved)) = self.moved_on_listing.take_if(|(signal, _)| *signal == listed) else {
-            return;
-        };
+    /// Moves an object to this directory and name.
+    pub fn relocate(&mut self, moved: u64, directory: u64, name: &[u8]) {
         for object in self.objects.values_mut() {
+            let before = object.children.len();
             object.children.retain(|_, id| *id != moved);
+            object.changes += u64::from(object.children.len() != before);
         }
-        self.graft(Self::ROOT, b"moved", moved);
+        self.graft(directory, name, moved);
+    }
+
+    /// Returns the name under which the directory has this one.
+    pub fn stored(&self, directory: u64, name: &[u8]) -> Option<Vec<u8>> {
+        let same = |stored: &&Vec<u8>| match self.ignores_case {
+            true => stored.eq_ignore_ascii_case(name),
+            false => stored.as_slice() == name,
+        };
+        self.objects.get(&directory)?.children.keys().find(same).cloned()
     }
 
     /// Returns `fattr4` with the supported attributes of the request.
@@ -167,6 +185,7 @@ impl Tree {
             match attribute {
                 &ERROR if object.absent => values.u32(MOVED),
                 1 => values.u32(kind),
+                3 => values.u64(object.changes),
                 4 => values.u64(object.content.len() as u64),
                 8 => values.u64(object.fsid).u64(0),
                 10 => values.u32(90),
@@ -178,6 +197,7 @@ impl Tree {
                 35 => values.u32(object.links),
                 36 => values.opaque(object.owner.0.as_bytes()),
                 37 => values.opaque(object.owner.1.as_bytes()),
+                47 | 53 => values.u64(0).u32(0),
                 _ => continue,
             };
             had.push(*attribute);
