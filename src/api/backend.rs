@@ -233,7 +233,9 @@ pub struct DirectorySettings {
     /// `${pv.name}`, `${pvc.labels.KEY}`, `${pvc.annotations.KEY}`. May contain `/`.
     pub pattern: DirectoryPattern,
     /// What to do if the directory exists and was not created by the operator. `Refuse` keeps the claim pending; `Adopt`
-    /// provisions the existing directory, which is later archived instead of deleted.
+    /// provisions the existing directory, which is later archived instead of deleted. `Adopt` requires that no claim of
+    /// another namespace can have the same directory: a pattern in which the namespace is a segment of its own, or that
+    /// contains `${pvc.uid}` or `${pv.name}`; or a single name in `allowedNamespaces` and no selector.
     pub existing: Existing,
 }
 
@@ -332,6 +334,13 @@ pub struct AllowedNamespaces {
     /// Label selector of allowed namespaces; `{}` selects all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
+}
+
+impl AllowedNamespaces {
+    /// Returns true if exactly one namespace is allowed, now and in the future.
+    pub fn is_single(&self) -> bool {
+        self.match_names.len() == 1 && self.selector.is_none()
+    }
 }
 
 /// Annotation with which a claim may override its backend.

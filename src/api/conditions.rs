@@ -217,6 +217,8 @@ reasons! {
     InvalidDirectoryName,
     /// The directory exists and was not created by the operator.
     DirectoryExists,
+    /// The directory exists, and adopting it could expose the data of another namespace.
+    DirectoryNotAdoptable,
     /// The directory would overlap with another volume, archive or backend.
     DirectoryOverlaps,
     /// The server did not apply the requested mode.
@@ -378,6 +380,7 @@ impl From<ErrorKind> for Reason {
             ErrorKind::CrossesFileSystems => Self::CrossesFileSystems,
             ErrorKind::DirectoryExists => Self::DirectoryExists,
             ErrorKind::DirectoryMissing => Self::DirectoryMissing,
+            ErrorKind::DirectoryNotAdoptable => Self::DirectoryNotAdoptable,
             ErrorKind::DirectoryOverlaps => Self::DirectoryOverlaps,
             ErrorKind::ExportMoved => Self::ExportMoved,
             ErrorKind::ExportNotFound => Self::ExportNotFound,

@@ -160,14 +160,35 @@ impl Pattern {
     /// Returns true if the pattern contains labels or annotations. A tenant can choose these freely, so the directory
     /// that such a pattern expands to is never adopted.
     pub fn uses_tenant_values(&self) -> bool {
-        self.segments.iter().flatten().any(|part| {
+        self.variables()
+            .any(|variable| matches!(variable, Variable::Label(_) | Variable::Annotation(_)))
+    }
+
+    /// Returns true if claims of two namespaces never have the same directory: the namespace is a segment of its own, or
+    /// the pattern contains a UID. The name of a volume contains the UID of its claim.
+    ///
+    /// `${pvc.namespace}-${pvc.name}` does not separate namespaces: it is `a-b-c` for claim `b-c` of namespace `a` and for
+    /// claim `c` of namespace `a-b`.
+    pub fn separates_namespaces(&self) -> bool {
+        let is_namespace = |segment: &[Part]| {
             matches!(
-                part,
-                Part::Variable {
-                    variable: Variable::Label(_) | Variable::Annotation(_),
+                segment,
+                [Part::Variable {
+                    variable: Variable::Namespace,
                     ..
-                }
+                }]
             )
+        };
+        self.segments.iter().any(|segment| is_namespace(segment))
+            || self
+                .variables()
+                .any(|variable| matches!(variable, Variable::ClaimUid | Variable::Volume))
+    }
+
+    fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.segments.iter().flatten().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Variable { variable, .. } => Some(variable),
         })
     }
 

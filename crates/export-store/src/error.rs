@@ -379,9 +379,8 @@ impl ExportError {
             | Self::NestedBackend { .. }
             | Self::InUse { .. } => ErrorKind::DirectoryOverlaps,
             Self::PathUnusable { .. } => ErrorKind::NotADirectory,
-            Self::DirectoryExists { .. } | Self::NotAdoptable { .. } | Self::NoArchiveName { .. } => {
-                ErrorKind::DirectoryExists
-            }
+            Self::DirectoryExists { .. } | Self::NoArchiveName { .. } => ErrorKind::DirectoryExists,
+            Self::NotAdoptable { .. } => ErrorKind::DirectoryNotAdoptable,
             Self::ModeRefused { .. } => ErrorKind::ModeRefused,
             Self::OwnerRefused { .. } => ErrorKind::OwnerRefused,
             Self::RootSquashed { .. } => ErrorKind::RootSquashed,

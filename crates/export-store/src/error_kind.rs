@@ -39,6 +39,8 @@ pub enum ErrorKind {
     DirectoryExists,
     /// The volume's directory is missing.
     DirectoryMissing,
+    /// The directory exists, and adopting it could expose the data of another namespace.
+    DirectoryNotAdoptable,
     /// The directory would overlap another volume, archive or backend.
     DirectoryOverlaps,
     /// The export's path leads to another server.

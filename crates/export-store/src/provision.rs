@@ -1,6 +1,7 @@
 //! Provisioning of a claim's directory: first the record (data-safety rule 3), then parents and directory, then its
 //! attributes.
 
+mod adoption;
 mod applied_attributes;
 pub(crate) mod create;
 mod plan;
@@ -188,7 +189,7 @@ async fn step(
                 .map(|()| Some(made))
         }
         (ProvisionStep::Adopt { write }, Some(leaf)) => {
-            refuse_adoption(store, verified, request, directory, &nodes, leaf).await?;
+            adoption::refuse(store, verified, request, directory, &nodes, leaf).await?;
             let file_id = Some(leaf.attributes.fileid);
             if !write_record(store, verified, request, directory, record, write, file_id).await? {
                 return Ok(None);
@@ -231,29 +232,6 @@ async fn step(
         // CheckEmpty was answered; the others have a leaf whenever they are decided.
         (_, None) => Ok(None),
     }
-}
-
-/// Checks whether an existing directory may be adopted (data-safety rule 3).
-async fn refuse_adoption(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    nodes: &[FileRef],
-    leaf: &FileRef,
-) -> Result<(), ExportError> {
-    if !request.adoptable {
-        return Err(ExportError::NotAdoptable {
-            directory: directory.to_string(),
-            why: "its name holds a label or an annotation, which a tenant chooses; use a pattern without them",
-        });
-    }
-    if paths::is_backend_root(store, leaf, &directory.to_string()).await? {
-        return Err(ExportError::NestedBackend {
-            path: directory.to_string(),
-        });
-    }
-    other_clusters::refuse(store, verified, directory, nodes, true).await
 }
 
 /// Writes the record that announces the next step.
@@ -309,7 +287,7 @@ pub(crate) async fn dry_run(
     let (nodes, step) = observe(store, verified, request, directory, RecordProgress::Nothing).await?;
     match (step, paths::leaf(&nodes, directory)) {
         (ProvisionStep::Adopt { .. }, Some(leaf)) => {
-            refuse_adoption(store, verified, request, directory, &nodes, leaf).await
+            adoption::refuse(store, verified, request, directory, &nodes, leaf).await
         }
         (step, Some(leaf)) => refuse(store, verified, request, directory, step, leaf).await,
         (_, None) => Ok(()),

@@ -140,7 +140,7 @@ pub struct DirectoryRequest {
     pub gid: Option<u32>,
     /// What to do when the directory exists and does not belong to the operator.
     pub existing: Existing,
-    /// The pattern contains no values that tenants choose freely (labels, annotations).
+    /// No claim of another namespace can have the same directory, so an existing one may be adopted.
     pub adoptable: bool,
     /// The archive to restore to the directory; if unset, the directory is created or adopted.
     pub restore: Option<ArchiveRef>,

@@ -10,13 +10,13 @@ use export_store::naming::DirectoryPath;
 pub struct DirectoryChoice {
     /// The directory.
     pub directory: DirectoryPath,
-    /// Its name has no part that a tenant can choose, so that an existing directory may be adopted.
+    /// No claim of another namespace can have the same directory, so an existing one may be adopted.
     pub adoptable: bool,
 }
 
 impl DirectoryChoice {
     /// Expands the class's pattern, or else the backend's. With `under_alias`, the class's pattern is nfs-subdir's, and
-    /// counts as unset if it expands to nothing.
+    /// counts as unset if it expands to nothing. With `single_namespace`, the backend serves no other namespace.
     ///
     /// # Errors
     /// [`Reason::InvalidDirectoryName`], with the pattern and its error.
@@ -24,28 +24,34 @@ impl DirectoryChoice {
         class: Option<&str>,
         backend: &str,
         under_alias: bool,
+        single_namespace: bool,
         values: &PatternValues<'_>,
     ) -> Result<Self, PlannedCondition> {
+        let expand = |pattern| expand(pattern, single_namespace, values);
         match class {
-            Some(text) if under_alias => match expand(Pattern::parse_as_nfs_subdir(text), values) {
+            Some(text) if under_alias => match expand(Pattern::parse_as_nfs_subdir(text)) {
                 Err(PatternError::ExpandsToNothing { .. }) => {
-                    expand(Pattern::parse(DEFAULT_PATTERN), values).map_err(|error| invalid(DEFAULT_PATTERN, &error))
+                    expand(Pattern::parse(DEFAULT_PATTERN)).map_err(|error| invalid(DEFAULT_PATTERN, &error))
                 }
                 chosen => chosen.map_err(|error| invalid(text, &error)),
             },
             other => {
                 let text = other.unwrap_or(backend);
-                expand(Pattern::parse(text), values).map_err(|error| invalid(text, &error))
+                expand(Pattern::parse(text)).map_err(|error| invalid(text, &error))
             }
         }
     }
 }
 
-fn expand(pattern: Result<Pattern, PatternError>, values: &PatternValues<'_>) -> Result<DirectoryChoice, PatternError> {
+fn expand(
+    pattern: Result<Pattern, PatternError>,
+    single_namespace: bool,
+    values: &PatternValues<'_>,
+) -> Result<DirectoryChoice, PatternError> {
     let pattern = pattern?;
     Ok(DirectoryChoice {
         directory: pattern.expand(values)?,
-        adoptable: !pattern.uses_tenant_values(),
+        adoptable: !pattern.uses_tenant_values() && (single_namespace || pattern.separates_namespaces()),
     })
 }
 
@@ -73,7 +79,7 @@ mod tests {
             labels: &none,
             annotations: &none,
         };
-        DirectoryChoice::of(class, "all/${pvc.name}", under_alias, &values)
+        DirectoryChoice::of(class, "all/${pvc.name}", under_alias, false, &values)
             .map(|chosen| (chosen.directory.to_string(), chosen.adoptable))
             .map_err(|condition| condition.reason)
     }
@@ -85,9 +91,43 @@ mod tests {
         assert_eq!(choose(pattern, true), Ok((default, true)));
         assert_eq!(choose(pattern, false), Err(Reason::InvalidDirectoryName));
         for under_alias in [true, false] {
-            assert_eq!(choose(None, under_alias), Ok(("all/data".to_owned(), true)));
+            assert_eq!(choose(None, under_alias), Ok(("all/data".to_owned(), false)));
             let partly = Some("${.PVC.namespace}/${.PVC.labels.team}");
             assert_eq!(choose(partly, under_alias), Err(Reason::InvalidDirectoryName));
+        }
+    }
+
+    #[test]
+    fn a_directory_that_another_namespace_could_have_too_is_not_adopted() {
+        for (pattern, shared, alone) in [
+            ("${pvc.namespace}-${pvc.name}", false, true),
+            ("${.PVC.namespace}-${.PVC.name}", false, true),
+            ("x${pvc.namespace}/${pvc.name}", false, true),
+            ("${pvc.name}", false, true),
+            ("data", false, true),
+            ("${pvc.namespace}", true, true),
+            ("${.PVC.namespace}/${.PVC.name}", true, true),
+            ("${pvc.namespace}-${pvc.name}-${pv.name}", true, true),
+            ("${pvc.name}/${pvc.uid}", true, true),
+            ("${pvc.namespace}/${pvc.labels.team}", false, false),
+        ] {
+            for under_alias in [true, false] {
+                let labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
+                let none = BTreeMap::new();
+                let values = PatternValues {
+                    namespace: "shop",
+                    claim: "data",
+                    claim_uid: "u",
+                    volume: "pvc-u",
+                    labels: &labels,
+                    annotations: &none,
+                };
+                let adoptable = |single_namespace| {
+                    let chosen = DirectoryChoice::of(Some(pattern), "data", under_alias, single_namespace, &values);
+                    chosen.unwrap().adoptable
+                };
+                assert_eq!((adoptable(false), adoptable(true)), (shared, alone), "{pattern}");
+            }
         }
     }
 }

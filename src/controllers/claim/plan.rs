@@ -7,6 +7,7 @@ use super::directory::DirectoryChoice;
 use super::eligibility::ClaimRequest;
 use super::volume_object::{VolumeParts, volume_object};
 use super::volume_settings::VolumeSettings;
+use crate::api::backend::AllowedNamespaces;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::volume_name;
 use crate::decide::directory_pattern::PatternValues;
@@ -86,7 +87,8 @@ impl Planner<'_> {
     }
 
     fn directory(&self, settings: &VolumeSettings) -> Result<DirectoryRequest, PlannedCondition> {
-        let defaults = &self.snapshot.object.spec.directory;
+        let backend = &self.snapshot.object.spec;
+        let defaults = &backend.directory;
         let parameters = &self.request.parameters;
         let name = self.claim.name_any();
         let namespace = self.claim.namespace().unwrap_or_default();
@@ -104,6 +106,10 @@ impl Planner<'_> {
             parameters.pattern.as_deref(),
             &defaults.pattern,
             self.under_alias,
+            backend
+                .allowed_namespaces
+                .as_ref()
+                .is_some_and(AllowedNamespaces::is_single),
             &values,
         )?;
         Ok(DirectoryRequest {

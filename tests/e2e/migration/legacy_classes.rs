@@ -151,9 +151,9 @@ async fn an_existing_directory_is_used_unchanged_and_never_deleted() -> Test {
     let env = TestEnv::new("alias-existing").await?;
     // The policy of the backend is Refuse.
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
-    let parameters = json!({ "pathPattern": "shared/${.PVC.name}", "archiveOnDelete": "false" });
+    let parameters = json!({ "pathPattern": "${.PVC.namespace}/${.PVC.name}", "archiveOnDelete": "false" });
     let class = legacy.class("class", parameters).await?;
-    let directory = env.data().join("shared/data");
+    let directory = env.data().join(&env.name).join("data");
     fs::create_dir_all(&directory)?;
     fs::write(directory.join("theirs"), "before")?;
     let before = rig::snapshot(&directory)?;
@@ -173,7 +173,7 @@ async fn records_that_cannot_be_adopted_are_refused_with_the_remedy() -> Test {
     fs::create_dir(env.data().join("real"))?;
     std::os::unix::fs::symlink("real", env.data().join("linked"))?;
     let cases = [
-        ("label", "${.PVC.labels.team}", "DirectoryExists", "label"),
+        ("label", "${.PVC.labels.team}", "DirectoryNotAdoptable", "label"),
         ("link", "linked", "NotADirectory", "symbolic link"),
         ("archive", "archived-old", "InvalidDirectoryName", "archived-"),
         ("out", "../${.PVC.name}", "InvalidDirectoryName", ".."),

@@ -226,15 +226,15 @@ async fn an_empty_directory_is_removed_instead_of_archived() -> Test {
 async fn an_adopted_directory_is_archived_although_the_policy_is_delete() -> Test {
     let env = TestEnv::new("adopted").await?;
     shared::backend(&env, "backend", on_delete("Delete")).await?;
-    let named = json!({ "existing": "Adopt", "pathPattern": REUSED });
+    let named = json!({ "existing": "Adopt", "pathPattern": "${pvc.namespace}/${pvc.name}" });
     let class = shared::class(&env, "class", "backend", named).await?;
-    let directory = env.data().join(format!("{}-data", env.name));
-    fs::create_dir(&directory)?;
+    let directory = env.data().join(&env.name).join("data");
+    fs::create_dir_all(&directory)?;
     fs::write(directory.join("theirs"), "older than the operator")?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     assert_eq!(env.directory(&volume)?, directory);
     shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
-    let archive = env.data().join(format!("archived-{}-data", env.name));
+    let archive = env.data().join("archived-data");
     assert_eq!(fs::read_to_string(archive.join("theirs"))?, "older than the operator");
     assert_eq!(fs::metadata(&archive)?.mode() & 0o7777, 0o700);
     assert!(!directory.exists());

@@ -77,6 +77,7 @@ async fn an_adopted_directory_is_used_unchanged_and_archived_although_the_policy
     let spec = json!({
         "archivePolicy": { "onDelete": "Delete" },
         "directory": { "existing": "Adopt", "pattern": "${pvc.name}" },
+        "allowedNamespaces": { "matchNames": [env.name] },
     });
     shared::backend(&env, "backend", spec).await?;
     let cases = [

@@ -25,7 +25,7 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
     };
     for (request, reason) in [
         (request("1", "old"), ErrorKind::DirectoryExists),
-        (by_label, ErrorKind::DirectoryExists),
+        (by_label, ErrorKind::DirectoryNotAdoptable),
         (adopting("1", "link"), ErrorKind::NotADirectory),
         (adopting("1", "link/sub"), ErrorKind::NotADirectory),
         (adopting("1", "file"), ErrorKind::NotADirectory),
@@ -61,6 +61,62 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         fs::read_to_string(fixture.on_disk("archived-old/data")).unwrap(),
         "precious"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_with_a_record_is_not_adopted_before_or_after_a_restart() {
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await;
+    let retained = export.provision(&request("1", "team/old")).await.unwrap();
+    fs::write(fixture.on_disk("team/old/data"), "of claim 1").unwrap();
+    // Its object is deleted, and the record stays, as for a volume with the reclaim policy Retain.
+    let volume = Holder::Volume("pvc-1".to_owned());
+    client.ledger.insert(volume.clone(), Vec::new(), None);
+    client.ledger.remove(&volume);
+    let restarted = fixture.client().open().await;
+    for export in [&export, &restarted] {
+        for taken in ["team/old", "team"] {
+            let request = adopting("2", taken);
+            assert_eq!(
+                refused(export, &request).await,
+                (ErrorKind::DirectoryOverlaps, true),
+                "{taken}"
+            );
+        }
+    }
+    // The directory has another name now, and the record has its fileid.
+    fs::rename(fixture.on_disk("team/old"), fixture.on_disk("moved")).unwrap();
+    let moved = fixture.client().open().await;
+    assert_eq!(
+        refused(&moved, &adopting("2", "moved")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    assert_eq!(fixture.records(), ["pvc-1"]);
+    assert_eq!(fs::metadata(fixture.on_disk("moved")).unwrap().ino(), retained.file_id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_former_path_of_an_archive_is_adopted_only_for_its_own_namespace() {
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await;
+    let made = export.provision(&request("1", "old")).await.unwrap();
+    fs::write(fixture.on_disk("old/data"), "archived").unwrap();
+    export.archive(&reclaim("1", "old", made.file_id)).await.unwrap();
+    client.ledger.remove(&Holder::Volume("pvc-1".to_owned()));
+    // An administrator copied the data back.
+    fs::create_dir(fixture.on_disk("old")).unwrap();
+    fs::write(fixture.on_disk("old/data"), "archived").unwrap();
+    let mut other = adopting("2", "old");
+    other.claim.namespace = "other".to_owned();
+    other.claim.namespace_uid = "other".to_owned();
+    let restarted = fixture.client().open().await;
+    for export in [&export, &restarted] {
+        let found = export.provision(&other).await.unwrap_err();
+        assert_eq!(found.kind(), ErrorKind::DirectoryNotAdoptable, "{found}");
+    }
+    assert!(restarted.provision(&adopting("3", "old")).await.unwrap().adopted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
