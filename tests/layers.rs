@@ -106,6 +106,37 @@ fn every_folder_of_src_is_a_layer() {
     }
 }
 
+/// A name from another object may be any text, such as `?limit=0`. `runtime::reads` checks it before it becomes part of the
+/// path of a request.
+#[test]
+fn objects_are_read_only_by_names_that_were_checked() {
+    let exceptions = [
+        "src/runtime/reads.rs",
+        // The names are settings and constants.
+        "src/runtime/held_lease.rs",
+        "src/runtime/records_secret.rs",
+        // The command reads the objects that it created.
+        "src/cli/check/steps.rs",
+        // A test.
+        "src/runtime/clients.rs",
+    ];
+    let wrong: Vec<String> = sources(Path::new("src"))
+        .into_iter()
+        .filter(|path| !exceptions.contains(&path.to_str().unwrap()))
+        .filter(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let calls = [".get_opt(", ".get_metadata(", ".get_metadata_opt(", "api.get("];
+            calls.iter().any(|call| text.contains(call))
+        })
+        .map(|path| path.display().to_string())
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "read objects with `runtime::reads`: {}",
+        wrong.join(", ")
+    );
+}
+
 #[test]
 fn no_controller_uses_another() {
     let wrong: Vec<String> = edges(Path::new("src/controllers"), &["controllers"])

@@ -10,6 +10,7 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::archive_object::{archive_object, is_same_archive};
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -85,8 +86,7 @@ pub async fn ensure_object(
         }
         // The existing object may describe another archive.
         Err(error) if writes::http_status(&error) == Some(409) => {
-            let existing = api
-                .get_opt(volume)
+            let existing = reads::get_opt(&api, volume)
                 .await
                 .map_err(WriteError::action("read the archive's object"))?;
             match existing {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::sync::Notify;
@@ -14,6 +14,7 @@ use super::runner::{self, BackendTask};
 use crate::api::names::VOLUME_BACKEND;
 use crate::api::{NfsArchive, RecoveryRequest};
 use crate::compat::nfs_subdir::location::directory_on;
+use crate::runtime::reads;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ClaimRef, ExportError, ExportStore, RollbackOutcome};
@@ -88,7 +89,7 @@ async fn roll_back_superseded(
     claim: &ClaimRef,
 ) -> Result<bool, kube::Error> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let Some(existing) = volumes.get_opt(volume).await? else {
+    let Some(existing) = reads::get_opt(&volumes, volume).await? else {
         // The volume was deleted, and the watch has not reported that yet.
         return Ok(false);
     };
@@ -121,16 +122,14 @@ async fn roll_back_superseded(
 /// neither exists.
 async fn is_needed(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
     let client = ctx.clients.calls.clone();
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &claim.namespace);
-    if claims
-        .get_opt(&claim.name)
+    if reads::get_claim(&client, &claim.namespace, &claim.name)
         .await?
         .is_some_and(|found| found.uid().as_ref() == Some(&claim.uid))
     {
         return Ok(true);
     }
     let volumes: Api<PersistentVolume> = Api::all(client);
-    Ok(volumes.get_opt(volume).await?.is_some())
+    Ok(reads::get_opt(&volumes, volume).await?.is_some())
 }
 
 async fn roll_back(ctx: &Context, backend: &Backend, export: &ExportStore, volume: &str, claim: &ClaimRef) {
@@ -182,7 +181,7 @@ async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) {
             continue;
         }
         // Read from the API server, because the next step removes data.
-        match archives.get_opt(&name).await {
+        match reads::get_opt(&archives, &name).await {
             Ok(Some(object)) if object.uid().as_ref() == Some(&uid) => continue,
             Ok(_) => {}
             Err(error) => {

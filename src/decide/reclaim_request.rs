@@ -1,6 +1,6 @@
 //! The request to reclaim a volume's directory, from the volume object and its backend. Pure.
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::NfsBackend;
@@ -74,4 +74,11 @@ pub fn claim_ref(volume: &PersistentVolume) -> ClaimRef {
         name: claim.name.unwrap_or_default(),
         uid: claim.uid.unwrap_or_default(),
     }
+}
+
+/// Returns true if the volume is bound to this claim. The claim's own `spec.volumeName` proves nothing: its author may have
+/// written it.
+pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let uid = claim_ref(volume).uid;
+    !uid.is_empty() && Some(uid) == claim.uid()
 }

@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use super::volume::{ClusterView, Ownership, SkipReason, is_same_volume, ownership, volume_object};
 use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement::is_namespace_allowed;
+use crate::runtime::reads;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -179,7 +180,7 @@ impl RecoveryPass<'_> {
         let (volume, result) = match api.create(&PostParams::default(), &wanted).await {
             Ok(created) => (created, RecoveryResult::Recreated),
             Err(error) if writes::http_status(&error) == Some(409) => {
-                match api.get_opt(&recorded.record.volume).await.map_err(Box::new)? {
+                match reads::get_opt(&api, &recorded.record.volume).await.map_err(Box::new)? {
                     Some(existing) if is_same_volume(&existing, &wanted) => (existing, RecoveryResult::Exists),
                     Some(_) => return skipped("another volume has its name".to_owned()),
                     // The volume was deleted in the meantime: the next pass decides.
@@ -197,8 +198,8 @@ impl RecoveryPass<'_> {
     }
 
     async fn read_claim(&self, claim: &ClaimRef) -> Result<Option<PersistentVolumeClaim>, PassError> {
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.ctx.clients.calls.clone(), &claim.namespace);
-        Ok(api.get_opt(&claim.name).await.map_err(Box::new)?)
+        let found = reads::get_claim(&self.ctx.clients.calls, &claim.namespace, &claim.name).await;
+        Ok(found.map_err(Box::new)?)
     }
 
     fn add(&self, outcome: &mut RecoveryOutcome, volume: &str, result: RecoveryResult) {

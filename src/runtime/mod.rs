@@ -13,6 +13,7 @@ pub mod lease_renewal;
 pub mod metrics;
 mod prometheus_text;
 pub mod readiness;
+pub mod reads;
 pub mod records_secret;
 pub mod retry;
 pub mod shutdown;

@@ -10,6 +10,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::runtime::reads;
 use crate::runtime::retry::{Backoff, jittered};
 
 /// Pause before a write is retried that the API server did not answer.
@@ -232,7 +233,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     for _ in 0..FINALIZER_TRIES {
-        let current = api.get_opt(&object.name_any()).await;
+        let current = reads::get_opt(api, &object.name_any()).await;
         let current = current.map_err(WriteError::action("read an object to remove its finalizer"))?;
         let Some(current) = current.filter(|current| current.uid() == object.uid()) else {
             return Ok(());

@@ -7,6 +7,7 @@ use kube::Api;
 use tokio::sync::Mutex;
 
 use crate::api::NfsBackend;
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 
 /// The last read: when it began, and its result.
@@ -31,7 +32,7 @@ impl LiveBackend {
             return Ok(object.clone());
         }
         let began = Instant::now();
-        let object = api.get_opt(name).await;
+        let object = reads::get_opt(api, name).await;
         let object = object.map_err(WriteError::action("read the backend before data is moved or removed"))?;
         let object = object.map(Arc::new);
         *last = Some((began, object.clone()));

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -17,6 +17,7 @@ use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim::{ReclaimDecision, decide};
+use crate::runtime::reads;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::volume_metadata;
@@ -205,14 +206,14 @@ impl<'a> OrphanScan<'a> {
     async fn read_volume(&mut self, name: &str) -> Result<Option<PersistentVolume>, ScanError> {
         self.ticks.tick().await;
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
-        api.get_opt(name).await.map_err(|error| Box::new(error).into())
+        reads::get_opt(&api, name).await.map_err(|error| Box::new(error).into())
     }
 
     /// Reports whether the claim exists and may still get its volume.
     async fn claim_waits(&mut self, claim: &ClaimRef) -> Result<bool, ScanError> {
         self.ticks.tick().await;
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.ctx.clients.calls.clone(), &claim.namespace);
-        let found = api.get_opt(&claim.name).await.map_err(Box::new)?;
+        let found = reads::get_claim(&self.ctx.clients.calls, &claim.namespace, &claim.name).await;
+        let found = found.map_err(Box::new)?;
         let found = found.filter(|found| found.uid().as_ref() == Some(&claim.uid));
         Ok(found.is_some_and(|found| found.status.and_then(|status| status.phase).as_deref() != Some("Lost")))
     }

@@ -15,6 +15,7 @@ use crate::api::names::{
 };
 use crate::api::usage::ArchiveUsage;
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -105,7 +106,7 @@ async fn claim_of(ctx: &Context, volume: &PersistentVolume) -> Result<Option<Per
     let (Some(namespace), Some(name)) = (&claim.namespace, &claim.name) else {
         return Ok(None);
     };
-    let found = claims(ctx, namespace).get_opt(name).await;
+    let found = reads::get_claim(&ctx.clients.calls, namespace, name).await;
     let found = found.map_err(WriteError::action("read the claim of a volume that was counted"))?;
     Ok(found.filter(|found| found.uid() == claim.uid && found.metadata.deletion_timestamp.is_none()))
 }

@@ -14,6 +14,7 @@ use super::publish;
 use crate::api::archive::NfsArchive;
 use crate::api::usage::CountUnderWay;
 use crate::background::orphan_scan::is_export_error;
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
@@ -249,7 +250,7 @@ fn is_requested(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> 
 
 async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    api.get_opt(name)
+    reads::get_opt(&api, name)
         .await
         .map_err(WriteError::action("read a volume to count it"))
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::api::NfsBackend;
 use crate::decide::reclaim::same_server;
 use crate::runtime::clients::Clients;
+use crate::runtime::reads;
 use crate::runtime::writes::http_status;
 
 /// Name of the backend for the export.
@@ -104,7 +105,7 @@ impl InheritedExport {
     /// Returns true if the backend exists with the address of this export.
     async fn find(&self, api: &Api<NfsBackend>) -> Result<bool, DropInError> {
         loop {
-            match api.get_opt(BACKEND).await {
+            match reads::get_opt(api, BACKEND).await {
                 Ok(Some(there)) => return self.compare(&there).map(|()| true),
                 Ok(None) => return Ok(false),
                 Err(error) => wait_or_fail("read", error).await?,

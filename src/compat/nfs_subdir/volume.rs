@@ -14,6 +14,7 @@ use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::compat::nfs_subdir::location::{self, alias_backend, directory_on};
 use crate::decide::reclaim::{Refusal, is_released};
 use crate::decide::reclaim_request::{archive_metadata, claim_ref};
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::ProbeSnapshot;
 use crate::state::context::Context;
@@ -105,8 +106,7 @@ impl<'a> NfsSubdirVolume<'a> {
             return Ok(None);
         };
         let classes: Api<StorageClass> = Api::all(self.ctx.clients.calls.clone());
-        let class = classes
-            .get_opt(&name)
+        let class = reads::get_opt(&classes, &name)
             .await
             .map_err(WriteError::action("read the volume's StorageClass before its reclaim"))?;
         let settings = &self.ctx.settings;

@@ -15,6 +15,7 @@ use crate::decide::archive_object::agrees_with_record;
 use crate::decide::retention::{self, is_newer};
 use crate::runtime::clock;
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
@@ -83,7 +84,7 @@ async fn count_confirmed(
         if !is_newer(&candidate, object) {
             continue;
         }
-        let live = ops::api(ctx).get_opt(&candidate.name_any()).await;
+        let live = reads::get_opt(&ops::api(ctx), &candidate.name_any()).await;
         let live = live.map_err(WriteError::action("read a newer archive of the claim"))?;
         let Some(live) = live.filter(|live| is_newer(live, object)) else {
             continue;

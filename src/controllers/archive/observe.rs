@@ -16,6 +16,7 @@ use crate::api::names::VOLUME_FILE_ID;
 use crate::decide::archive_object::{agrees_with_record, archive_ref, retention_terms};
 use crate::decide::retention::{earliest_expiry, expired};
 use crate::decide::terms::{self, TermsDecision};
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::count_newer;
 use crate::state::backends::Backend;
@@ -265,8 +266,7 @@ fn read_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ExportS
 /// API server, because the archive's record and object are removed if it does.
 async fn is_restored(ctx: &Context, target: &RestoreTarget, file_id: u64) -> Result<bool, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = volumes
-        .get_opt(&target.volume)
+    let volume = reads::get_opt(&volumes, &target.volume)
         .await
         .map_err(WriteError::action("read the volume that gets the archive"))?;
     Ok(volume.is_some_and(|volume| {

@@ -10,6 +10,7 @@ use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
 use crate::decide::terms;
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -113,8 +114,7 @@ impl ArchiveOps<'_> {
 /// every archive's object is deleted with it.
 pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(ctx.clients.calls.clone());
-    let definition = definitions
-        .get_metadata_opt(NfsArchive::crd_name())
+    let definition = reads::get_metadata_opt(&definitions, NfsArchive::crd_name())
         .await
         .map_err(WriteError::action("read the definition of NfsArchive"))?;
     Ok(definition.is_none_or(|definition| definition.metadata.deletion_timestamp.is_some()))

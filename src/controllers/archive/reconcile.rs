@@ -18,6 +18,7 @@ use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
@@ -135,7 +136,7 @@ async fn execute_irreversible(
         },
         false => None,
     };
-    let live = ops::api(ctx).get_opt(&object.name_any()).await;
+    let live = reads::get_opt(&ops::api(ctx), &object.name_any()).await;
     let live = live.map_err(WriteError::action("read the archive before it is removed"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
         return Ok(Executed::Finished);

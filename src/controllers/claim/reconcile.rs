@@ -15,6 +15,8 @@ use super::report::{ProvisionOutcome, provisioned_condition, report};
 use super::volume_object::{is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
+use crate::decide::reclaim_request::is_bound_to;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
@@ -80,11 +82,12 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
     };
     // The cache does not contain settled volumes.
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = volumes
-        .get_opt(&name)
+    let volume = reads::get_opt(&volumes, &name)
         .await
         .map_err(WriteError::action("read the claim's volume"))?;
     Ok(match volume {
+        // Its claim may name any volume; only its own may be revealed.
+        Some(volume) if !is_bound_to(&volume, claim) => ProvisionOutcome::Nothing,
         // The volume existed before this operator.
         Some(volume) if !is_of_this_operator(&volume) && provisioned_condition(claim).is_none() => {
             ProvisionOutcome::Nothing

@@ -17,6 +17,7 @@ use crate::api::names::{RESTORE, volume_name};
 use crate::decide::archive_object::archive_ref;
 use crate::decide::placement::{class_permits, is_namespace_allowed};
 use crate::decide::quantity;
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::context::Context;
@@ -80,12 +81,14 @@ pub async fn find_archive(
     let archives: Api<NfsArchive> = Api::all(client.clone());
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let claim_namespace = claim.namespace().unwrap_or_default();
-    let namespace = namespaces.get_metadata_opt(&claim_namespace).await.map_err(failed)?;
+    let namespace = reads::get_metadata_opt(&namespaces, &claim_namespace)
+        .await
+        .map_err(failed)?;
     let Some(namespace) = namespace else {
         let message = format!("namespace {claim_namespace} does not exist");
         return Ok(Err(PlannedCondition::fails(Reason::ArchiveNotAllowed, message)));
     };
-    let Some(archive) = archives.get_opt(name).await.map_err(failed)? else {
+    let Some(archive) = reads::get_opt(&archives, name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
     };
     if !archive.is_complete() {
@@ -95,7 +98,7 @@ pub async fn find_archive(
     let by_name = match is_namesake(&namespace, &archive) {
         false => false,
         true => {
-            let backend = Api::<NfsBackend>::all(client).get_opt(&archive.spec.backend).await;
+            let backend = reads::get_opt(&Api::<NfsBackend>::all(client), &archive.spec.backend).await;
             let backend = backend.map_err(failed)?;
             backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name)
         }

@@ -8,6 +8,8 @@ use kube::{Api, ResourceExt};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::decide::quantity::bytes;
+use crate::decide::reclaim_request::is_bound_to;
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
@@ -51,15 +53,17 @@ async fn read_bound_claim(
 ) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), PlannedCondition>, WriteError> {
     let read = WriteError::action("read the claim to copy");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), namespace);
-    let claim = claims.get_opt(name).await.map_err(read)?;
+    let claim = reads::get_opt(&claims, name).await.map_err(read)?;
     let (claim, volume) = match check_bound(claim, name) {
         Ok(bound) => bound,
         Err(condition) => return Ok(Err(condition)),
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = volumes.get_opt(&volume).await.map_err(read)?;
-    let lost = || not_ready(name, "has lost its volume");
-    Ok(volume.map(|volume| (claim, volume)).ok_or_else(lost))
+    let volume = reads::get_opt(&volumes, &volume).await.map_err(read)?;
+    // A claim may name any volume: one that does not exist and one of another claim look alike.
+    let volume = volume.filter(|volume| is_bound_to(volume, &claim));
+    let without = || not_ready(name, "has no volume that is bound to it");
+    Ok(volume.map(|volume| (claim, volume)).ok_or_else(without))
 }
 
 /// Returns the claim and the name of its volume if the claim is bound and not being deleted. Pure.
@@ -92,9 +96,7 @@ fn check_ownership(
     provisioners: &[&str],
 ) -> Result<(), PlannedCondition> {
     let (name, volume_name) = (claim.name_any(), volume.name_any());
-    let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    let bound_to = claim_ref.and_then(|claim| claim.uid.clone());
-    if bound_to.is_none() || bound_to != claim.uid() {
+    if !is_bound_to(volume, claim) {
         return Err(unsuitable(
             &name,
             &format!("volume {volume_name} is bound to another claim"),

@@ -13,6 +13,7 @@ use crate::background::archive_objects::announce;
 use crate::decide::archive_object::{archive_object, retention_terms};
 use crate::decide::terms;
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::confirmed_export::ConfirmedExport;
@@ -44,7 +45,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     if let Err(condition) = check_unchanged(&object.spec, &source.subject) {
         return Ok(BackupOutcome::Waiting(condition));
     }
-    let live = ops::api(ctx).get_opt(&object.name_any()).await;
+    let live = reads::get_opt(&ops::api(ctx), &object.name_any()).await;
     let live = live.map_err(WriteError::action("read the archive before the copy starts"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid() && live.metadata.deletion_timestamp.is_none())
     else {

@@ -8,6 +8,7 @@ use kube::{Api, ResourceExt};
 use super::checks::{Subject, check_names};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::PlannedCondition;
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::context::Context;
 use crate::state::copy_jobs::source::{ClaimSource, find_claim};
@@ -30,7 +31,7 @@ pub(super) async fn find_source(
         return Ok(Err(condition));
     }
     let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
-    let namespace = namespaces.get_metadata_opt(&named.namespace).await;
+    let namespace = reads::get_metadata_opt(&namespaces, &named.namespace).await;
     let namespace = namespace.map_err(WriteError::action("read the namespace of the claim to copy"))?;
     let data = match find_claim(ctx, &named.namespace, &named.name, None).await? {
         Ok(data) => data,

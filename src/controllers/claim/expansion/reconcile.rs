@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use super::plan::{ExpansionPlan, is_settled, plan, refused_status, settled_status};
 use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::decide::reclaim_request::is_bound_to;
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::retry::jittered;
 use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
@@ -61,6 +63,10 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
         return Err(WriteError::Replaced);
     }
     let volume = read_live(&volumes, volume).await?;
+    // The claim may name any volume.
+    if !is_bound_to(&volume, &claim) {
+        return Ok(Action::await_change());
+    }
     let plan = plan(&claim, &volume, &ctx.settings);
     if !matches!(plan, ExpansionPlan::Grow { .. }) {
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
@@ -96,8 +102,7 @@ async fn read_live<K>(api: &Api<K>, name: &str) -> Result<K, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    let found = api
-        .get_opt(name)
+    let found = reads::get_opt(api, name)
         .await
         .map_err(WriteError::action("read a claim and its volume before an expansion"))?;
     found.ok_or(WriteError::NotFound)

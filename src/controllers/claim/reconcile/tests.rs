@@ -124,3 +124,26 @@ fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
     capacity.remove("pvc-u");
     assert!(!is_settled(&reported));
 }
+
+#[test]
+fn a_volume_of_another_claim_is_not_the_claims_own() {
+    let claim: PersistentVolumeClaim = serde_json::from_value(bound("p", "1Gi", true, None)).unwrap();
+    let volume = |claim_ref: Value| -> PersistentVolume {
+        serde_json::from_value(json!({"metadata": {"name": "pvc-u"}, "spec": {"claimRef": claim_ref}})).unwrap()
+    };
+    for (claim_ref, expected) in [
+        (json!({"namespace": "n", "name": "c", "uid": "u"}), true),
+        (json!({"namespace": "n", "name": "c", "uid": "another"}), false),
+        // Reserved by an administrator for a claim of this name, and not bound yet.
+        (json!({"namespace": "n", "name": "c"}), false),
+        (Value::Null, false),
+    ] {
+        assert_eq!(is_bound_to(&volume(claim_ref.clone()), &claim), expected, "{claim_ref}");
+    }
+    let mut without_uid = claim;
+    without_uid.metadata.uid = None;
+    assert!(!is_bound_to(
+        &volume(json!({"namespace": "n", "name": "c"})),
+        &without_uid
+    ));
+}

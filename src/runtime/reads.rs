@@ -1,0 +1,103 @@
+//! Reads of single objects whose names come from other objects or from an export.
+//!
+//! Such a name may be any text: a tenant writes `spec.volumeName` of a claim, for example, and the client inserts a name
+//! into the path of the request as it is. A name that no object can have is therefore not requested. A test
+//! (`tests/layers.rs`) rejects the methods of [`Api`] that these functions replace elsewhere.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+
+use crate::decide::object_name::is_object_name;
+
+/// Returns an object, or `None` if it does not exist or no object can have this name.
+pub async fn get_opt<K>(api: &Api<K>, name: &str) -> kube::Result<Option<K>>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match is_object_name(name) {
+        true => api.get_opt(name).await,
+        false => Ok(None),
+    }
+}
+
+/// Returns the metadata of an object, or `None` if it does not exist or no object can have this name.
+pub async fn get_metadata_opt<K>(api: &Api<K>, name: &str) -> kube::Result<Option<PartialObjectMeta<K>>>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match is_object_name(name) {
+        true => api.get_metadata_opt(name).await,
+        false => Ok(None),
+    }
+}
+
+/// Returns a claim, or `None` if it does not exist or no claim can have these names.
+pub async fn get_claim(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<PersistentVolumeClaim>> {
+    match is_object_name(namespace) {
+        true => get_opt(&Api::namespaced(client.clone(), namespace), name).await,
+        false => Ok(None),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response};
+    use k8s_openapi::api::core::v1::PersistentVolume;
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_that_no_object_can_have_is_not_requested() {
+        let requested = Arc::new(Mutex::new(Vec::<String>::new()));
+        let requests = Arc::clone(&requested);
+        let service = service_fn(move |request: Request<Body>| {
+            requests.lock().unwrap().push(request.uri().to_string());
+            async {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "NotFound", "message": "not found", "code": 404});
+                let body = Body::from(status.to_string().into_bytes());
+                Ok::<_, BoxError>(Response::builder().status(404).body(body)?)
+            }
+        });
+        let client = Client::new(service, "default");
+        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        for name in [
+            "",
+            "?limit=0",
+            "../secrets",
+            "a/b",
+            "a%2fb",
+            "A",
+            "a b",
+            "a?watch=1",
+            ".",
+            "..",
+            "a\n",
+        ] {
+            assert!(get_opt(&volumes, name).await.unwrap().is_none(), "{name:?}");
+            assert!(get_metadata_opt(&volumes, name).await.unwrap().is_none(), "{name:?}");
+            assert!(get_claim(&client, "team", name).await.unwrap().is_none(), "{name:?}");
+            assert!(get_claim(&client, name, "data").await.unwrap().is_none(), "{name:?}");
+        }
+        assert_eq!(*requested.lock().unwrap(), Vec::<String>::new());
+        assert!(get_opt(&volumes, "pvc-1.a").await.unwrap().is_none());
+        assert!(get_claim(&client, "team", "data").await.unwrap().is_none());
+        assert_eq!(
+            *requested.lock().unwrap(),
+            [
+                "/api/v1/persistentvolumes/pvc-1.a",
+                "/api/v1/namespaces/team/persistentvolumeclaims/data"
+            ]
+        );
+    }
+}
