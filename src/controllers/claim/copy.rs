@@ -15,6 +15,7 @@ use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
 use crate::state::context::Context;
@@ -66,8 +67,7 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let created = volumes
-        .get_metadata_opt(volume)
+    let created = reads::get_metadata_opt(&volumes, volume)
         .await
         .map_err(WriteError::action("check whether the claim has its volume"))?;
     if created.is_some() || backend.is_move(volume) || backend.is_in_work(volume) {
@@ -95,7 +95,7 @@ pub(super) async fn copy(
             let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
                 return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
             };
-            let mut outcome = create_volume(attempt, target, &plan, &directory).await;
+            let mut outcome = create_volume(attempt, target, &plan, &directory).await?;
             if let ProvisionOutcome::Provisioned {
                 condition,
                 created_now: true,

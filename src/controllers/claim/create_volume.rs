@@ -10,21 +10,25 @@ use super::report::{self, ProvisionOutcome};
 use super::volume_object::{is_for, is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
-use crate::runtime::writes;
+use crate::runtime::reads;
+use crate::runtime::writes::{self, WriteError};
 use crate::state::volume_indexer::index_volume;
 use export_store::ProvisionedDirectory;
 
 /// Creates the volume object.
+///
+/// # Errors
+/// The API server rejected the request before it was executed: nothing was created, and it is repeated later.
 pub(super) async fn create_volume(
     attempt: &ProvisionAttempt<'_>,
     target: &Target,
     plan: &ProvisionPlan,
     directory: &ProvisionedDirectory,
-) -> ProvisionOutcome {
+) -> Result<ProvisionOutcome, WriteError> {
     let object = attempt.planner(target).volume(plan, directory);
-    let created = match create_or_find(attempt, target, &object).await {
+    let created = match create_or_find(attempt, target, &object).await? {
         Ok(created) => created,
-        Err(outcome) => return outcome,
+        Err(outcome) => return Ok(outcome),
     };
     let ctx = attempt.ctx;
     index_volume(&created, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
@@ -34,10 +38,10 @@ pub(super) async fn create_volume(
     if created_now {
         warn_of_deviations(attempt, plan, directory);
     }
-    ProvisionOutcome::Provisioned {
+    Ok(ProvisionOutcome::Provisioned {
         condition: PlannedCondition::holds(Reason::Provisioned, location(&created)),
         created_now,
-    }
+    })
 }
 
 /// Publishes an event for each setting that was not applied.
@@ -61,16 +65,17 @@ async fn create_or_find(
     attempt: &ProvisionAttempt<'_>,
     target: &Target,
     object: &PersistentVolume,
-) -> Result<PersistentVolume, ProvisionOutcome> {
+) -> Result<Result<PersistentVolume, ProvisionOutcome>, WriteError> {
     let api: Api<PersistentVolume> = Api::all(attempt.ctx.clients.calls.clone());
     let error = match api.create(&PostParams::default(), object).await {
-        Ok(created) => return Ok(created),
+        Ok(created) => return Ok(Ok(created)),
         Err(error) => error,
     };
-    if writes::http_status(&error) == Some(409) {
-        return match api.get(&attempt.volume).await {
-            Ok(found) if is_for(&found, attempt.claim, &attempt.request.provisioner) => Ok(found),
-            Ok(_) => {
+    match CreateFailure::of(&error) {
+        CreateFailure::NotExecuted => Err(WriteError::action("create the volume")(error)),
+        CreateFailure::Exists => Ok(match reads::get_opt(&api, &attempt.volume).await {
+            Ok(Some(found)) if is_for(&found, attempt.claim, &attempt.request.provisioner) => Ok(found),
+            Ok(Some(_)) => {
                 let message = format!(
                     "volume {} exists and belongs to another claim: remove it",
                     attempt.volume
@@ -79,24 +84,78 @@ async fn create_or_find(
                     .roll_back_and_fail(target, Reason::VolumeNameTaken, &message)
                     .await)
             }
+            Ok(None) => Err(unknown("it was deleted again")),
             Err(error) => Err(unknown(&error)),
-        };
+        }),
+        CreateFailure::Refused => {
+            let message = format!("the API server refuses the volume: {error}");
+            Ok(Err(attempt
+                .roll_back_and_fail(target, Reason::VolumeRefused, &message)
+                .await))
+        }
+        CreateFailure::Unknown => Ok(Err(unknown(&error))),
     }
-    if is_permanent(&error) {
-        let message = format!("the API server refuses the volume: {error}");
-        return Err(attempt
-            .roll_back_and_fail(target, Reason::VolumeRefused, &message)
-            .await);
-    }
-    Err(unknown(&error))
 }
 
-fn unknown(error: &kube::Error) -> ProvisionOutcome {
+fn unknown(error: impl std::fmt::Display) -> ProvisionOutcome {
     let message = format!("it is not known whether the volume was created: {error}");
     ProvisionOutcome::Unknown(PlannedCondition::fails(Reason::OutcomeUnknown, message))
 }
 
-/// Returns true if a retry cannot succeed: validation or RBAC, but not a timeout, throttling or a server error.
-fn is_permanent(error: &kube::Error) -> bool {
-    writes::http_status(error).is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
+/// Meaning of an error in reply to the create of a volume.
+#[derive(Debug, PartialEq, Eq)]
+enum CreateFailure {
+    /// The API server rejected the request before it was executed.
+    NotExecuted,
+    /// A volume has the name.
+    Exists,
+    /// A retry cannot succeed: validation or RBAC.
+    Refused,
+    /// The volume may have been created.
+    Unknown,
+}
+
+impl CreateFailure {
+    fn of(error: &kube::Error) -> Self {
+        match writes::http_status(error) {
+            Some(429) => Self::NotExecuted,
+            Some(409) => Self::Exists,
+            Some(408) => Self::Unknown,
+            Some(code) if (400..500).contains(&code) => Self::Refused,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_throttled_create_was_not_executed_and_a_missing_answer_leaves_it_open() {
+        for (code, expected) in [
+            (429, CreateFailure::NotExecuted),
+            (409, CreateFailure::Exists),
+            (403, CreateFailure::Refused),
+            (422, CreateFailure::Refused),
+            (408, CreateFailure::Unknown),
+            // The API server may have timed out after it passed the write to etcd.
+            (500, CreateFailure::Unknown),
+            (503, CreateFailure::Unknown),
+            (504, CreateFailure::Unknown),
+        ] {
+            let status = Status {
+                code,
+                ..Status::failure("", "")
+            };
+            assert_eq!(
+                CreateFailure::of(&kube::Error::Api(Box::new(status))),
+                expected,
+                "{code}"
+            );
+        }
+        assert_eq!(CreateFailure::of(&kube::Error::TlsRequired), CreateFailure::Unknown);
+    }
 }

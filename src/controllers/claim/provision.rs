@@ -202,20 +202,20 @@ impl ProvisionAttempt<'_> {
         after_refusal: bool,
     ) -> Result<BackendOutcome, WriteError> {
         let Target { backend, export, .. } = target;
+        if let Some(deleted) = self.set_placed_on(backend, after_refusal).await? {
+            return Ok(BackendOutcome::Ended(deleted));
+        }
         let Some(_pending) = backend.begin_work(&self.volume, &plan.directory.claim) else {
             return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
         if self.restore.is_some() {
             backend.mark_as_move(&self.volume);
         }
-        if let Some(deleted) = self.set_placed_on(backend, after_refusal).await? {
-            return Ok(BackendOutcome::Ended(deleted));
-        }
         let provisioned = export.provision(&plan.directory).await;
         self.requeue_archive();
         match provisioned {
             Ok(directory) => {
-                let outcome = create_volume(self, target, plan, &directory).await;
+                let outcome = create_volume(self, target, plan, &directory).await?;
                 if matches!(outcome, ProvisionOutcome::Provisioned { created_now: true, .. }) {
                     backend.remove_pending(&self.volume);
                     self.requeue_archive();
@@ -276,8 +276,10 @@ impl ProvisionAttempt<'_> {
         let Err(error) = set_placed_on(self.ctx, self.claim, &backend.name).await else {
             return Ok(None);
         };
-        self.ctx.capacity.release(&self.volume);
-        backend.remove_pending(&self.volume);
+        // An earlier attempt may have created something there, so its capacity stays reserved.
+        if !backend.has_pending(&self.volume) {
+            self.ctx.capacity.release(&self.volume);
+        }
         match error {
             WriteError::NotFound | WriteError::Replaced => Ok(Some(ProvisionOutcome::ClaimDeleted)),
             error => Err(error),
