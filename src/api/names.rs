@@ -74,6 +74,9 @@ pub const READOPT: &str = "nfs-operator.io/readopt";
 pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";
 /// On a volume that was recreated from its record: the age of its data is not that of its object.
 pub const VOLUME_RECREATED: &str = "nfs-operator.io/recreated";
+/// On a volume that was bound to another claim: the UID of the claim in its record. If unset, it is the one in the name of
+/// the volume.
+pub const VOLUME_CLAIM_UID: &str = "nfs-operator.io/claim-uid";
 /// On a backend: `"true"` requests a usage scan. Removed when the operator has seen it.
 pub const COUNT_NOW: &str = "nfs-operator.io/count-now";
 /// On a backend: records that an administrator adopts although this cluster did not sign them, each as `<volume>` or

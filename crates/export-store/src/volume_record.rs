@@ -180,8 +180,13 @@ pub(crate) async fn transfer(
     to: &ClaimRef,
     note: &VolumeMetadata,
 ) -> Result<(), ExportError> {
-    // An earlier process transferred it already.
     let request = match records::read(store, verified, &request.volume).await? {
+        // An earlier process may have transferred it, to this claim or to one that existed before. The directory and
+        // the fileid are compared below.
+        ReadRecord::Record(record, SignatureStatus::Signed) => ReclaimRequest {
+            claim: record.claim,
+            ..request.clone()
+        },
         ReadRecord::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
             claim: to.clone(),
             ..request.clone()

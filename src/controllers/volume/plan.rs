@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
 use crate::api::backend::OnDelete;
-use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_READOPTED};
+use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_READOPTED};
 use crate::decide::reclaim::{self, ReclaimDecision, Refusal};
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::writes::with_finalizer;
@@ -33,7 +33,7 @@ pub enum VolumePlan {
 /// Returns the plan for a volume. `on_delete` is the policy of its backend.
 pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> VolumePlan {
     // First: until the record is transferred, it is not that of the volume's claim.
-    if needs_transfer(volume) {
+    if needs_transfer(volume, settings) {
         return VolumePlan::TransferRecord;
     }
     // An adopted directory is not considered here: its record shows that, and the export store then archives it.
@@ -61,11 +61,25 @@ pub fn is_settled(volume: &PersistentVolume, settings: &Settings) -> bool {
         }
 }
 
-/// Returns true if a recovered volume is bound, and its record may still be that of its previous claim.
-fn needs_transfer(volume: &PersistentVolume) -> bool {
-    volume.annotations().contains_key(VOLUME_READOPTED)
-        && volume.annotations().contains_key(VOLUME_BACKEND)
-        && !claim_ref(volume).uid.is_empty()
+/// Returns true if a volume is bound to a claim, and its record may still be that of a previous one: it was recovered, or
+/// it was released, made available again and bound to another claim.
+fn needs_transfer(volume: &PersistentVolume, settings: &Settings) -> bool {
+    let annotations = volume.annotations();
+    let ours = annotations.get(PROVISIONED_BY).is_some_and(|by| settings.serves(by));
+    let bound_to = claim_ref(volume).uid;
+    ours && annotations.contains_key(VOLUME_BACKEND)
+        && !bound_to.is_empty()
+        && (annotations.contains_key(VOLUME_READOPTED) || recorded_claim(volume).is_some_and(|uid| uid != bound_to))
+}
+
+/// Returns the UID of the claim in the record of a volume, according to the volume.
+pub(super) fn recorded_claim(volume: &PersistentVolume) -> Option<String> {
+    let annotations = volume.annotations();
+    let transferred = annotations
+        .get(VOLUME_READOPTED)
+        .or_else(|| annotations.get(VOLUME_CLAIM_UID));
+    let provisioned_for = || volume.metadata.name.as_deref()?.strip_prefix("pvc-").map(str::to_owned);
+    transferred.cloned().or_else(provisioned_for)
 }
 
 /// Returns all finalizers that a volume needs, if the operator's finalizer is missing. After its reclaim policy was
@@ -73,4 +87,49 @@ fn needs_transfer(volume: &PersistentVolume) -> bool {
 fn missing_finalizer(volume: &PersistentVolume, settings: &Settings) -> Option<Vec<String>> {
     let needed = reclaim::needs_finalizer(volume, &settings.provisioners());
     needed.then(|| with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true))?
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_record_of_a_volume_that_was_bound_to_another_claim_is_transferred_once() {
+        let settings = Settings::for_tests("p", &[]);
+        let plan_of = |annotations: Value, bound_to: &str| {
+            let mut all = json!({"pv.kubernetes.io/provisioned-by": "p", "nfs-operator.io/backend": "main"});
+            crate::runtime::writes::merge(&mut all, annotations);
+            let volume = serde_json::from_value(json!({
+                "metadata": {"name": "pvc-a", "annotations": all, "finalizers": ["nfs-operator.io/reclaim"]},
+                "spec": {"persistentVolumeReclaimPolicy": "Delete", "claimRef": {"name": "c", "uid": bound_to}},
+                "status": {"phase": "Bound"},
+            }));
+            plan(&volume.unwrap(), &settings, OnDelete::Archive) == VolumePlan::TransferRecord
+        };
+        for (what, annotations, bound_to, expected) in [
+            ("its own claim", json!({}), "a", false),
+            ("another claim", json!({}), "b", true),
+            ("transferred", json!({"nfs-operator.io/claim-uid": "b"}), "b", false),
+            ("a third claim", json!({"nfs-operator.io/claim-uid": "b"}), "c", true),
+            (
+                "its own claim again",
+                json!({"nfs-operator.io/claim-uid": "b"}),
+                "a",
+                true,
+            ),
+            ("reserved, not bound", json!({}), "", false),
+            ("recovered", json!({"nfs-operator.io/readopted": "a"}), "a", true),
+            (
+                "another provisioner's",
+                json!({"pv.kubernetes.io/provisioned-by": "q"}),
+                "b",
+                false,
+            ),
+        ] {
+            assert_eq!(plan_of(annotations, bound_to), expected, "{what}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
 use crate::decide::retention;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
@@ -112,7 +113,7 @@ fn failed(reason: Reason, message: String) -> ReclaimOutcome {
 async fn read_released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<PersistentVolume>, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let read = WriteError::action("read the volume before its reclaim");
-    let Some(volume) = volumes.get_opt(&seen.name_any()).await.map_err(read)? else {
+    let Some(volume) = reads::get_opt(&volumes, &seen.name_any()).await.map_err(read)? else {
         return Ok(None);
     };
     if volume.uid() != seen.uid() {
@@ -127,11 +128,11 @@ async fn read_released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<
         .as_ref()
         .and_then(|spec| spec.claim_ref.clone())
         .unwrap_or_default();
-    let claims: Api<PersistentVolumeClaim> =
-        Api::namespaced(ctx.clients.calls.clone(), &claim.namespace.unwrap_or_default());
-    let found = claims.get_opt(&claim.name.unwrap_or_default()).await.map_err(read)?;
-    let deleted = found.is_none_or(|found| found.uid() != claim.uid);
-    Ok(deleted.then_some(volume))
+    let (namespace, name) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
+    let found = reads::get_claim(&ctx.clients.calls, &namespace, &name)
+        .await
+        .map_err(read)?;
+    Ok(is_unneeded(&volume, found.as_ref()).then_some(volume))
 }
 
 /// Reads the archive policy of a backend from the API server (data-safety rule 15), after the volume was read: an edit
@@ -143,6 +144,20 @@ async fn read_policy(ctx: &Context, backend: &Backend) -> Result<Option<ArchiveP
         .await?;
     let found = found.filter(|found| found.uid().as_ref() == Some(&backend.uid));
     Ok(found.map(|found| found.spec.archive_policy.clone()))
+}
+
+/// Returns true if no claim needs a released volume: its claim was deleted, or is bound to another volume. Pure. `named`
+/// is the claim that has the name in the volume's `claimRef`.
+fn is_unneeded(volume: &PersistentVolume, named: Option<&PersistentVolumeClaim>) -> bool {
+    let uid = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+    let Some(claim) = named.filter(|claim| claim.uid() == uid) else {
+        return true;
+    };
+    let bound_to = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    bound_to.is_some_and(|name| !name.is_empty() && Some(name) != volume.metadata.name.as_deref())
 }
 
 /// Returns the reclaim request and the policy, if the volume, its backend and the export agree.
@@ -247,4 +262,34 @@ async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
         answered => answered.map_err(WriteError::action("delete the volume"))?,
     };
     writes::drop_finalizer(&api, volume, RECLAIM_FINALIZER).await
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_released_volume_is_unneeded_if_its_claim_is_gone_or_bound_to_another_volume() {
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": "pvc-u"},
+            "spec": {"claimRef": {"namespace": "team", "name": "data", "uid": "u"}},
+        }))
+        .unwrap();
+        let claim = |uid: &str, bound_to: &str| -> PersistentVolumeClaim {
+            serde_json::from_value(json!({"metadata": {"name": "data", "uid": uid}, "spec": {"volumeName": bound_to}}))
+                .unwrap()
+        };
+        for (what, named, expected) in [
+            ("deleted", None, true),
+            ("another claim of the name", Some(claim("v", "pvc-u")), true),
+            ("bound to another volume", Some(claim("u", "pvc-other")), true),
+            ("bound to this volume", Some(claim("u", "pvc-u")), false),
+            ("not bound yet", Some(claim("u", "")), false),
+        ] {
+            assert_eq!(is_unneeded(&volume, named.as_ref()), expected, "{what}");
+        }
+    }
 }

@@ -1,22 +1,34 @@
-//! Transfer of a recovered volume's record to the claim that the volume is bound to now. Afterwards, the deletion of
-//! that claim releases the volume like any other volume.
+//! Transfer of a volume's record to the claim that the volume is bound to now, if that is another one: the volume was
+//! recovered, or an administrator removed its `claimRef`. Afterwards, the deletion of that claim releases the volume like
+//! any other volume.
+//!
+//! Only the binder and administrators write `claimRef`, so no tenant can get another's record by this.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::plan::recorded_claim;
 use super::report::ReclaimOutcome;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
+use crate::api::names::{VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
 use crate::decide::reclaim::is_released;
 use crate::decide::reclaim_request::claim_ref;
+use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_metadata::volume_metadata;
 use export_store::{ClaimRef, ReclaimRequest};
 
 /// Transfers the record, then updates the annotations of the volume. Safe to repeat.
-pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
+pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
+    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    // Read from the API server: the record must not be transferred to a claim that the volume is no longer bound to.
+    let read = reads::get_opt(&api, &seen.name_any()).await;
+    let read = read.map_err(WriteError::action("read the volume before its record is transferred"))?;
+    let Some(volume) = &read.filter(|read| read.uid() == seen.uid() && claim_ref(read) == claim_ref(seen)) else {
+        return Ok(ReclaimOutcome::Changed);
+    };
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let not_now = |condition: PlannedCondition| {
         // While the claim exists, nothing waits for the transfer. The reclaim does.
@@ -50,16 +62,19 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
             format!("failed to transfer the volume's record to its claim: {error}"),
         );
     }
-    let annotations = json!({VOLUME_READOPTED: null, VOLUME_NAMESPACE_UID: claim.namespace_uid});
+    let annotations = json!({
+        VOLUME_READOPTED: null,
+        VOLUME_CLAIM_UID: claim.uid,
+        VOLUME_NAMESPACE_UID: claim.namespace_uid,
+    });
     let fields = json!({"metadata": {"annotations": annotations}});
-    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     match writes::patch_as_read(&api, volume, fields, false, "set the volume's claim").await {
         Ok(()) => {
             tracing::info!(
                 volume = request.volume,
                 claim = claim.name,
                 namespace = claim.namespace,
-                "transferred the record of the recovered volume to its claim"
+                "transferred the record of the volume to its claim"
             );
             Ok(ReclaimOutcome::Nothing)
         }
@@ -70,7 +85,7 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
 
 /// Returns the request with the claim of the record: the one that the volume was created for.
 fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> ReclaimRequest {
-    let uid = volume.annotations().get(VOLUME_READOPTED).cloned().unwrap_or_default();
+    let uid = recorded_claim(volume).unwrap_or_default();
     ReclaimRequest {
         claim: ClaimRef { uid, ..request.claim },
         ..request

@@ -1,5 +1,6 @@
 //! Reclaim of released volumes.
 
 pub mod policies;
+pub mod rebound;
 pub mod static_volumes;
 pub mod trees;

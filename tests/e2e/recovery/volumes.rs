@@ -12,6 +12,7 @@ use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const READOPT: &str = "nfs-operator.io/readopt";
+const CLAIM_UID: &str = "nfs-operator.io/claim-uid";
 const READOPTED: &str = "nfs-operator.io/readopted";
 const NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
 const RECREATED: &str = "nfs-operator.io/recreated";
@@ -107,6 +108,7 @@ fn visible_fields(volume: &Value) -> Value {
     ]);
     annotations[NAMESPACE_UID] = Value::Null;
     annotations[RECREATED] = Value::Null;
+    annotations[CLAIM_UID] = Value::Null;
     json!({"spec": spec, "annotations": annotations, "finalizers": volume["metadata"]["finalizers"]})
 }
 

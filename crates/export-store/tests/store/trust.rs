@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use export_store::{
     ArchiveRef, ArchiveStage, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport,
-    RetentionTerms, SignatureStatus, TermsRevision,
+    RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
 };
 use serde_json::{Value, json};
 
@@ -248,4 +248,54 @@ async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory()
     settled(&export).await;
     let kept = kept(&export, "pvc-1").await;
     assert_eq!((kept.trust, kept.there), (SignatureStatus::Signed, false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signed_record_follows_its_volume_to_another_claim_and_nothing_else_does() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let made = export.provision(&request("1", "data")).await.unwrap();
+    fs::write(fixture.on_disk("data/file"), "1").unwrap();
+    let bound_to = |uid: &str| ReclaimRequest {
+        claim: claim(uid),
+        ..reclaim("1", "data", made.file_id)
+    };
+    let metadata: VolumeMetadata = serde_json::from_value(json!({
+        "cluster": CLUSTER, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete", "released": false,
+    }))
+    .unwrap();
+    // The operator did not run while the volume was bound to claim 2.
+    export
+        .transfer_record(&bound_to("1"), &claim("2"), &metadata)
+        .await
+        .unwrap();
+    export
+        .transfer_record(&bound_to("1"), &claim("3"), &metadata)
+        .await
+        .unwrap();
+    export
+        .transfer_record(&bound_to("1"), &claim("3"), &metadata)
+        .await
+        .unwrap();
+    assert_eq!(fixture.record("pvc-1")["claim"]["uid"], "3");
+    for wrong in [
+        reclaim("1", "elsewhere", made.file_id),
+        reclaim("1", "data", made.file_id + 1),
+        reclaim("2", "data", made.file_id),
+    ] {
+        export
+            .transfer_record(&wrong, &claim("4"), &metadata)
+            .await
+            .unwrap_err();
+    }
+    // A record of another claim that is not signed is not confirmed by the volume.
+    let signed = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
+    forge(&fixture, "pvc-1", |record| record["claim"]["uid"] = json!("5"));
+    export
+        .transfer_record(&bound_to("1"), &claim("4"), &metadata)
+        .await
+        .unwrap_err();
+    fs::write(path(&fixture, CLUSTER, "pvc-1"), signed).unwrap();
+    let done = export.archive(&bound_to("3")).await.unwrap();
+    assert!(matches!(done, Reclaimed::Archived { .. }), "{done:?}");
 }
