@@ -383,6 +383,12 @@ pub struct NfsBackendStatus {
     /// Fileid of the root directory of the export. A copy of the export has another one.
     #[serde(default, rename = "rootFileID", skip_serializing_if = "Option::is_none")]
     pub root_file_id: Option<String>,
+    /// Fileid of the identity file on the export. A copy of the export has another one.
+    #[serde(default, rename = "identityFileID", skip_serializing_if = "Option::is_none")]
+    pub identity_file_id: Option<String>,
+    /// Fileid of this cluster's folder on the export. A copy of the export has another one.
+    #[serde(default, rename = "clusterFolderFileID", skip_serializing_if = "Option::is_none")]
+    pub cluster_folder_file_id: Option<String>,
     /// NFS version in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs_version: Option<String>,

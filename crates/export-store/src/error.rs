@@ -60,6 +60,14 @@ pub enum ExportError {
         /// What is wrong with the folder.
         why: String,
     },
+    /// A folder of the operator was removed.
+    #[error(
+        "{path} on the export was removed, and with it the records of this cluster's volumes and archives. Restore it from a backup; or, to continue without them, annotate the backend with nfs-operator.io/accept-identity: <its status.exportID>"
+    )]
+    FolderMissing {
+        /// Path of the folder.
+        path: String,
+    },
     /// A name cannot be used on an export.
     #[error("{name:?} cannot be used on an export: {why}")]
     NameUnusable {
@@ -359,7 +367,7 @@ impl ExportError {
             Self::IdentityNotConfirmed => ErrorKind::IdentityNotConfirmed,
             Self::NotLeading => ErrorKind::Fenced,
             Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => ErrorKind::IdentityMismatch,
-            Self::ReservedDirectoryUnsafe { .. } => ErrorKind::ReservedDirectoryUnsafe,
+            Self::ReservedDirectoryUnsafe { .. } | Self::FolderMissing { .. } => ErrorKind::ReservedDirectoryUnsafe,
             Self::NameUnusable { .. } => ErrorKind::InvalidDirectoryName,
             Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => ErrorKind::RecordMissing,
             Self::ArchiveHeld { .. } => ErrorKind::ArchiveHeld,

@@ -60,11 +60,13 @@ pub(super) fn check_folder_owner(node: &FileRef, owner: &FileRef, path: &str) ->
     })
 }
 
-/// Returns the cluster's folder, its records and its trash. Creates them if missing.
+/// Returns the cluster's folder, its records and its trash. Creates them if missing. Records that were removed are made
+/// again only once an administrator `accepted` that.
 pub(crate) async fn ensure_folders(
     store: &ExportStore,
     root: &FileRef,
     reserved: &FileRef,
+    accepted: bool,
 ) -> Result<[FileRef; 3], ExportError> {
     let id = &store.config.cluster_id;
     layout::cluster(id)?;
@@ -72,10 +74,16 @@ pub(crate) async fn ensure_folders(
     let cluster = ensure_folder(store, root, reserved, id, &path, Some(reserved)).await?;
     let records = format!("{path}/{}", layout::RECORDS);
     let trash = format!("{path}/{}", layout::TRASH);
-    let (records, trash) = futures::try_join!(
-        ensure_folder(store, root, &cluster, layout::RECORDS, &records, Some(reserved)),
-        ensure_folder(store, root, &cluster, layout::TRASH, &trash, Some(reserved)),
-    )?;
+    let found = store.nfs.lookup(&cluster.handle, &layout::name(layout::RECORDS)?).await;
+    if found.context(|| format!("looking up {records}"))?.is_none() && !accepted {
+        // The trash is made after the records: what has a trash had records.
+        let found = store.nfs.lookup(&cluster.handle, &layout::name(layout::TRASH)?).await;
+        if found.context(|| format!("looking up {trash}"))?.is_some() {
+            return Err(ExportError::FolderMissing { path: records });
+        }
+    }
+    let records = ensure_folder(store, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?;
+    let trash = ensure_folder(store, root, &cluster, layout::TRASH, &trash, Some(reserved)).await?;
     Ok([cluster, records, trash])
 }
 

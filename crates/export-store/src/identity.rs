@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::folders::{check_folder, check_folder_owner};
-use crate::request::{ExpectedIdentity, Identity};
+use crate::request::{ExpectedIdentity, Identity, OwnFileIds};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{folders, layout};
@@ -83,7 +83,7 @@ impl IdentityFile {
     }
 
     /// Compares the file with the expected identity. Pure.
-    fn check(&self, root: &FileRef, expected: &ExpectedIdentity) -> Result<Identity, ExportError> {
+    fn check(&self, root: &FileRef, own: OwnFileIds, expected: &ExpectedIdentity) -> Result<Identity, ExportError> {
         let mismatch = |why: String| ExportError::IdentityMismatch {
             expected: expected.export_id.clone(),
             found: Some(self.id.clone()),
@@ -110,6 +110,21 @@ impl IdentityFile {
                 )));
             }
         }
+        let known = expected.own_file_ids.filter(|_| !accepted);
+        for (what, known, now) in [
+            ("identity file", known.map(|known| known.identity), own.identity),
+            ("folder for this cluster", known.map(|known| known.cluster), own.cluster),
+        ] {
+            if let Some(known) = known
+                && known != now
+            {
+                return Err(mismatch(format!(
+                    "it looks like a copy, or like restored from one: its identity is {}, and its {what} has fileid \
+                     {now}, where the backend's status knows {known}",
+                    self.id
+                )));
+            }
+        }
         let fsid = root.attributes.fsid;
         let mut warnings = Vec::new();
         let known = FsId {
@@ -126,6 +141,7 @@ impl IdentityFile {
         Ok(Identity {
             id: self.id.clone(),
             root_file_id: now,
+            own_file_ids: own,
             fsid,
             created: false,
             warnings,
@@ -162,7 +178,11 @@ pub(crate) async fn read(store: &ExportStore) -> Result<Option<Identity>, Export
     };
     check_folder(&reserved, &root, None, layout::RESERVED)?;
     match read_identity_file(store, &reserved).await? {
-        Some(file) => file.check(&root, &ExpectedIdentity::default()).map(Some),
+        // Nothing is expected, so the folder does not matter.
+        Some((file, identity)) => {
+            let own = OwnFileIds { identity, cluster: 0 };
+            file.check(&root, own, &ExpectedIdentity::default()).map(Some)
+        }
         None => Ok(None),
     }
 }
@@ -212,12 +232,17 @@ async fn confirm_once(
     let reserved = found.context(|| format!("looking up {}", layout::RESERVED))?;
     if let Some(reserved) = &reserved {
         check_folder(reserved, &root, None, layout::RESERVED)?;
-        if let Some(file) = read_identity_file(store, reserved).await? {
-            let identity = file.check(&root, expected)?;
+        if let Some((file, file_id)) = read_identity_file(store, reserved).await? {
+            let own = own_file_ids(store, reserved, file_id, expected).await?;
+            let mut identity = file.check(&root, own, expected)?;
             if file.root_file_id != root.attributes.fileid {
                 accept_root(store, reserved, &root, &file).await?;
+                let replaced = read_identity_file(store, reserved).await?;
+                identity.own_file_ids.identity = replaced.map_or(file_id, |(_, file_id)| file_id);
             }
-            let folders = folders::ensure_folders(store, &root, reserved).await?;
+            let folders = folders::ensure_folders(store, &root, reserved, expected.accepted).await?;
+            let [cluster, ..] = &folders;
+            identity.own_file_ids.cluster = cluster.attributes.fileid;
             return Ok(VerifiedRoot::new(generation, identity, root, reserved.clone(), folders));
         }
     }
@@ -236,13 +261,39 @@ async fn confirm_once(
         Some(reserved) => reserved,
         None => folders::ensure_folder(store, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
     };
-    let folders = folders::ensure_folders(store, &root, &reserved).await?;
+    let folders = folders::ensure_folders(store, &root, &reserved, expected.accepted).await?;
     let [cluster, ..] = &folders;
     let identity = publish(store, &root, &reserved, cluster).await?;
     Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
 }
 
-async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<Option<IdentityFile>, ExportError> {
+/// Returns the file IDs of the operator's own files. Fails if the folder of this cluster is expected and missing.
+async fn own_file_ids(
+    store: &ExportStore,
+    reserved: &FileRef,
+    identity: u64,
+    expected: &ExpectedIdentity,
+) -> Result<OwnFileIds, ExportError> {
+    let name = layout::cluster(&store.config.cluster_id)?;
+    let path = format!("{}/{name}", layout::RESERVED);
+    let found = store.nfs.lookup(&reserved.handle, &name).await;
+    let found = found.context(|| format!("looking up {path}"))?;
+    match found {
+        Some(found) => Ok(OwnFileIds {
+            identity,
+            cluster: found.attributes.fileid,
+        }),
+        None if expected.own_file_ids.is_some() && !expected.accepted => Err(ExportError::FolderMissing { path }),
+        // This cluster is new here.
+        None => Ok(OwnFileIds { identity, cluster: 0 }),
+    }
+}
+
+/// Returns the identity file and its file ID.
+async fn read_identity_file(
+    store: &ExportStore,
+    reserved: &FileRef,
+) -> Result<Option<(IdentityFile, u64)>, ExportError> {
     let name = layout::name(layout::IDENTITY)?;
     for _ in 0..PATIENCE {
         let read = store.nfs.read_file(&reserved.handle, &name, MAX_IDENTITY_LEN).await;
@@ -262,7 +313,7 @@ async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<O
         if let Some(identity) = IdentityFile::parse(&file.content)? {
             let path = format!("{}/{}", layout::RESERVED, layout::IDENTITY);
             check_folder_owner(&file.node, reserved, &path)?;
-            return Ok(Some(identity));
+            return Ok(Some((identity, file.node.attributes.fileid)));
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -310,8 +361,12 @@ async fn publish(
         _ => {}
     }
     let winner = read_identity_file(store, reserved).await?;
-    let winner = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
-    let identity = winner.check(root, &ExpectedIdentity::default())?;
+    let (winner, file_id) = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
+    let own = OwnFileIds {
+        identity: file_id,
+        cluster: cluster.attributes.fileid,
+    };
+    let identity = winner.check(root, own, &ExpectedIdentity::default())?;
     Ok(Identity {
         created: winner == file,
         ..identity

@@ -108,9 +108,9 @@ pub use record::{
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
-    ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, ProvisionedDirectory,
-    PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig,
-    TrashContent, WriteProbe,
+    ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, OwnFileIds,
+    ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecoveryReport,
+    RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
 };
 pub use server_comparison::ServerComparison;
 pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};

@@ -63,11 +63,23 @@ pub struct ExpectedIdentity {
     pub export_id: Option<String>,
     /// The root's file ID in the backend's status.
     pub root_file_id: Option<u64>,
+    /// The file IDs of the operator's own files in the backend's status.
+    pub own_file_ids: Option<OwnFileIds>,
     /// The identity may be created: none is known, and the administrator allows it.
     pub may_create: bool,
     /// An administrator accepted `export_id` (`nfs-operator.io/accept-identity`). From now on, a root with another file
     /// ID counts as this export.
     pub accepted: bool,
+}
+
+/// File IDs of the operator's own files on an export. A copy has others, also where the root of every file system has
+/// the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnFileIds {
+    /// The identity file.
+    pub identity: u64,
+    /// The cluster's folder.
+    pub cluster: u64,
 }
 
 /// Identity of an export, read on the current connection.
@@ -77,6 +89,8 @@ pub struct Identity {
     pub id: String,
     /// File ID of the root.
     pub root_file_id: u64,
+    /// File IDs of the operator's own files.
+    pub own_file_ids: OwnFileIds,
     /// File system of the root.
     pub fsid: FsId,
     /// The identity was just created.

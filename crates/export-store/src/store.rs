@@ -536,6 +536,7 @@ impl ExportStore {
         let expected = ExpectedIdentity {
             export_id: Some(last.identity.id.clone()),
             root_file_id: Some(last.identity.root_file_id),
+            own_file_ids: Some(last.identity.own_file_ids),
             ..ExpectedIdentity::default()
         };
         identity::confirm(self, &expected).await

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ACCEPT_IDENTITY;
-use export_store::{ExpectedIdentity, Identity};
+use crate::api::{NfsBackend, NfsBackendStatus};
+use export_store::{ExpectedIdentity, Identity, OwnFileIds};
 use kube::ResourceExt;
 
 /// Returns the expected identity, from the administrator's annotation, the status, the identity that this process `confirmed`
@@ -25,22 +25,35 @@ pub fn expected_identity(
             ..ExpectedIdentity::default()
         });
     }
-    let known = |id: &str, root_file_id| ExpectedIdentity {
+    let known = |id: &str| ExpectedIdentity {
         export_id: Some(id.to_owned()),
-        root_file_id,
         ..ExpectedIdentity::default()
+    };
+    let known_by_status = |id: &str, status: &NfsBackendStatus| {
+        Ok(ExpectedIdentity {
+            root_file_id: file_id(status.root_file_id.as_ref(), "rootFileID")?,
+            own_file_ids: own_file_ids(status)?,
+            ..known(id)
+        })
     };
     let status = backend.status.clone().unwrap_or_default();
     if let Some(pinned) = &backend.spec.export_id {
         let same = status.export_id.as_ref() == Some(pinned);
-        let root_file_id = if same { root_file_id(&status)? } else { None };
-        return Ok(known(pinned, root_file_id));
+        return if same {
+            known_by_status(pinned, &status)
+        } else {
+            Ok(known(pinned))
+        };
     }
     if let Some(id) = &status.export_id {
-        return Ok(known(id, root_file_id(&status)?));
+        return known_by_status(id, &status);
     }
     if let Some(confirmed) = confirmed {
-        return Ok(known(&confirmed.id, Some(confirmed.root_file_id)));
+        return Ok(ExpectedIdentity {
+            root_file_id: Some(confirmed.root_file_id),
+            own_file_ids: Some(confirmed.own_file_ids),
+            ..known(&confirmed.id)
+        });
     }
     let mut ids = volumes.iter();
     match (ids.next(), ids.next()) {
@@ -48,7 +61,7 @@ pub fn expected_identity(
             may_create: true,
             ..ExpectedIdentity::default()
         }),
-        (Some(id), None) => Ok(known(id, None)),
+        (Some(id), None) => Ok(known(id)),
         (Some(one), Some(other)) => Err(PlannedCondition::fails(
             Reason::IdentityMismatch,
             format!("volumes of this backend are on exports {one} and {other}: pin one of them with spec.exportID"),
@@ -56,11 +69,20 @@ pub fn expected_identity(
     }
 }
 
-fn root_file_id(status: &crate::api::NfsBackendStatus) -> Result<Option<u64>, PlannedCondition> {
-    status.root_file_id.as_deref().map(str::parse).transpose().map_err(|_| {
+/// Returns the file IDs of the operator's own files, unless an earlier release wrote the status.
+fn own_file_ids(status: &NfsBackendStatus) -> Result<Option<OwnFileIds>, PlannedCondition> {
+    let identity = file_id(status.identity_file_id.as_ref(), "identityFileID")?;
+    let cluster = file_id(status.cluster_folder_file_id.as_ref(), "clusterFolderFileID")?;
+    Ok(identity
+        .zip(cluster)
+        .map(|(identity, cluster)| OwnFileIds { identity, cluster }))
+}
+
+fn file_id(text: Option<&String>, field: &str) -> Result<Option<u64>, PlannedCondition> {
+    text.map(|text| text.parse()).transpose().map_err(|_| {
         PlannedCondition::fails(
             Reason::IdentityMismatch,
-            "status.rootFileID is not a number: confirm with the annotation nfs-operator.io/accept-identity",
+            format!("status.{field} is not a number: confirm with the annotation {ACCEPT_IDENTITY}"),
         )
     })
 }

@@ -197,6 +197,12 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         root_file_id: confirmed
             .map(|identity| identity.root_file_id.to_string())
             .or(previous.root_file_id.clone()),
+        identity_file_id: confirmed
+            .map(|identity| identity.own_file_ids.identity.to_string())
+            .or(previous.identity_file_id.clone()),
+        cluster_folder_file_id: confirmed
+            .map(|identity| identity.own_file_ids.cluster.to_string())
+            .or(previous.cluster_folder_file_id.clone()),
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
             .or(previous.nfs_version.clone()),

@@ -152,3 +152,77 @@ async fn identity_is_read_again_after_a_reconnect_before_any_change() {
     export.provision(&request("2", "b")).await.unwrap();
     assert_eq!(fixture.listed(), ["a", "b"]);
 }
+
+/// Returns what the backend's status knows about an export.
+fn known(identity: &export_store::Identity) -> ExpectedIdentity {
+    ExpectedIdentity {
+        export_id: Some(identity.id.clone()),
+        root_file_id: Some(identity.root_file_id),
+        own_file_ids: Some(identity.own_file_ids),
+        ..ExpectedIdentity::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_whose_root_has_the_same_fileid_is_not_touched() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let expected = known(&identify(&export).await);
+    let own = fixture.on_disk(".nfs-operator");
+    // Copied file by file below the same root: the identity file, and then only the cluster's folder.
+    for copied in ["identity", CLUSTER] {
+        let (there, aside) = (own.join(copied), fixture.disk.with_extension("aside"));
+        fs::rename(&there, &aside).unwrap();
+        let copy = std::process::Command::new("cp")
+            .arg("-a")
+            .args([&aside, &there])
+            .status();
+        assert!(copy.unwrap().success());
+        let next = fixture.client().connect().await;
+        let error = next.confirm_identity(expected.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IdentityMismatch, "{error}");
+        let (reason, _) = refused(&next, &request("1", "a")).await;
+        assert_eq!(reason, ErrorKind::IdentityNotConfirmed);
+        // An administrator accepts it, and it stays accepted.
+        let accepted = ExpectedIdentity {
+            accepted: true,
+            ..expected.clone()
+        };
+        let identity = next.confirm_identity(accepted).await.unwrap();
+        next.confirm_identity(known(&identity)).await.unwrap();
+        if there.is_dir() {
+            fs::remove_dir_all(&there).unwrap();
+        }
+        fs::rename(&aside, &there).unwrap();
+        export.confirm_identity(expected.clone()).await.unwrap();
+    }
+    assert_eq!(fixture.listed(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_were_removed_are_not_made_again() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let expected = known(&identify(&export).await);
+    export.provision(&request("1", "a")).await.unwrap();
+    let cluster = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}"));
+    for removed in [cluster.join("records"), cluster.clone()] {
+        let aside = fixture.disk.with_extension("aside");
+        fs::rename(&removed, &aside).unwrap();
+        // While the operator is running, and after its restart.
+        for export in [&export, &fixture.client().connect().await] {
+            let error = export.confirm_identity(expected.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReservedDirectoryUnsafe, "{error}");
+        }
+        assert!(!removed.exists());
+        fs::rename(&aside, &removed).unwrap();
+        export.confirm_identity(expected.clone()).await.unwrap();
+    }
+    fs::remove_dir_all(cluster.join("records")).unwrap();
+    let accepted = ExpectedIdentity {
+        accepted: true,
+        ..expected.clone()
+    };
+    export.confirm_identity(accepted).await.unwrap();
+    assert_eq!(fixture.records(), Vec::<String>::new());
+}

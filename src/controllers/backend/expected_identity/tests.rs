@@ -26,6 +26,10 @@ fn an_identity_is_created_only_if_none_is_known() {
     let confirmed = Identity {
         id: "one".to_owned(),
         root_file_id: 7,
+        own_file_ids: export_store::OwnFileIds {
+            identity: 8,
+            cluster: 9,
+        },
         fsid: FsId { major: 1, minor: 2 },
         created: true,
         warnings: Vec::new(),

@@ -22,6 +22,10 @@ fn well() -> Probe {
         identity: Some(Ok(Identity {
             id: "id".into(),
             root_file_id: 7,
+            own_file_ids: export_store::OwnFileIds {
+                identity: 8,
+                cluster: 9,
+            },
             fsid: FsId { major: 1, minor: 2 },
             created: false,
             warnings: Vec::new(),
