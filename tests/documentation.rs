@@ -252,12 +252,21 @@ fn tests_in_a_pod(program: &str) -> impl Iterator<Item = &str> {
     trials.filter_map(|trial| trial.split('"').nth(1))
 }
 
-/// Returns the names in backticks in the last cell of each row.
+/// Returns the names in backticks in the last column of each table whose header calls that column `tests`.
 fn named_tests(page: &str) -> Vec<&str> {
-    let rows = page.lines().filter_map(|line| line.trim_end().strip_suffix('|'));
-    rows.filter_map(|row| row.rsplit('|').next())
-        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
-        .collect()
+    let mut names = Vec::new();
+    let mut lists_tests = false;
+    let mut in_table = false;
+    for line in page.lines() {
+        let row = line.trim_end().strip_suffix('|').and_then(|row| row.rsplit('|').next());
+        match row {
+            Some(header) if !in_table => lists_tests = header.trim() == "tests",
+            Some(cell) if lists_tests => names.extend(cell.split('`').skip(1).step_by(2)),
+            _ => {}
+        }
+        in_table = row.is_some();
+    }
+    names
 }
 
 /// Returns the names of all tests of the repository.
