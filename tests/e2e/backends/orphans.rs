@@ -69,7 +69,9 @@ fn strangers(env: &DedicatedCluster) -> Result<(), Failure> {
         "claim": {"namespace": "default", "name": "theirs", "uid": "00000000-1111-2222-3333-444444444444"},
     });
     fs::write(folder.join(volume), record.to_string())?;
-    fs::write(folder.join("pvc-broken"), "nothing")?;
+    // A newer release wrote it. A record without a readable path would stop all changes that could affect it.
+    let newer = json!({"version": 99, "directory": "their-newer-data", "fileID": 2});
+    fs::write(folder.join("pvc-newer"), newer.to_string())?;
     for name in ["their-data", "archived-by-hand", "default-data-pvc-0", "photos"] {
         fs::create_dir(env.data()?.join(name))?;
     }

@@ -41,7 +41,9 @@ async fn furnished() -> StoreFixture {
         let made = ours.provision(&request(uid, directory)).await.unwrap();
         fs::write(fixture.on_disk(directory).join("data"), b"data").unwrap();
         if uid == "2" {
-            ours.archive(&reclaim(uid, directory, made.file_id)).await.unwrap();
+            let mut request = reclaim(uid, directory, made.file_id);
+            request.archive_metadata.archived_at = Some(1_700_000_000);
+            ours.archive(&request).await.unwrap();
         }
     }
     let mut other = fixture.client();
