@@ -232,4 +232,5 @@ async fn metrics_text(State(endpoint): State<MetricsEndpoint>, headers: HeaderMa
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;

@@ -145,7 +145,7 @@ async fn start(
         source: located,
         backend: Arc::clone(&target.backend),
         export: Arc::clone(&target.export),
-        request,
+        request: Box::new(request),
     };
     let condition = CopyJob::of(attempt.ctx, attempt.claim).start_or_progress(task, source);
     Ok(BackendOutcome::Ended(

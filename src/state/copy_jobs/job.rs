@@ -32,7 +32,7 @@ pub(crate) enum CopyTask {
         /// The backend's export.
         export: Arc<ExportStore>,
         /// The directory to create.
-        request: DirectoryRequest,
+        request: Box<DirectoryRequest>,
     },
     /// Copies a volume to a new archive on the same export.
     ToArchive {
