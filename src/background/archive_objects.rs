@@ -8,7 +8,8 @@ use kube::{Api, ResourceExt};
 
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::archive_object::{archive_object, is_same_archive};
+use crate::decide::archive_object::{archive_object, archive_ref, is_same_archive, retention_terms};
+use crate::decide::terms::revision;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
@@ -80,8 +81,14 @@ pub async fn ensure_object(
     let wanted = archive_object(&recorded, backend);
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     match api.create(&PostParams::default(), &wanted).await {
-        Ok(_) => {
+        Ok(created) => {
             announce(ctx, &wanted);
+            if let Some(archive) = archive_ref(&created) {
+                let terms = retention_terms(&created);
+                export
+                    .bind_archive_object(&archive, &terms, &revision(&created))
+                    .await?;
+            }
             Ok(())
         }
         // The existing object may describe another archive.

@@ -41,12 +41,12 @@ pub fn fields(terms: &RetentionTerms) -> Value {
 
 /// Compares the terms of an object with those in the archive's record. `policy` is that of the backend, if known.
 pub fn compare(object: &NfsArchive, recorded: &ArchiveState, policy: Option<&ArchivePolicy>) -> TermsDecision {
-    let requested = retention_terms(object);
-    if is_current(&revision(object), recorded.revision.as_ref()) {
-        return match requested == recorded.terms {
-            true => TermsDecision::Agreed,
-            false => TermsDecision::Save(requested),
-        };
+    let (requested, revision) = (retention_terms(object), revision(object));
+    if recorded.has_terms_of(&requested, &revision) {
+        return TermsDecision::Agreed;
+    }
+    if is_current(object, &revision, recorded.revision.as_ref()) {
+        return TermsDecision::Save(requested);
     }
     let strictest = strictest(&recorded.terms, &requested, policy);
     match strictest == requested {
@@ -57,10 +57,12 @@ pub fn compare(object: &NfsArchive, recorded: &ArchiveState, policy: Option<&Arc
 }
 
 /// Returns true if an object is the one that the recorded terms are from, and not older.
-fn is_current(object: &TermsRevision, recorded: Option<&TermsRevision>) -> bool {
-    // Without a UID, the terms are those of a new archive, which no object has changed.
-    recorded.is_some_and(|recorded| {
-        recorded.uid.is_empty() || (recorded.uid == object.uid && recorded.generation <= object.generation)
+fn is_current(object: &NfsArchive, revision: &TermsRevision, recorded: Option<&TermsRevision>) -> bool {
+    recorded.is_some_and(|recorded| match recorded.uid.is_empty() {
+        // The terms are those of a new archive. Its object is created with them, so other terms in an object that nobody
+        // has edited are not an edit: another object replaces that one. A deletion increments the generation, too.
+        true => revision.generation > 1 + i64::from(object.metadata.deletion_timestamp.is_some()),
+        false => recorded.uid == revision.uid && recorded.generation <= revision.generation,
     })
 }
 
@@ -121,7 +123,16 @@ mod tests {
             ("no change", Some(("u", 3)), 3, &loose, &loose, Agreed),
             ("another field was edited", Some(("u", 3)), 4, &loose, &loose, Agreed),
             ("edited", Some(("u", 3)), 4, &loose, &strict, Save(loose.clone())),
+            ("new", Some(("", 0)), 1, &strict, &strict, Save(strict.clone())),
             ("first edit", Some(("", 0)), 2, &loose, &strict, Save(loose.clone())),
+            (
+                "recreated before the record had a UID",
+                Some(("", 0)),
+                1,
+                &loose,
+                &strict,
+                Restore(strict.clone()),
+            ),
             ("older", Some(("u", 3)), 2, &loose, &strict, Restore(strict.clone())),
             (
                 "older and stricter",
@@ -175,6 +186,17 @@ mod tests {
             let (object, recorded) = (object("u", generation, requested), recorded(revision, recorded_terms));
             assert_eq!(compare(&object, &recorded, None), decision, "{what}");
         }
+    }
+
+    #[test]
+    fn the_deletion_of_a_recreated_object_is_not_an_edit() {
+        let (loose, strict) = (terms(false, Some(10), true), terms(true, Some(20), false));
+        let mut object = object("u", 2, &loose);
+        object.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+            jiff::Timestamp::UNIX_EPOCH,
+        ));
+        let decision = compare(&object, &recorded(Some(("", 0)), &strict), None);
+        assert_eq!(decision, TermsDecision::Restore(strict));
     }
 
     #[test]

@@ -148,23 +148,51 @@ pub(crate) async fn save_retention(
     match &record.state {
         State::Archived(archive) if archive.terms != *terms || archive.revision.as_ref() != Some(revision) => {
             let archived = State::Archived(archive.with_terms(terms, Some(revision)));
+            // A purge requires it.
+            records::replace_to_free_space(store, verified, &record.in_state(archived)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Records that the terms of a new archive are those of the object that was created from them. Keeps a newer revision of
+/// this object.
+pub(crate) async fn bind_object(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+    terms: &RetentionTerms,
+    object: &TermsRevision,
+) -> Result<(), ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    match &record.state {
+        State::Archived(archive) if archive.terms == *terms && !archive.is_bound_to(object) => {
+            let archived = State::Archived(archive.with_terms(terms, Some(object)));
             records::replace(store, verified, &record.in_state(archived)).await
         }
         _ => Ok(()),
     }
 }
 
+/// Records a purge, or cancels a recorded one, depending on whether the record has the terms of the object that wants it.
 pub(crate) async fn begin_purge(
     store: &ExportStore,
     verified: &VerifiedRoot,
     which: &ArchiveRef,
-) -> Result<(), ExportError> {
+    terms: &RetentionTerms,
+    object: &TermsRevision,
+) -> Result<bool, ExportError> {
     let record = signed_record(store, verified, which).await?;
     let archive = match &record.state {
-        State::Purging { .. } => return Ok(()),
+        State::Purging { archive, .. } if archive.has_terms_of(terms, object) => return Ok(true),
+        // Another object announced it: this one is compared with the record first. A purge that was carried out ends.
+        State::Purging { .. } => return cancel_purge(store, verified, which).await.map(|canceled| !canceled),
         State::Archived(archive) => archive.clone(),
         _ => return Err(busy(&record, "purging it")),
     };
+    if !archive.has_terms_of(terms, object) {
+        return Ok(false);
+    }
     if archive.terms.held {
         return Err(ExportError::ArchiveHeld {
             volume: record.volume.clone(),
@@ -180,7 +208,9 @@ pub(crate) async fn begin_purge(
         handle: directory.as_ref().map(handle_of).or_else(|| record.handle.clone()),
         ..record.in_state(purging)
     };
-    records::replace_to_free_space(store, verified, &record).await
+    records::replace_to_free_space(store, verified, &record)
+        .await
+        .map(|()| true)
 }
 
 pub(crate) async fn end_purge(

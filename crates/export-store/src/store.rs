@@ -353,11 +353,35 @@ impl ExportStore {
         .await
     }
 
-    /// Records that an archive will be purged. From then on it cannot be restored. Fails for an archive on legal hold.
-    pub async fn begin_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
+    /// Records that the retention terms of a new archive are those of its new object, so that the terms of another object
+    /// of that name are not taken for an edit.
+    pub async fn bind_archive_object(
+        &self,
+        which: &ArchiveRef,
+        terms: &RetentionTerms,
+        object: &TermsRevision,
+    ) -> Result<(), ExportError> {
         let _lock = self.locks.lock(&which.volume).await;
-        self.with_verified(move |verified| async move { archives::begin_purge(self, &verified, which).await })
-            .await
+        self.with_verified(
+            move |verified| async move { archives::bind_object(self, &verified, which, terms, object).await },
+        )
+        .await
+    }
+
+    /// Records that an archive will be purged, as its object requires. From then on it cannot be restored. Fails for an
+    /// archive on legal hold. Returns false, and purges nothing, if the record has the terms of another object or of a
+    /// newer revision, or other terms: the object must be compared with the record first.
+    pub async fn begin_purge(
+        &self,
+        which: &ArchiveRef,
+        terms: &RetentionTerms,
+        object: &TermsRevision,
+    ) -> Result<bool, ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(
+            move |verified| async move { archives::begin_purge(self, &verified, which, terms, object).await },
+        )
+        .await
     }
 
     /// Moves an archive with a recorded purge into the trash and removes its record. An archive whose directory is

@@ -8,6 +8,7 @@ use super::plan::ExportState;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
+use crate::decide::archive_object::retention_terms;
 use crate::decide::terms;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -38,10 +39,14 @@ pub struct ArchiveOps<'a> {
 }
 
 impl ArchiveOps<'_> {
-    /// Moves the data into the trash: announces the purge on the export, then deletes the object (which the API server
-    /// refuses while it has a legal hold), then purges. Returns false if the purge was cancelled.
+    /// Moves the data into the trash: announces the purge on the export (if the record has the
+    /// terms of this object), then deletes the object (which the API server
+    /// refuses while it has a legal hold), then purges. Returns false if nothing was purged.
     pub async fn purge(&self) -> Result<bool, OpsError> {
-        self.export.begin_purge(self.archive).await?;
+        let (terms, revision) = (retention_terms(self.object), terms::revision(self.object));
+        if !self.export.begin_purge(self.archive, &terms, &revision).await? {
+            return Ok(false);
+        }
         if self.object.metadata.deletion_timestamp.is_none() && !self.delete_object().await? {
             self.export.cancel_purge(self.archive).await?;
             return Ok(false);

@@ -295,3 +295,59 @@ async fn after_a_restart_archives_are_available_and_no_message_denies_their_back
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_restored_from_a_backup_does_not_shorten_the_retention_of_its_archive() -> Test {
+    let mut env = DedicatedCluster::start_with_args(policy(json!({})), &QUICK).await?;
+    let archive = archived(&env, "data", "kept").await?;
+    let mut older = archive.clone();
+    let late = "2100-01-01T00:00:00Z";
+    env.objects
+        .patch(&archive, json!({"spec": {"expiresAt": late}}))
+        .await?;
+    rig::wait::until("the record to have the expiry", TIMEOUT, async || {
+        let records = env.records().map_err(|error| error.to_string())?;
+        // Not a draft of it, which does not count if the operator is killed now.
+        let record = records
+            .iter()
+            .find(|(name, _)| *name == archive["metadata"]["name"])
+            .map(|(_, record)| &record["state"]["terms"]["expires"]);
+        match record.and_then(Value::as_i64) {
+            Some(4_102_444_800) => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    })
+    .await?;
+    env.operator.kill9().await?;
+    // A tool that restores objects creates them anew.
+    env.objects
+        .patch(&archive, json!({"metadata": {"finalizers": null}}))
+        .await?;
+    env.objects.delete(&archive).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
+    older["metadata"] = json!({"name": archive["metadata"]["name"]});
+    older["spec"]["expiresAt"] = json!("2020-01-01T00:00:00Z");
+    older["spec"]["deletionPolicy"] = json!("Delete");
+    let older = env.objects.create(&older).await?;
+    env.operator.restart().await?;
+    env.objects.wait_event(&older, "RetentionRestored", TIMEOUT).await?;
+    let restored = env.objects.get(&older).await?.ok_or("the archive is gone")?;
+    assert_eq!(text(&restored, "/spec/expiresAt"), late);
+    assert_eq!(text(&restored, "/spec/deletionPolicy"), "Retain");
+    left(&env, &["kept"]).await?;
+    // From then on, this object decides.
+    rig::wait::until("an edit to count", TIMEOUT, async || {
+        let past = json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}});
+        match env.objects.patch(&older, past).await {
+            Ok(_) => {}
+            Err(error) if error.to_string().contains("not found") => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+        match env.objects.get(&older).await.map_err(|error| error.to_string())? {
+            None => Ok(()),
+            Some(_) => Err("it exists".into()),
+        }
+    })
+    .await?;
+    left(&env, &[]).await
+}

@@ -68,6 +68,22 @@ impl ArchiveState {
             ..self.clone()
         }
     }
+
+    /// Reports whether the terms are from this object, whatever its generation.
+    pub fn is_bound_to(&self, object: &TermsRevision) -> bool {
+        self.revision
+            .as_ref()
+            .is_some_and(|recorded| recorded.uid == object.uid && !recorded.uid.is_empty())
+    }
+
+    /// Reports whether the terms are these, and from this object, and this revision is not older than the one that they
+    /// are from.
+    pub fn has_terms_of(&self, terms: &RetentionTerms, object: &TermsRevision) -> bool {
+        let recorded = self.revision.as_ref().map(|recorded| recorded.generation);
+        self.terms == *terms
+            && self.is_bound_to(object)
+            && recorded.is_some_and(|recorded| recorded <= object.generation)
+    }
 }
 
 /// Retention terms from the archive's object, stored so that a lost object can be recreated with them.

@@ -4,7 +4,10 @@ use std::fs;
 
 use std::os::unix::fs::MetadataExt as _;
 
-use export_store::{ArchiveRef, ArchiveStage, DirectoryRequest, ExportStore, PurgeLimits, RollbackOutcome};
+use export_store::{
+    ArchiveRef, ArchiveStage, DirectoryRequest, ExportError, ExportStore, PurgeLimits, RetentionTerms, RollbackOutcome,
+    TermsRevision,
+};
 
 use crate::crash::{at_every_moment, clear, with_data};
 use crate::fixture::{StoreFixture, reclaim, request};
@@ -26,6 +29,66 @@ pub async fn archived(fixture: &StoreFixture, export: &ExportStore, uid: &str) -
     file_id
 }
 
+/// Returns the first revision of an object.
+fn object(uid: &str) -> TermsRevision {
+    TermsRevision {
+        uid: uid.into(),
+        generation: 1,
+    }
+}
+
+/// Binds an archive to an object with the terms of a new archive, and announces its purge.
+pub async fn begin_purge(export: &ExportStore, archive: &ArchiveRef) -> Result<(), ExportError> {
+    let (terms, object) = (RetentionTerms::default(), object("object"));
+    export.bind_archive_object(archive, &terms, &object).await?;
+    assert!(export.begin_purge(archive, &terms, &object).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_object_that_the_record_has_the_terms_of_purges_an_archive() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let file_id = archived(&fixture, &export, "1").await;
+    let (archive, terms) = (which("1", file_id), RetentionTerms::default());
+    let looser = RetentionTerms {
+        expires: Some(1),
+        ..RetentionTerms::default()
+    };
+    let edited = TermsRevision {
+        generation: 3,
+        ..object("one")
+    };
+    let announced = async |terms: &RetentionTerms, object: TermsRevision| {
+        export.begin_purge(&archive, terms, &object).await.unwrap()
+    };
+    assert!(!announced(&terms, object("one")).await, "the record names no object");
+    export
+        .bind_archive_object(&archive, &terms, &object("one"))
+        .await
+        .unwrap();
+    assert!(!announced(&looser, object("one")).await, "other terms");
+    assert!(!announced(&terms, object("other")).await, "another object");
+    export.save_retention(&archive, &terms, &edited).await.unwrap();
+    export
+        .bind_archive_object(&archive, &terms, &object("one"))
+        .await
+        .unwrap();
+    assert!(!announced(&terms, object("one")).await, "an older revision");
+    let stage = async || export.find_archive("pvc-1").await.unwrap().unwrap().stage;
+    assert_eq!(stage().await, ArchiveStage::Kept);
+    assert!(announced(&terms, edited.clone()).await);
+    assert_eq!(stage().await, ArchiveStage::Purging);
+    assert!(!announced(&terms, object("other")).await, "announced by another object");
+    assert_eq!(stage().await, ArchiveStage::Kept, "the purge was canceled");
+    assert!(announced(&terms, edited.clone()).await);
+    fs::remove_dir_all(fixture.on_disk(ARCHIVE)).unwrap();
+    assert!(
+        announced(&terms, object("other")).await,
+        "nothing is left that could be kept"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_that_is_interrupted_anywhere_purges_everything_and_nothing_foreign() {
     at_every_moment(
@@ -33,7 +96,7 @@ async fn a_purge_that_is_interrupted_anywhere_purges_everything_and_nothing_fore
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.begin_purge(&which(&uid, file_id)).await.unwrap();
+                    begin_purge(&export, &which(&uid, file_id)).await.unwrap();
                     export.end_purge(&which(&uid, file_id)).await.unwrap();
                 })
             })
@@ -42,7 +105,7 @@ async fn a_purge_that_is_interrupted_anywhere_purges_everything_and_nothing_fore
             let strangers = stranger(fixture);
             let (volume, which) = (format!("pvc-{uid}"), which(uid, file_id));
             if next.find_archive(&volume).await.unwrap().is_some() {
-                next.begin_purge(&which).await.unwrap();
+                begin_purge(&next, &which).await.unwrap();
                 next.end_purge(&which).await.unwrap();
             }
             assert_eq!(next.find_archive(&volume).await.unwrap(), None);
@@ -68,7 +131,7 @@ async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.begin_purge(&which(&uid, file_id)).await.unwrap();
+                    begin_purge(&export, &which(&uid, file_id)).await.unwrap();
                     assert!(export.cancel_purge(&which(&uid, file_id)).await.unwrap());
                 })
             })
@@ -261,7 +324,7 @@ async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
     let data = fixture.on_disk(&won.directory.to_string()).join("mine");
     assert_eq!(fs::read_to_string(data).unwrap(), "1");
     assert_eq!(
-        export.begin_purge(&which("1", file_id)).await.unwrap_err().kind(),
+        begin_purge(&export, &which("1", file_id)).await.unwrap_err().kind(),
         export_store::ErrorKind::RecordUnusable
     );
 }

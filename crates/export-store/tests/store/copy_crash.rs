@@ -7,7 +7,7 @@ use std::sync::Arc;
 use export_store::ErrorKind;
 use export_store::{ArchiveStage, CopyLimits, CopyProgress, CopySource, ExportStore, RollbackOutcome, copy_volume};
 
-use crate::archive_crash::{archived_as_it_was, restore, which};
+use crate::archive_crash::{archived_as_it_was, begin_purge, restore, which};
 use crate::crash::{Operation, at_every_moment, clear};
 use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, request};
 
@@ -148,14 +148,14 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
         .await
         .unwrap();
     for held in [Some(source), Some(again)] {
-        let purged = export.begin_purge(&which("1", file_id)).await.unwrap_err();
+        let purged = begin_purge(&export, &which("1", file_id)).await.unwrap_err();
         assert_eq!(purged.kind(), ErrorKind::ArchiveBusy);
         let moved = export.provision(&restore("1", file_id)).await.unwrap_err();
         assert_eq!((moved.kind(), moved.definite_refusal()), (ErrorKind::ArchiveBusy, true));
         drop(held);
     }
     assert_eq!(fixture.records(), ["pvc-1"], "nothing is left of what was refused");
-    export.begin_purge(&which("1", file_id)).await.unwrap();
+    begin_purge(&export, &which("1", file_id)).await.unwrap();
     let purging = export.open_source(&CopySource::Archive(which("1", file_id))).await;
     assert_eq!(purging.err().unwrap().kind(), ErrorKind::ArchiveBusy);
     export.end_purge(&which("1", file_id)).await.unwrap();

@@ -136,7 +136,7 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
         claim_uid: "1".into(),
         file_id: by_path.file_id.unwrap(),
     };
-    export.begin_purge(&which).await.unwrap();
+    crate::archive_crash::begin_purge(&export, &which).await.unwrap();
     let volume = newer("3", &archive.note.target, 1 << 60);
     let refused = export.end_purge(&which).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");

@@ -279,10 +279,10 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     // The archive's directory.
     let archive = which("1", made.file_id);
     uses("localhost", "/export/archived-work");
-    overlaps(export.begin_purge(&archive).await.unwrap_err());
+    overlaps(crate::archive_crash::begin_purge(&export, &archive).await.unwrap_err());
     overlaps(export.provision(&restore("1", made.file_id)).await.unwrap_err());
     uses("elsewhere", "/export/archived-work");
-    export.begin_purge(&archive).await.unwrap();
+    crate::archive_crash::begin_purge(&export, &archive).await.unwrap();
     uses("localhost", "/export/archived-work/below");
     overlaps(export.end_purge(&archive).await.unwrap_err());
     assert!(fixture.on_disk("archived-work/mine").exists());

@@ -205,7 +205,7 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
     let which = archive_of(&fixture, "1");
     for refused in [
         export.end_purge(&which).await,
-        export.begin_purge(&which).await,
+        crate::archive_crash::begin_purge(&export, &which).await,
         export.cancel_purge(&which).await.map(drop),
         export
             .save_retention(&which, &RetentionTerms::default(), &TermsRevision::default())
@@ -238,7 +238,7 @@ async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory()
     let name = archived(&export, &fixture, "1").await;
     let former = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
     let which = archive_of(&fixture, "1");
-    export.begin_purge(&which).await.unwrap();
+    crate::archive_crash::begin_purge(&export, &which).await.unwrap();
     export.end_purge(&which).await.unwrap();
     assert_eq!(fixture.records(), Vec::<String>::new());
     // Before the fileid of the purged directory can be reused.
