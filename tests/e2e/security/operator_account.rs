@@ -196,8 +196,17 @@ async fn a_stolen_token_writes_only_what_the_operator_writes() -> Test {
         None,
         text(&bound, "/metadata/name"),
     );
+    rig::wait::until("the archive", TIMEOUT, async || {
+        let held = json!({"spec": {"legalHold": true}});
+        env.objects
+            .patch(&archive, held)
+            .await
+            .map_err(|error| error.to_string())
+    })
+    .await?;
     for (what, patch) in [
-        ("its hold", json!({"spec": {"legalHold": true}})),
+        ("its hold", json!({"spec": {"legalHold": false}})),
+        ("its deletion policy", json!({"spec": {"deletionPolicy": "Delete"}})),
         ("its expiry", json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}})),
         (
             "its readers",
