@@ -35,8 +35,15 @@ run: need-root need-rust need-go ## Start a cluster, an NFS export and the opera
 assets: need-rust need-go ## Build and install only what the tests need
 	@cargo run -q -p rig -- assets
 
-# The packages with tests against real clusters and NFS servers.
-TESTED := -p nfs-client -p export-store -p nfs-operator
+# Always all packages: another selection builds the dependencies once more, with other features.
+TEST := cargo test --workspace
+RIG := target/debug/rig
+
+# All tests and the rig, and then what the rig needs.
+.PHONY: tests
+tests: need-root need-rust need-go
+	$(TEST) --no-run
+	@$(RIG) assets
 
 # Each cluster of `make test` writes its audit log here: the operator's requests, and the rule that
 # allowed each.
@@ -47,27 +54,25 @@ LAST_TEST := conformance::report::every_column_of_the_tables_was_run
 
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
-test: need-root assets ## Run all tests: unit tests, the check of crds/, the rig, and tests on a real cluster and NFS servers
+test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests on a real cluster and NFS servers
 	@rm -rf $(AUDIT)
 	@echo "unit tests, and whether crds/ is up to date"
-	cargo test --workspace --lib --bins
-	cargo test --workspace --doc
+	$(TEST) --lib --bins
+	$(TEST) --doc
 	@# Without the emulated machine, the tests that need it are skipped; this is repeated at the end.
 	@began=$$(date +%s); \
-	cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
-	cargo run -q -p rig -- node-assets || without_node="--skip node::"; \
-	echo "tests of the rig"; \
-	cargo test -p rig --test '*' -- $$skip $$without_node && \
-	echo "tests of the crates and end-to-end tests" && \
-	cargo test $(TESTED) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
+	$(RIG) kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
+	$(RIG) node-assets || without_node="--skip node::"; \
+	echo "tests of the crates and of the rig, and end-to-end tests"; \
+	$(TEST) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip $$without_node && \
 	echo "whether every column of docs/reliability.md was tested" && \
-	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q -p nfs-client --test live -- --ignored --exact $(LAST_TEST) && \
+	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without $(TEST) -q --test live -- --ignored --exact $(LAST_TEST) && \
 	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
-	@cargo run -q -p rig -- rights $(AUDIT)
-	@cargo run -q -p rig -- clean
+	@$(RIG) rights $(AUDIT)
+	@$(RIG) clean
 
 # These clusters run another Kubernetes release (tests/rig/control-plane/oldest.mod), so their audit
 # logs are kept apart.
@@ -76,32 +81,32 @@ AUDIT_OLDEST := $(CURDIR)/target/audit-oldest
 .PHONY: test-oldest
 test-oldest: export NFS_OPERATOR_RIG_KUBERNETES := oldest
 test-oldest: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT_OLDEST)
-test-oldest: need-root assets ## Run the tests that need a cluster on the oldest Kubernetes release that the chart supports
+test-oldest: tests ## Run the tests that need a cluster on the oldest Kubernetes release that the chart supports
 	@rm -rf $(AUDIT_OLDEST)
-	cargo test -p rig --test cluster
-	cargo test --test chart
-	@cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; \
+	$(TEST) --test cluster
+	$(TEST) --test chart
+	@$(RIG) kernel-vm || { skip="--skip kernel::"; \
 	echo "NOT TESTED on this release: volumes that the Linux kernel mounts; for the cause, see above" >&2; }; \
-	cargo test --test e2e -- --test-threads=$(TEST_THREADS) $$skip
-	@if cargo run -q -p rig -- node-assets; then cargo test -p rig --test node && $(MAKE) --no-print-directory pod; \
+	$(TEST) --test e2e -- --test-threads=$(TEST_THREADS) $$skip
+	@if $(RIG) node-assets; then $(TEST) --test node && $(MAKE) --no-print-directory pod; \
 	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; for the cause, see above" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
-	@cargo run -q -p rig -- rights $(AUDIT_OLDEST)
-	@cargo run -q -p rig -- clean
+	@$(RIG) rights $(AUDIT_OLDEST)
+	@$(RIG) clean
 
 .PHONY: test-kernel
-test-kernel: need-root assets ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
-	@cargo run -q -p rig -- kernel-vm
-	cargo test -p rig --test kernel_vm
-	cargo test $(TESTED) --no-fail-fast --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS)
-	@cargo run -q -p rig -- clean
+test-kernel: tests ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
+	@$(RIG) kernel-vm
+	$(TEST) --test kernel_vm
+	$(TEST) --no-fail-fast --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS)
+	@$(RIG) clean
 
 .PHONY: test-pod
-test-pod: need-root assets ## Run the tests of the chart and the image in a real pod; requires root
-	@cargo run -q -p rig -- node-assets
-	cargo test -p rig --test node
+test-pod: tests ## Run the tests of the chart and the image in a real pod; requires root
+	@$(RIG) node-assets
+	$(TEST) --test node
 	@$(MAKE) --no-print-directory pod
-	@cargo run -q -p rig -- clean
+	@$(RIG) clean
 
 # The profile that these tests build. It differs from the release profile, which takes minutes to
 # build (POD_PROFILE=release).
@@ -112,7 +117,7 @@ POD_IMAGE := $(CURDIR)/target/image/$(POD_PROFILE).tar
 pod:
 	@echo "building the image for the tests in a real pod"
 	@image/build $(POD_PROFILE) "$$(uname -m)" $(POD_IMAGE)
-	NFS_OPERATOR_IMAGE=$(POD_IMAGE) cargo test --test pod
+	NFS_OPERATOR_IMAGE=$(POD_IMAGE) $(TEST) --test pod
 
 .PHONY: image
 image: need-rust ## Build the image as an OCI archive in dist/image, and print its size (ARCH=amd64 or arm64)

@@ -7,7 +7,7 @@ use std::{fs, io, time::Duration};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use nfs_client::Statistics;
+use nfs_client::FsStat;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels};
@@ -114,7 +114,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
     let figures = BackendMetrics {
         ready: true,
-        statistics: Some(Statistics {
+        statistics: Some(FsStat {
             total: 1,
             available: 1,
             inodes: 1,
@@ -329,8 +329,11 @@ fn every_data_safety_rule_lists_tests_that_exist() -> io::Result<()> {
 
 #[test]
 fn the_reference_is_made_from_the_crds() -> Test {
-    let made = rig::api_reference::render(&page("crds/nfs-operator.yaml")?)?;
-    assert!(page("docs/reference.md")? == made, "docs/reference.md: run `make docs`");
+    let created = rig::api_reference::render(&page("crds/nfs-operator.yaml")?)?;
+    assert!(
+        page("docs/reference.md")? == created,
+        "docs/reference.md: run `make docs`"
+    );
     Ok(())
 }
 

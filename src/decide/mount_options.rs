@@ -13,7 +13,7 @@ const DEFAULT_PORT: i32 = 2049;
 
 /// Major version of NFS that was negotiated with a backend, or that the backend is pinned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Major {
+pub enum NfsMajorVersion {
     /// NFSv3.
     V3,
     /// NFSv4, any minor version.
@@ -24,7 +24,7 @@ pub enum Major {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NegotiatedConnection {
     /// Negotiated major version.
-    pub major: Major,
+    pub major: NfsMajorVersion,
     /// Address of the server.
     pub peer: SocketAddr,
 }
@@ -246,7 +246,7 @@ fn additions(merged: &[String], settings: &NfsSettings, connection: NegotiatedCo
         added.push(format!("nfsvers={}", version_value(settings.version, negotiated)));
     }
     // NFSv3 has a separate MOUNT service, NFSv4 has none (RFC 8881 section 1.4).
-    let mount_port = settings.mount_port.filter(|_| major == Major::V3);
+    let mount_port = settings.mount_port.filter(|_| major == NfsMajorVersion::V3);
     // For NFSv3, a node queries rpcbind unless both ports and the transport are given. A fixed MOUNT port implies that
     // rpcbind is not available.
     if (settings.port != DEFAULT_PORT || mount_port.is_some()) && given("port").is_none() {
@@ -269,26 +269,26 @@ fn additions(merged: &[String], settings: &NfsSettings, connection: NegotiatedCo
 
 /// Returns the major version that a version option selects: NFSv3 for 2 and 3 in any spelling, such as `vers=3`,
 /// `nfsvers=3` or `v3`, and NFSv4 for every other value.
-fn major_of(option: &str) -> Major {
+fn major_of(option: &str) -> NfsMajorVersion {
     let value = option.split_once('=').map_or(option, |(_, value)| value);
     match value.trim_start_matches('v') {
-        "2" | "3" => Major::V3,
-        _ => Major::V4,
+        "2" | "3" => NfsMajorVersion::V3,
+        _ => NfsMajorVersion::V4,
     }
 }
 
-fn configured_major(version: NfsVersion, negotiated: Major) -> Major {
+fn configured_major(version: NfsVersion, negotiated: NfsMajorVersion) -> NfsMajorVersion {
     match version {
         NfsVersion::Auto => negotiated,
-        NfsVersion::V3 => Major::V3,
-        NfsVersion::V4_0 | NfsVersion::V4_1 | NfsVersion::V4_2 => Major::V4,
+        NfsVersion::V3 => NfsMajorVersion::V3,
+        NfsVersion::V4_0 | NfsVersion::V4_1 | NfsVersion::V4_2 => NfsMajorVersion::V4,
     }
 }
 
-fn version_value(version: NfsVersion, negotiated: Major) -> &'static str {
+fn version_value(version: NfsVersion, negotiated: NfsMajorVersion) -> &'static str {
     match (version, negotiated) {
-        (NfsVersion::V3, _) | (NfsVersion::Auto, Major::V3) => "3",
-        (NfsVersion::Auto, Major::V4) => "4",
+        (NfsVersion::V3, _) | (NfsVersion::Auto, NfsMajorVersion::V3) => "3",
+        (NfsVersion::Auto, NfsMajorVersion::V4) => "4",
         (NfsVersion::V4_0, _) => "4.0",
         (NfsVersion::V4_1, _) => "4.1",
         (NfsVersion::V4_2, _) => "4.2",

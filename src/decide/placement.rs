@@ -20,7 +20,7 @@ use kube::core::{Selector, SelectorExt};
 use sha2::{Digest, Sha256};
 
 use super::quantity;
-use super::topology::{self, SelectedNode, Unreachable};
+use super::topology::{self, SelectedNode, TopologyError};
 use crate::api::backend::{AllowedNamespaces, CapacityLimits, ClaimOverride, StorageAmount};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::REQUESTED_BACKEND;
@@ -316,7 +316,7 @@ fn check_ready(_: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
 fn check_topology(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     match topology::intersect(backend.node_affinity, claim.topologies) {
         Ok(_) => Ok(()),
-        Err(invalid @ Unreachable::Invalid(_)) => Err((Reason::InvalidSpec, format!("{invalid}: correct it"))),
+        Err(invalid @ TopologyError::Invalid(_)) => Err((Reason::InvalidSpec, format!("{invalid}: correct it"))),
         Err(error) => Err((Reason::TopologyMismatch, format!("{error}: correct one of them"))),
     }
 }

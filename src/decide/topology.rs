@@ -26,7 +26,7 @@ pub struct SelectedNode<'a> {
 
 /// Reason why no node can reach a volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreachable {
+pub enum TopologyError {
     /// The API server would reject the affinity on a volume.
     #[error("invalid nodeAffinity: {0}")]
     Invalid(&'static str),
@@ -46,7 +46,7 @@ pub enum Unreachable {
 pub fn intersect(
     affinity: Option<&VolumeNodeAffinity>,
     allowed: &[TopologySelectorTerm],
-) -> Result<Option<VolumeNodeAffinity>, Unreachable> {
+) -> Result<Option<VolumeNodeAffinity>, TopologyError> {
     let required = valid_terms(affinity)?;
     if allowed.is_empty() {
         return Ok(affinity.filter(|_| required.is_some()).cloned());
@@ -54,7 +54,7 @@ pub fn intersect(
     let everywhere = [NodeSelectorTerm::default()];
     let own = required.unwrap_or(&everywhere);
     if own.len().saturating_mul(allowed.len()) > MAX_TERMS {
-        return Err(Unreachable::TooMany);
+        return Err(TopologyError::TooMany);
     }
     let mut terms: Vec<NodeSelectorTerm> = Vec::new();
     // An empty term of the backend selects no node; the one that replaces an unset affinity selects all nodes.
@@ -65,7 +65,7 @@ pub fn intersect(
         }
     }
     if terms.is_empty() {
-        return Err(Unreachable::Disjoint);
+        return Err(TopologyError::Disjoint);
     }
     Ok(Some(VolumeNodeAffinity {
         required: Some(NodeSelector {
@@ -114,20 +114,20 @@ fn parse_numbers(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
 }
 
 /// Returns the terms of an affinity that restricts nodes, if the API server would accept them on a volume.
-fn valid_terms(affinity: Option<&VolumeNodeAffinity>) -> Result<Option<&[NodeSelectorTerm]>, Unreachable> {
+fn valid_terms(affinity: Option<&VolumeNodeAffinity>) -> Result<Option<&[NodeSelectorTerm]>, TopologyError> {
     let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
         return Ok(None);
     };
     let terms = required.node_selector_terms.as_slice();
     if terms.iter().all(is_empty) {
-        return Err(Unreachable::Invalid("no term selects a node"));
+        return Err(TopologyError::Invalid("no term selects a node"));
     }
     if !terms
         .iter()
         .flat_map(|term| term.match_expressions.iter().flatten())
         .all(is_valid_expression)
     {
-        return Err(Unreachable::Invalid(
+        return Err(TopologyError::Invalid(
             "matchExpressions has an unknown operator or invalid values",
         ));
     }
@@ -136,7 +136,7 @@ fn valid_terms(affinity: Option<&VolumeNodeAffinity>) -> Result<Option<&[NodeSel
         .flat_map(|term| term.match_fields.iter().flatten())
         .all(is_valid_field)
     {
-        return Err(Unreachable::Invalid(
+        return Err(TopologyError::Invalid(
             "matchFields only supports metadata.name with In or NotIn and one value",
         ));
     }

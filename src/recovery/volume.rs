@@ -54,7 +54,7 @@ pub(super) enum SkipReason {
     #[error("namespace {0} may not have volumes here: see spec.allowedNamespaces")]
     NotAdmitted(String),
     /// The namespace was deleted in this cluster.
-    #[error("namespace {0} is not the one that it was: it may belong to somebody else now")]
+    #[error("namespace {0} was recreated (another UID) and may belong to another tenant")]
     OtherNamespace(String),
     /// The claim was deleted in this cluster.
     #[error("claim {0}/{1} was deleted in this cluster")]

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_found_no_slot_is_woken_when_one_is_given_back() {
+    fn an_object_without_a_slot_is_woken_when_one_is_free() {
         let (waiting, mut woken) = WaitSet::<&str>::new();
         let gate = ConcurrencyLimiter::new(1);
         let first = gate.enter(&"first", Priority::New, &waiting).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_before_lets_others_go_first_and_has_his_turn_in_the_end() {
+    fn failed_objects_yield_but_are_not_starved() {
         let mut queue = Queue {
             fresh: VecDeque::new(),
             again: VecDeque::new(),

@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::api::{OrphanKind, OrphansStatus};
-use nfs_client::Statistics;
+use nfs_client::FsStat;
 
 /// Labels of the claim metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -103,7 +103,7 @@ pub struct BackendMetrics {
     /// Claims can be provisioned.
     pub ready: bool,
     /// Statistics of the export's file system. If unset, the previous values remain.
-    pub statistics: Option<Statistics>,
+    pub statistics: Option<FsStat>,
     /// Number of volumes, reservations included.
     pub volumes: u64,
     /// Sum of the requests of volumes and reservations, in bytes.
@@ -120,7 +120,7 @@ impl BackendMetrics {
     /// Returns the values in the order of [`OF_BACKENDS`].
     #[allow(clippy::cast_precision_loss, reason = "values of Prometheus are doubles")]
     fn values(&self, now: Timestamp) -> [Option<f64>; OF_BACKENDS.len()] {
-        let figure = |pick: fn(&Statistics) -> u64| self.statistics.as_ref().map(|figures| pick(figures) as f64);
+        let figure = |pick: fn(&FsStat) -> u64| self.statistics.as_ref().map(|figures| pick(figures) as f64);
         [
             Some(f64::from(u8::from(self.ready))),
             Some(now.as_second() as f64),

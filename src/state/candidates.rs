@@ -1,6 +1,6 @@
 //! Input of placement: the current object of each backend, with the result of its last probe.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,22 +61,17 @@ impl BackendView {
             .is_some_and(|snapshot| snapshot.ready.reason != Reason::NotProbed)
     }
 
-    /// Returns the placement candidate for this backend. `all` are the backends that may share its export.
-    pub fn candidate<'a>(&'a self, all: &[Self], allocated: &CapacityState) -> Candidate<'a> {
+    /// Returns the placement candidates for all backends, in the same order.
+    pub fn candidates<'a>(all: &'a [Self], allocated: &CapacityState) -> Vec<Candidate<'a>> {
+        let exports = ExportTotals::of(all, allocated);
+        all.iter().map(|view| view.candidate(&exports, allocated)).collect()
+    }
+
+    /// Returns the placement candidate for this backend. `exports` are the totals of all backends' exports.
+    pub fn candidate(&self, exports: &ExportTotals<'_>, allocated: &CapacityState) -> Candidate<'_> {
         let spec = &self.object.spec;
         let totals = allocated.totals(self.name());
-        let on_export: Vec<&Self> = all
-            .iter()
-            .filter(|other| other.export_id().is_some() && other.export_id() == self.export_id())
-            .collect();
-        let provisioned_on_export = on_export
-            .iter()
-            .map(|other| allocated.totals(other.name()).bytes)
-            .sum::<u128>();
-        let at_probe = on_export
-            .iter()
-            .filter_map(|other| Some(other.snapshot.as_ref()?.provisioned))
-            .sum::<u128>();
+        let on_export = exports.get(self);
         let statistics = self.snapshot.as_ref().and_then(|snapshot| snapshot.statistics);
         Candidate {
             name: self.name(),
@@ -90,15 +85,48 @@ impl BackendView {
             node_affinity: spec.node_affinity.as_ref(),
             total: statistics.map(|statistics| u128::from(statistics.total)),
             available: statistics.map(|statistics| u128::from(statistics.available)),
-            provisioned_since_probe: provisioned_on_export.saturating_sub(at_probe),
+            provisioned_since_probe: on_export.provisioned.saturating_sub(on_export.at_probe),
             provisioned: totals.bytes,
-            provisioned_on_export,
+            provisioned_on_export: on_export.provisioned,
             volumes: totals.volumes,
         }
     }
 
     fn export_id(&self) -> Option<&str> {
         self.snapshot.as_ref()?.export_id()
+    }
+}
+
+/// The provisioned bytes of each export, added up over the backends that share it.
+pub struct ExportTotals<'a>(HashMap<&'a str, ExportTotal>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ExportTotal {
+    /// Bytes now.
+    provisioned: u128,
+    /// Bytes at the time of the last probe of each backend.
+    at_probe: u128,
+}
+
+impl<'a> ExportTotals<'a> {
+    /// Adds up the totals of these backends.
+    pub fn of(all: &'a [BackendView], allocated: &CapacityState) -> Self {
+        let mut exports: HashMap<&str, ExportTotal> = HashMap::new();
+        for view in all {
+            let (Some(id), Some(snapshot)) = (view.export_id(), &view.snapshot) else {
+                continue;
+            };
+            let export = exports.entry(id).or_default();
+            export.provisioned += allocated.totals(view.name()).bytes;
+            export.at_probe += snapshot.provisioned;
+        }
+        Self(exports)
+    }
+
+    /// Returns the totals of a backend's export: zero as long as the export is unknown.
+    fn get(&self, view: &BackendView) -> ExportTotal {
+        let export = view.export_id().and_then(|id| self.0.get(id));
+        export.copied().unwrap_or_default()
     }
 }
 

@@ -6,6 +6,9 @@
     reason = "a test fails by panicking"
 )]
 //! End-to-end tests: the operator with a real Kubernetes API server and real NFS servers, by feature.
+//!
+//! To run one test, as root: `cargo test --workspace --test e2e -- --exact claims::provisioning::NAME`. Without `--exact`,
+//! a part of the name selects several. `--workspace` reuses the dependencies that `make test` built.
 
 mod archives;
 mod backends;

@@ -194,7 +194,7 @@ async fn verify_record(
         .reservations
         .holder_of(&verified.file_key(node.attributes.fileid), Some(&holder))
     {
-        return Err(refused(volume, &format!("{place} is {other}, by its fileid")));
+        return Err(refused(volume, &format!("{place} has the fileid of {other}")));
     }
     if paths::is_backend_root(store, &node, &place).await? {
         return Err(refused(volume, &format!("{place} is the path of a backend")));

@@ -29,7 +29,7 @@ pub enum ExportError {
     /// The export has another identity than the expected one, or none.
     #[error(
         "the export has another identity: {why}. Mount or export the original file system again; or, if this one replaces it, annotate the backend with nfs-operator.io/accept-identity: {}",
-        found.as_deref().unwrap_or("<the identity that is made when the backend no longer expects one>")
+        found.as_deref().unwrap_or("<the new identity>")
     )]
     IdentityMismatch {
         /// The expected identity.
@@ -140,7 +140,7 @@ pub enum ExportError {
         conflict: Box<Conflict>,
     },
     /// The directory of that name belongs to a holder under another name.
-    #[error("{directory} is {holder}, by its fileid. Choose another pattern, or find out who renamed it")]
+    #[error("{directory} has the fileid of {holder}. Choose another pattern, or find out who renamed it")]
     Held {
         /// The directory or its parent.
         directory: String,
@@ -324,9 +324,7 @@ pub enum ExportError {
         volume: String,
     },
     /// All possible names for the archive are in use.
-    #[error(
-        "every name that the archive of {directory} could have is taken, {last} the last one. Remove or rename archives"
-    )]
+    #[error("all names for the archive of {directory} are taken (last tried: {last}). Remove or rename archives")]
     NoArchiveName {
         /// The directory.
         directory: String,
@@ -334,7 +332,7 @@ pub enum ExportError {
         last: String,
     },
     /// Another holder has the directory, so it is not removed.
-    #[error("{directory} is not removed: {holder} is there")]
+    #[error("refusing to remove {directory}: it is in use as {holder}")]
     InUse {
         /// The directory.
         directory: String,

@@ -214,8 +214,8 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         }
         ErrorKind::SecurityFlavorUnsupported => "allow sec=sys for the operator's address on the server".into(),
         ErrorKind::ExportNotFound => "create the directory, export it, or correct spec.path".into(),
-        ErrorKind::ExportMoved => "name the server that has the export in spec.server".into(),
-        ErrorKind::SymlinkInPath => "name the real path in spec.path".into(),
+        ErrorKind::ExportMoved => "set spec.server to the server that hosts the export".into(),
+        ErrorKind::SymlinkInPath => "set spec.path to the path without symbolic links".into(),
         ErrorKind::NotADirectory => "create a directory there, or correct spec.path".into(),
         ErrorKind::ReservedPortRequired => format!(
             "let the operator use a port below 1024 (spec.nfs.sourcePort: Reserved and the pod's sysctl \
@@ -241,7 +241,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         }
         ErrorKind::ChangedMeanwhile => "nothing to do: the operator retries".into(),
         ErrorKind::Fenced => "another operator took the NFS lease of this backend, and this one still holds the Kubernetes \
-             Lease: find the other; it runs with another --cluster-lock-namespace, or in a copy of this cluster"
+             Lease: find the other operator, which uses another --cluster-lock-namespace or runs in a copy of this cluster"
             .into(),
         _ => "check the server's log".into(),
     }

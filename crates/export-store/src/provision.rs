@@ -11,7 +11,7 @@ mod restore_plan;
 use crate::error::ExportError;
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Holder;
-use crate::provision::create::Made;
+use crate::provision::create::CreatedDirectory;
 use crate::provision::plan::{PathOccupant, ProvisionStep, RecordProgress, RecordWrite, decide};
 use crate::record::{Record, RecordError, State, handle_of};
 use crate::records::{Created, ReadRecord};
@@ -67,7 +67,7 @@ pub(crate) async fn provision(
     let volume = &request.volume;
     let record = match records::read(store, verified, volume).await? {
         ReadRecord::Nothing => Recorded::Nothing,
-        ReadRecord::Unreadable(RecordError::Short) => Recorded::Short,
+        ReadRecord::Unreadable(RecordError::Truncated) => Recorded::Short,
         ReadRecord::Unreadable(why) => {
             return Err(ExportError::RecordDamaged {
                 volume: volume.clone(),
@@ -166,7 +166,7 @@ async fn step(
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     record: &mut Recorded,
-) -> Result<Option<Made>, ExportError> {
+) -> Result<Option<CreatedDirectory>, ExportError> {
     let (nodes, step) = observe(store, verified, request, directory, record.written()).await?;
     let leaf = paths::leaf(&nodes, directory);
     match (step, leaf) {
@@ -197,7 +197,7 @@ async fn step(
             other_clusters::settle(store, verified, directory, &nodes).await?;
             // Keep the mode of an adopted directory unless one is requested.
             let mode = request.mode_requested.then_some(request.mode);
-            let made = Made {
+            let made = CreatedDirectory {
                 adopted: true,
                 ..create::apply_attributes(store, verified, request, directory, leaf, mode).await?
             };
@@ -209,7 +209,7 @@ async fn step(
             if let Recorded::Open(record) = record {
                 volume_record::update_metadata(store, verified, record, request).await?;
             }
-            Ok(Some(Made {
+            Ok(Some(CreatedDirectory {
                 file_id: leaf.attributes.fileid,
                 handle: handle_of(leaf),
                 adopted: record.adopted(),

@@ -55,7 +55,7 @@ pub struct Record {
 pub enum RecordError {
     /// The file is incomplete: the writer or the server stopped, or the space ran out.
     #[error("it is incomplete")]
-    Short,
+    Truncated,
     /// The file is not a record.
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -118,7 +118,7 @@ impl Record {
     pub fn parse(volume: &str, bytes: &[u8]) -> Result<Self, RecordError> {
         // After a crash, some file systems leave a file of the right length that contains only zeros.
         if bytes.iter().all(|byte| *byte == 0) {
-            return Err(RecordError::Short);
+            return Err(RecordError::Truncated);
         }
         let version: Version = read(bytes)?;
         if version.version > VERSION {
@@ -205,7 +205,7 @@ pub fn handle_of(node: &FileRef) -> String {
 
 fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RecordError> {
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        serde_json::error::Category::Eof => RecordError::Short,
+        serde_json::error::Category::Eof => RecordError::Truncated,
         _ => RecordError::Damaged(error.to_string()),
     })
 }

@@ -34,7 +34,7 @@ pub(crate) async fn rollback(
     let outcome = match records::read(store, verified, volume).await? {
         ReadRecord::Nothing => RollbackOutcome::Gone,
         // The writer stopped before it created anything.
-        ReadRecord::Unreadable(RecordError::Short) => {
+        ReadRecord::Unreadable(RecordError::Truncated) => {
             records::remove(store, verified, volume).await?;
             RollbackOutcome::Gone
         }

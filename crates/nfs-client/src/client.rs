@@ -12,9 +12,9 @@ use crate::error::split_status;
 use crate::transport::{self, Tcp, Transport};
 use crate::types::RemoveKind;
 use crate::{
-    Attributes, ConnectionTest, Copied, Credential, Data, FileHandle, FileRef, FullAttributes, LookupResult,
-    MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes,
-    SmallFile, Statistics, Status, Target, VersionChoice, Written,
+    Attributes, ConnectionTest, CopyResult, Credential, FileHandle, FileRef, FsStat, FullAttributes, LookupResult,
+    MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, ReadResult, RemoveOutcome,
+    SetAttributes, SmallFile, Status, Target, VersionChoice, WriteResult,
 };
 use crate::{v3, v4};
 
@@ -399,13 +399,13 @@ impl Client {
 
     /// Reads at most `count` bytes, and at most [`max_transfer_sizes`](Self::max_transfer_sizes). The server may return
     /// fewer, but none only at the end of the file.
-    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize) -> Result<Data, NfsError> {
+    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize) -> Result<ReadResult, NfsError> {
         either!(&self.client, client => client.read(file, offset, count, self.options()).await)
     }
 
     /// Writes `content`, at most [`max_transfer_sizes`](Self::max_transfer_sizes) of it; the server may accept less. The
     /// data is durable once [`commit`](Self::commit) has returned the same verifier.
-    pub async fn write(&self, file: &FileHandle, offset: u64, content: &Bytes) -> Result<Written, NfsError> {
+    pub async fn write(&self, file: &FileHandle, offset: u64, content: &Bytes) -> Result<WriteResult, NfsError> {
         either!(&self.client, client => client.write(file, offset, content, self.options()).await)
     }
 
@@ -422,7 +422,12 @@ impl Client {
 
     /// Copies bytes on the server from one file of this export to another; the server may copy fewer. COPY of NFSv4.2;
     /// `NotSupported` otherwise.
-    pub async fn copy(&self, from: (&FileHandle, u64), to: (&FileHandle, u64), count: u64) -> Result<Copied, NfsError> {
+    pub async fn copy(
+        &self,
+        from: (&FileHandle, u64),
+        to: (&FileHandle, u64),
+        count: u64,
+    ) -> Result<CopyResult, NfsError> {
         only_v4!(self, "copying on the server", client => client.copy(from, to, count, self.options()).await)
     }
 
@@ -449,7 +454,7 @@ impl Client {
     }
 
     /// Reads the space and the inodes of the file system at the export's root.
-    pub async fn statistics(&self) -> Result<Statistics, NfsError> {
+    pub async fn statistics(&self) -> Result<FsStat, NfsError> {
         either!(&self.client, client => client.statistics(self.options()).await)
     }
 

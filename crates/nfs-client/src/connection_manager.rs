@@ -1,7 +1,7 @@
 //! The connection of one client, whatever the version: connects when a call needs it, reconnects after a loss, and
 //! closes the connection when it is idle.
 //!
-//! One task per client runs [`ConnectionManager::run`]. Calls and the task share the [`LinkState`]: the task publishes
+//! One task per client runs [`ConnectionManager::run`]. Calls and the task share the [`ConnectionState`]: the task publishes
 //! the connection and the session in it, and a call that finds either unusable takes it out again.
 //! [`ProtocolVersion`] is what NFSv3 and NFSv4 do differently.
 
@@ -95,7 +95,7 @@ pub struct HandshakeResult {
 
 /// The connection and the session, as calls and the manager's task see them.
 #[derive(Debug)]
-pub struct LinkState<S> {
+pub struct ConnectionState<S> {
     /// The session; outlives its connection.
     pub session: Option<Arc<S>>,
     /// The connection that belongs to the session.
@@ -106,7 +106,7 @@ pub struct LinkState<S> {
     pub ended: Option<CloseReason>,
 }
 
-impl<S> LinkState<S> {
+impl<S> ConnectionState<S> {
     /// Whether this is the current session.
     pub fn has_session(&self, session: &Arc<S>) -> bool {
         self.session
@@ -152,7 +152,7 @@ pub struct ConnectionManager<V: ProtocolVersion> {
     transport: Arc<dyn Transport>,
     auth: Auth,
     idle_timeout: Duration,
-    link: watch::Sender<LinkState<V::Session>>,
+    link: watch::Sender<ConnectionState<V::Session>>,
     /// Attempts to connect that were started.
     attempts: AtomicU64,
     /// Connections that were established.
@@ -175,7 +175,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             version,
             transport,
             idle_timeout,
-            link: watch::Sender::new(LinkState {
+            link: watch::Sender::new(ConnectionState {
                 session: None,
                 connection: None,
                 failure: None,
@@ -203,7 +203,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
     }
 
     /// Returns a receiver of the link's state.
-    pub fn subscribe(&self) -> watch::Receiver<LinkState<V::Session>> {
+    pub fn subscribe(&self) -> watch::Receiver<ConnectionState<V::Session>> {
         self.link.subscribe()
     }
 

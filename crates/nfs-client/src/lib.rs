@@ -94,10 +94,10 @@ mod xdr;
 pub use client::Client;
 pub use error::{NfsError, Status};
 pub use types::{
-    Attributes, ChangeToken, ClientOwner, ConnectionTest, Copied, Credential, Data, Entry, FileHandle, FileKind,
-    FileRef, FsId, FullAttributes, ImplementationId, LookupResult, MkdirResult, Name, NameError, Negotiated,
-    OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics,
-    Target, Time, Times, VersionChoice, Written,
+    Attributes, ChangeToken, ClientOwner, ConnectionTest, CopyResult, Credential, Entry, FileHandle, FileKind, FileRef,
+    FsId, FsStat, FullAttributes, ImplementationId, LookupResult, MkdirResult, Name, NameError, Negotiated,
+    OfferedVersions, Page, PageCookie, Protocol, ReadResult, RemoveOutcome, SetAttributes, SmallFile, SourcePort,
+    Target, Time, Times, VersionChoice, WriteResult,
 };
 
 /// Compiles the example in the README.

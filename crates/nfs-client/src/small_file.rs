@@ -1,6 +1,6 @@
 //! Reading small files as a whole.
 
-use crate::{Data, FileKind, NfsError, Status};
+use crate::{FileKind, NfsError, ReadResult, Status};
 
 /// What errors report as the action.
 pub const READ: &str = "reading a file";
@@ -43,7 +43,7 @@ impl Content {
     }
 
     /// Appends the next part; returns whether the content is complete.
-    pub fn append(&mut self, part: &Data) -> Result<bool, NfsError> {
+    pub fn append(&mut self, part: &ReadResult) -> Result<bool, NfsError> {
         self.bytes.extend_from_slice(&part.bytes);
         if self.bytes.len() > self.limit {
             return Err(NfsError::Limit {
@@ -51,7 +51,7 @@ impl Content {
                 limit: format!("a file of more than {} bytes", self.limit),
             });
         }
-        Ok(part.end)
+        Ok(part.eof)
     }
 
     /// Returns the bytes.

@@ -1,8 +1,8 @@
 //! Transport: from a server's name to a connected pair of byte streams.
 //!
 //! [`Transport`] is the seam below RPC. [`Tcp`] resolves the name, binds the source port, connects and sets socket
-//! options. RPC-with-TLS (RFC 9289) or streams within one process are other implementations of the trait; nothing above
-//! this module knows which one is in use.
+//! options. RPC-with-TLS (RFC 9289) or streams within one process are other implementations of the trait; only
+//! [`Client`](crate::Client) chooses one.
 
 use std::fmt;
 use std::io;

@@ -252,21 +252,21 @@ pub struct LookupResult {
     pub details: FullAttributes,
     /// The start of a regular file, and its change token after the read; absent if it is no regular file or could not be
     /// read.
-    pub begin: Option<(Data, ChangeToken)>,
+    pub begin: Option<(ReadResult, ChangeToken)>,
 }
 
 /// Bytes read from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Data {
+pub struct ReadResult {
     /// The bytes: possibly fewer than requested, but none only at the end of the file.
     pub bytes: Bytes,
     /// Whether the file ends after these bytes.
-    pub end: bool,
+    pub eof: bool,
 }
 
 /// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteResult {
     /// Bytes written, at least one.
     pub count: usize,
     /// Whether they are on stable storage already.
@@ -277,12 +277,12 @@ pub struct Written {
 
 /// Result of a copy on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopyResult {
     /// Bytes copied, from the start of the requested range: possibly fewer than requested, and 0 at the end of the source.
     pub count: u64,
     /// Whether they are on stable storage already.
     pub stable: bool,
-    /// Write verifier, as in [`Written`]; absent after a copy that the server completed in the background.
+    /// Write verifier, as in [`WriteResult`]; absent after a copy that the server completed in the background.
     pub verifier: Option<[u8; 8]>,
 }
 
@@ -377,7 +377,7 @@ pub enum RemoveOutcome {
 
 /// Space and inodes of a file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct FsStat {
     /// Size in bytes.
     pub total: u64,
     /// Bytes available to the credential.

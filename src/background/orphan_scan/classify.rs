@@ -169,7 +169,7 @@ mod tests {
             ),
             (ReadRecord::Nothing, PathState::Unknown, HERE, Some(VolumeWithoutRecord)),
             (
-                ReadRecord::Unreadable(RecordError::Short),
+                ReadRecord::Unreadable(RecordError::Truncated),
                 OURS,
                 HERE,
                 Some(RecordUnreadable),
@@ -188,7 +188,7 @@ mod tests {
             (ReadRecord::Nothing, PathState::Nothing, VolumeView::Foreign, None),
             (live(), OTHER, VolumeView::Foreign, None),
             (
-                ReadRecord::Unreadable(RecordError::Short),
+                ReadRecord::Unreadable(RecordError::Truncated),
                 OURS,
                 VolumeView::Foreign,
                 None,
@@ -332,7 +332,7 @@ mod tests {
         let absent = seen(ReadRecord::Nothing, PathState::Nothing, PathState::Nothing);
         assert_eq!(classify(&absent, VolumeView::Absent, false), None);
         let broken = seen(
-            ReadRecord::Unreadable(RecordError::Short),
+            ReadRecord::Unreadable(RecordError::Truncated),
             PathState::Nothing,
             PathState::Nothing,
         );

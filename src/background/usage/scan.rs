@@ -33,7 +33,7 @@ pub(super) enum UsageScanError {
     #[error("the identity of the export is not confirmed")]
     NotConfirmed,
     /// The backend was removed or suspended, has another connection, or no longer requests the scan.
-    #[error("nothing is to be counted on the backend now, or it changed meanwhile")]
+    #[error("the usage scan was canceled: the backend changed, or no longer requests it")]
     Unwanted,
     /// The export cannot be read.
     #[error(transparent)]

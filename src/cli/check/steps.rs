@@ -127,7 +127,7 @@ impl<'a> Check<'a> {
             }),
             ..DeleteParams::default()
         };
-        let gone = self.until(async || {
+        let deleted = self.until(async || {
             // Requested each time, because a request may be lost.
             match self.claims.delete(CLAIM, &ours).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -138,7 +138,7 @@ impl<'a> Check<'a> {
             }
         });
         let named = format!("{}/{CLAIM}", self.arguments.namespace);
-        match gone.await {
+        match deleted.await {
             Ok(()) => findings.passed("delete", format!("{named} is deleted")),
             Err(last) => {
                 findings.set_left_behind();
@@ -155,7 +155,7 @@ impl<'a> Check<'a> {
             findings.set_left_behind();
             return findings.add("reclaim", StepResult::Left, message, Value::Null);
         }
-        let gone = self.until(async || match self.volumes.get_opt(volume).await {
+        let deleted = self.until(async || match self.volumes.get_opt(volume).await {
             Ok(None) => Ok(()),
             Ok(Some(found)) => {
                 let phase = found.status.and_then(|status| status.phase);
@@ -163,7 +163,7 @@ impl<'a> Check<'a> {
             }
             Err(error) => Err(error.to_string()),
         });
-        match gone.await {
+        match deleted.await {
             Ok(()) => findings.passed("reclaim", format!("{volume} is deleted")),
             Err(last) => {
                 findings.set_left_behind();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use export_store::text::format_bytes;
 use export_store::{ExportStore, PathReservations, StoreConfig};
-use nfs_client::{Attributes, Client, Credential, NfsError, OfferedVersions, Protocol, Statistics, Target};
+use nfs_client::{Attributes, Client, Credential, FsStat, NfsError, OfferedVersions, Protocol, Target};
 use serde_json::json;
 
 use super::{reserved_port, write_test};
@@ -184,7 +184,7 @@ async fn check_space(export: &Client, findings: &mut Findings) {
         Ok(statistics) => statistics,
         Err(error) => return fail(findings, "space", "cannot read the statistics", error),
     };
-    let Statistics {
+    let FsStat {
         total,
         available,
         inodes,

@@ -214,9 +214,9 @@ impl WriteTest<'_> {
         {
             Ok(()) => self.findings.passed("remove", "removed the directory"),
             Err(error) => {
-                let gone = error.status() == Some(Status::NotFound);
+                let deleted = error.status() == Some(Status::NotFound);
                 self.failed("remove", "cannot remove a directory", error);
-                if !gone {
+                if !deleted {
                     self.report_left_behind(name, "it could not be removed");
                 }
             }

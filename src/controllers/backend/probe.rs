@@ -13,7 +13,7 @@ use export_store::{
     ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecords,
     WriteProbe,
 };
-use nfs_client::{self, Statistics};
+use nfs_client::{self, FsStat};
 
 /// The result of a probe. Checks after the first failed one are unset.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub struct Probe {
     /// Why nothing can be created on the export, if it is full.
     pub full: Option<PlannedCondition>,
     /// Space and inodes.
-    pub statistics: Option<Statistics>,
+    pub statistics: Option<FsStat>,
     /// Number of archives.
     pub archives: Option<u64>,
     /// Records that this cluster did not sign.

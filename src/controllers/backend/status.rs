@@ -15,7 +15,7 @@ use crate::recovery;
 use crate::state::capacity::Totals;
 use crate::state::recovery::RecoveryProgress;
 use export_store::PurgeReport;
-use nfs_client::Statistics;
+use nfs_client::FsStat;
 
 /// Minimum interval between writes of numbers that change constantly, in seconds.
 const MIN_WRITE_INTERVAL: i64 = 60;
@@ -118,7 +118,7 @@ fn capacity_of(observed: &Observed<'_>) -> Option<PlannedCondition> {
 }
 
 /// Returns the condition CapacityAvailable by the figures of the export.
-fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
+fn capacity(object: &NfsBackend, statistics: &FsStat) -> PlannedCondition {
     if statistics.available == 0 {
         return PlannedCondition::fails(Reason::NoSpace, "the export has no space left: free some, or grow it");
     }
@@ -224,7 +224,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     }
 }
 
-fn figures(statistics: Option<Statistics>, totals: Totals) -> CapacityStatus {
+fn figures(statistics: Option<FsStat>, totals: Totals) -> CapacityStatus {
     let counted = statistics.filter(|statistics| statistics.inodes > 0);
     CapacityStatus {
         total: statistics.map(|statistics| export_store::text::format_bytes(u128::from(statistics.total))),

@@ -189,7 +189,7 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: C
     let Target { backend, export, .. } = target;
     let CopyFailure { error, condition } = failure;
     let reason = condition.reason;
-    if !error.is_of_the_target() {
+    if !error.is_target_error() {
         return BackendOutcome::Ended(if reason.is_connectivity() {
             ProvisionOutcome::Waiting(condition)
         } else {

@@ -10,7 +10,7 @@ use super::eligibility::ClaimRequest;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, REQUESTED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
-use crate::decide::placement::{self, Candidate, Claim, Placement};
+use crate::decide::placement::{self, Claim, Placement};
 use crate::decide::topology::SelectedNode;
 use crate::state::backends::Backend;
 use crate::state::candidates::BackendView;
@@ -67,7 +67,7 @@ pub fn place(
         topologies: &request.topologies,
     };
     let placement = ctx.capacity.reserve(&volume, request.bytes, |allocated| {
-        let candidates: Vec<Candidate<'_>> = views.iter().map(|view| view.candidate(&views, allocated)).collect();
+        let candidates = BackendView::candidates(&views, allocated);
         let placement = placement::place(&claim, &candidates);
         let chosen = match &placement {
             Placement::On(order) => order.first().cloned(),

@@ -15,7 +15,7 @@ use super::volume_settings::VolumeSettings;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
-use crate::decide::mount_options::{self, Major, NegotiatedConnection};
+use crate::decide::mount_options::{self, NegotiatedConnection, NfsMajorVersion};
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
 
@@ -54,8 +54,8 @@ pub fn volume_object(parts: &VolumeParts<'_>) -> PersistentVolume {
         &backend.nfs,
         NegotiatedConnection {
             major: match parts.protocol {
-                Protocol::V3 => Major::V3,
-                Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+                Protocol::V3 => NfsMajorVersion::V3,
+                Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => NfsMajorVersion::V4,
             },
             peer: parts.peer,
         },

@@ -12,7 +12,7 @@ fn settings(version: NfsVersion, port: i32, mount_port: Option<i32>) -> NfsSetti
     }
 }
 
-fn connection(major: Major) -> NegotiatedConnection {
+fn connection(major: NfsMajorVersion) -> NegotiatedConnection {
     let peer = "192.0.2.1:2049".parse().unwrap();
     NegotiatedConnection { major, peer }
 }
@@ -24,7 +24,14 @@ fn owned(options: &str) -> Vec<String> {
 fn merged(backend: &str, class: &str, claim: &str) -> String {
     let backend: Vec<MountOption> = backend.split_whitespace().map(MountOption::from).collect();
     let settings = settings(NfsVersion::Auto, 2049, None);
-    volume_options(&backend, &owned(class), &owned(claim), &settings, connection(Major::V4)).join(" ")
+    volume_options(
+        &backend,
+        &owned(class),
+        &owned(claim),
+        &settings,
+        connection(NfsMajorVersion::V4),
+    )
+    .join(" ")
 }
 
 #[test]
@@ -87,39 +94,46 @@ fn options_are_merged_by_what_they_set_and_the_class_wins() {
 fn the_settings_are_added_unless_an_option_says_it() {
     use NfsVersion::{Auto, V3, V4_0, V4_1, V4_2};
     for (class, version, port, mount_port, negotiated, expected) in [
-        ("", Auto, 2049, None, Major::V3, "nfsvers=3"),
-        ("", Auto, 2050, None, Major::V4, "nfsvers=4 port=2050"),
-        ("", V4_0, 2049, None, Major::V4, "nfsvers=4.0"),
-        ("", V4_1, 2049, None, Major::V4, "nfsvers=4.1"),
-        ("", V4_2, 2049, None, Major::V4, "nfsvers=4.2"),
-        ("", V3, 2049, None, Major::V3, "nfsvers=3"),
-        ("v4.2", V4_1, 2049, None, Major::V4, "v4.2"),
-        ("port=111", Auto, 2050, None, Major::V4, "port=111 nfsvers=4"),
-        ("port=2049", Auto, 2050, None, Major::V4, "port=2049 nfsvers=4"),
+        ("", Auto, 2049, None, NfsMajorVersion::V3, "nfsvers=3"),
+        ("", Auto, 2050, None, NfsMajorVersion::V4, "nfsvers=4 port=2050"),
+        ("", V4_0, 2049, None, NfsMajorVersion::V4, "nfsvers=4.0"),
+        ("", V4_1, 2049, None, NfsMajorVersion::V4, "nfsvers=4.1"),
+        ("", V4_2, 2049, None, NfsMajorVersion::V4, "nfsvers=4.2"),
+        ("", V3, 2049, None, NfsMajorVersion::V3, "nfsvers=3"),
+        ("v4.2", V4_1, 2049, None, NfsMajorVersion::V4, "v4.2"),
+        ("port=111", Auto, 2050, None, NfsMajorVersion::V4, "port=111 nfsvers=4"),
+        (
+            "port=2049",
+            Auto,
+            2050,
+            None,
+            NfsMajorVersion::V4,
+            "port=2049 nfsvers=4",
+        ),
         (
             "",
             Auto,
             2049,
             Some(20048),
-            Major::V3,
+            NfsMajorVersion::V3,
             "nfsvers=3 port=2049 mountport=20048 proto=tcp",
         ),
-        ("", Auto, 2049, Some(20048), Major::V4, "nfsvers=4"),
+        ("", Auto, 2049, Some(20048), NfsMajorVersion::V4, "nfsvers=4"),
         (
             "vers=3",
             V4_1,
             2049,
             Some(20048),
-            Major::V4,
+            NfsMajorVersion::V4,
             "vers=3 port=2049 mountport=20048 proto=tcp",
         ),
-        ("v4", V3, 2049, Some(20048), Major::V3, "v4"),
+        ("v4", V3, 2049, Some(20048), NfsMajorVersion::V3, "v4"),
         (
             "mountport=1",
             V3,
             2050,
             Some(20048),
-            Major::V3,
+            NfsMajorVersion::V3,
             "mountport=1 nfsvers=3 port=2050 proto=tcp",
         ),
     ] {
@@ -143,7 +157,7 @@ fn fixed_ports_of_version_3_come_with_the_transport_of_the_servers_address() {
         ("192.0.2.1:2049", "udp", "udp"),
         ("[2001:db8::1]:2049", "proto=rdma6", "proto=rdma6"),
     ] {
-        let (major, peer) = (Major::V3, peer.parse().unwrap());
+        let (major, peer) = (NfsMajorVersion::V3, peer.parse().unwrap());
         let settings = settings(NfsVersion::Auto, 2049, Some(20048));
         let options = volume_options(
             &owned(given),
@@ -231,7 +245,7 @@ proptest! {
         backend in proptest::collection::vec(option(), 0..8), class in proptest::collection::vec(option(), 0..8),
     ) {
         let settings = settings(NfsVersion::Auto, 2050, Some(1));
-        let options = volume_options(&backend, &class, &[], &settings, connection(Major::V3));
+        let options = volume_options(&backend, &class, &[], &settings, connection(NfsMajorVersion::V3));
         let mut seen = Vec::new();
         for option in &options {
             for key in keys(option) {
@@ -240,7 +254,7 @@ proptest! {
             }
         }
         // Merging the result again does not change it: no two options conflict with each other.
-        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, connection(Major::V3)), options);
+        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, connection(NfsMajorVersion::V3)), options);
     }
 }
 

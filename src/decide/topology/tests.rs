@@ -97,14 +97,14 @@ fn terms_are_ored_and_their_requirements_anded() {
 
 #[test]
 fn a_node_that_does_not_exist_is_selected_by_no_restriction() {
-    let gone = SelectedNode {
+    let deleted = SelectedNode {
         name: "n1",
         labels: None,
     };
-    assert!(selects(None, &gone));
-    assert!(selects(Some(&VolumeNodeAffinity::default()), &gone));
+    assert!(selects(None, &deleted));
+    assert!(selects(Some(&VolumeNodeAffinity::default()), &deleted));
     let anywhere_but = expressions(json!([{"key": "zone", "operator": "NotIn", "values": ["x"]}]));
-    assert!(!selects(Some(&affinity(anywhere_but)), &gone));
+    assert!(!selects(Some(&affinity(anywhere_but)), &deleted));
 }
 
 #[test]
@@ -150,10 +150,10 @@ fn contradictions_and_invalid_affinities_are_detected() {
     let none = expressions(json!([{"key": "zone", "operator": "DoesNotExist"}]));
     for own in [zones(&["b"]), but_a, none] {
         let found = intersect(Some(&affinity(own.clone())), &in_zones(&["a"]));
-        assert_eq!(found, Err(Unreachable::Disjoint), "{own}");
+        assert_eq!(found, Err(TopologyError::Disjoint), "{own}");
     }
     let nowhere = topologies(json!([{}]));
-    assert_eq!(intersect(None, &nowhere), Err(Unreachable::Disjoint));
+    assert_eq!(intersect(None, &nowhere), Err(TopologyError::Disjoint));
     for terms in [
         json!([]),
         json!([{}]),
@@ -168,13 +168,13 @@ fn contradictions_and_invalid_affinities_are_detected() {
     ] {
         for allowed in [vec![], in_zones(&["a"])] {
             let found = intersect(Some(&affinity(terms.clone())), &allowed);
-            assert!(matches!(found, Err(Unreachable::Invalid(_))), "{terms}: {found:?}");
+            assert!(matches!(found, Err(TopologyError::Invalid(_))), "{terms}: {found:?}");
         }
     }
     let many = vec![zones(&["a"])[0].clone(); 400];
     let allowed = vec![in_zones(&["a"]).remove(0); 3];
     assert_eq!(
         intersect(Some(&affinity(json!(many))), &allowed),
-        Err(Unreachable::TooMany)
+        Err(TopologyError::TooMany)
     );
 }

@@ -9,7 +9,7 @@ use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::reclaim_request::reclaim_request;
 use export_store::{ExportStore, Identity, ReclaimRequest};
-use nfs_client::Statistics;
+use nfs_client::FsStat;
 
 /// Number of probe intervals for which a probe result is valid (data-safety rule 13).
 const VALID_INTERVALS: u32 = 3;
@@ -30,7 +30,7 @@ pub struct ProbeSnapshot {
     /// Interval between probes.
     pub interval: Duration,
     /// Space and inodes of the export.
-    pub statistics: Option<Statistics>,
+    pub statistics: Option<FsStat>,
     /// Bytes used by volumes and reservations when the statistics were read.
     pub provisioned: u128,
 }

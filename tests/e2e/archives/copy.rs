@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::archives::objects::{archive_of, archived, in_state, path};
 use crate::archives::restore::asking;
-use crate::clones::claims::{contents, copy_gone, said, slow, staging, under_way};
+use crate::clones::claims::{claim_condition_message, contents, copy_gone, slow, staging, under_way};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
@@ -38,11 +38,11 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o2770))?;
     shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = in_state(&env, &archive_of(&volume), "Available").await?;
-    let asked = env
+    let request = env
         .objects
         .create(&copying(env.claim("asked", &class), &archive))
         .await?;
-    let first = env.wait_bound(&asked).await?;
+    let first = env.wait_bound(&request).await?;
     env.objects
         .patch(&archive, json!({"spec": {"legalHold": true}}))
         .await?;
@@ -58,7 +58,7 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
         assert_ne!(found.ino().to_string(), text(&archive, "/spec/fileID"));
     }
     let reported = format!("a copy of NfsArchive {} (1 files, 8", name_of(&archive));
-    assert!(said(&env, &asked).await?.contains(&reported));
+    assert!(claim_condition_message(&env, &request).await?.contains(&reported));
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "precious");
     assert_eq!(fs::metadata(path(&env, &archive))?.mode() & 0o7777, 0o700);
     // Once the hold is lifted, the archive is restored at once by a rename.
@@ -160,8 +160,8 @@ async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_co
         .await?;
     env.objects.delete(&archive).await?;
     let waits = |found: &Value| {
-        let said = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
-        match text(&said, "/message") {
+        let claim_condition_message = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
+        match text(&claim_condition_message, "/message") {
             message if message.contains("getting a copy") => Ok(()),
             message => Err(message.to_owned()),
         }

@@ -144,8 +144,8 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
     })
     .await?;
     let waits = |found: &Value| {
-        let said = rig::objects::condition(found, "Available").map(|found| found["message"].to_string());
-        match said.filter(|said| said.contains("its data and this object stay")) {
+        let reported = rig::objects::condition(found, "Available").map(|found| found["message"].to_string());
+        match reported.filter(|reported| reported.contains("its data and this object stay")) {
             Some(_) => Ok(()),
             None => Err("not said".to_owned()),
         }
@@ -193,8 +193,8 @@ async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_ado
     adopt(&env, None, volume).await?;
     let all = names_of(&volumes);
     settle(&env, "the object to be made", |names| *names == all).await?;
-    let made = env.objects.get(&archive).await?.ok_or("no object")?;
-    assert!(made["spec"]["archivedAt"].is_null() && made["spec"]["expiresAt"].is_null());
-    assert_eq!(text(&made, "/spec/claim/name"), "data-0");
+    let created = env.objects.get(&archive).await?.ok_or("no object")?;
+    assert!(created["spec"]["archivedAt"].is_null() && created["spec"]["expiresAt"].is_null());
+    assert_eq!(text(&created, "/spec/claim/name"), "data-0");
     Ok(())
 }

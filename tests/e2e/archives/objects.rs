@@ -198,9 +198,9 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
     let in_use = forge(text(&volume, "/metadata/name"), &volume, &claim);
     let alias = forge(&env.unique_name("alias"), &kept_volume, &kept);
     for forged in [in_use, alias] {
-        let made = env.objects.create(&forged).await?;
+        let created = env.objects.create(&forged).await?;
         env.objects
-            .wait(&made, "to be checked", TIMEOUT, |found| {
+            .wait(&created, "to be checked", TIMEOUT, |found| {
                 match text(found, "/status/state") {
                     "Missing" | "Unknown" => Ok(()),
                     state => Err(state.to_owned()),
@@ -208,10 +208,10 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
             })
             .await?;
         env.objects
-            .patch(&made, json!({"spec": {"deletionPolicy": "Retain"}}))
+            .patch(&created, json!({"spec": {"deletionPolicy": "Retain"}}))
             .await?;
-        env.objects.delete(&made).await?;
-        env.objects.wait_gone(&made, TIMEOUT).await?;
+        env.objects.delete(&created).await?;
+        env.objects.wait_gone(&created, TIMEOUT).await?;
     }
     let unchanged = |tree: std::collections::BTreeMap<String, String>| {
         let data = tree.into_iter().filter(|(path, _)| !path.contains("/.nfs-operator/"));

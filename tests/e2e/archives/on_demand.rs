@@ -26,10 +26,10 @@ fn name_of(object: &Value) -> &str {
 
 /// Returns the reason why an archive is not Available.
 async fn pending(env: &TestEnv, archive: &Value, reason: &str) -> rig::Result<String> {
-    let said = env
+    let reported = env
         .objects
         .wait_condition(archive, "Available", "False", Some(reason), TIMEOUT);
-    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+    Ok(reported.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
 #[tokio::test]
@@ -42,11 +42,11 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     chown(&root, Some(1000), Some(1001))?;
     fs::set_permissions(&root, fs::Permissions::from_mode(0o2770))?;
     let before = rig::snapshot(&root)?;
-    let asked = env
+    let request = env
         .objects
         .create(&backup(&env.unique_name("nightly"), &env.name, "data"))
         .await?;
-    let archive = in_state(&env, &asked, "Available").await?;
+    let archive = in_state(&env, &request, "Available").await?;
     assert_eq!(rig::snapshot(&root)?, before, "the source was changed");
     let namespace = env.objects.get(&reference("v1", "Namespace", None, &env.name)).await?;
     let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
@@ -75,9 +75,9 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     let closed = fs::metadata(&directory)?;
     assert_eq!(closed.mode() & 0o7777, 0o700);
     assert_eq!(closed.ino().to_string(), text(&archive, "/spec/fileID"));
-    let said = condition(&archive, "Available").cloned().unwrap_or_default();
+    let message = condition(&archive, "Available").cloned().unwrap_or_default();
     let reported = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
-    assert!(text(&said, "/message").contains(&reported), "{said}");
+    assert!(text(&message, "/message").contains(&reported), "{message}");
     let event = env.objects.wait_event(&claim, "Archived", TIMEOUT).await?;
     assert!(text(&event, "/note").contains(name_of(&archive)), "{event}");
 
@@ -111,8 +111,8 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
     shared::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
-    let asked = backup(&env.unique_name("kept"), &env.name, "data");
-    let kept = env.objects.create(&asked).await?;
+    let request = backup(&env.unique_name("kept"), &env.name, "data");
+    let kept = env.objects.create(&request).await?;
     // The retention of the policy applies to archives of deleted claims.
     let kept = in_state(&env, &kept, "Available").await?;
     assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
@@ -143,8 +143,8 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     let backend = shared::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let make = async |name: &str, claim: &str| {
-        let asked = backup(&env.unique_name(name), &env.name, claim);
-        env.objects.create(&asked).await
+        let request = backup(&env.unique_name(name), &env.name, claim);
+        env.objects.create(&request).await
     };
     let absent = make("absent", "nothing").await?;
     let message = pending(&env, &absent, "CopySourceNotReady").await?;
@@ -192,9 +192,9 @@ async fn a_backup_is_refused_where_owners_cannot_be_preserved() -> Test {
     shared::backend(&env, "backend", credential).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
-    let asked = backup(&env.unique_name("nightly"), &env.name, "data");
-    let asked = env.objects.create(&asked).await?;
-    let message = pending(&env, &asked, "CopyNeedsChown").await?;
+    let request = backup(&env.unique_name("nightly"), &env.name, "data");
+    let request = env.objects.create(&request).await?;
+    let message = pending(&env, &request, "CopyNeedsChown").await?;
     assert!(message.contains("no_root_squash"), "{message}");
     shared::wait_trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?.len(), 1);
@@ -210,16 +210,16 @@ async fn a_backup_without_space_leaves_nothing_and_succeeds_once_there_is_space(
     let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
     let large = env.directory(&volume)?.join("large");
     fs::write(&large, vec![7; 5 << 19])?;
-    let asked = backup(&env.unique_name("nightly"), &env.name, "data");
-    let asked = env.objects.create(&asked).await?;
-    let message = pending(&env, &asked, "NoSpace").await?;
+    let request = backup(&env.unique_name("nightly"), &env.name, "data");
+    let request = env.objects.create(&request).await?;
+    let message = pending(&env, &request, "NoSpace").await?;
     assert!(message.contains(&env.unique_name("backend")), "{message}");
     assert_eq!(staged_on(env.data())?, Vec::<String>::new());
     shared::wait_trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?.len(), 1);
     assert_eq!(fs::metadata(&large)?.len(), 5 << 19);
     fs::remove_file(&large)?;
-    let archive = in_state(&env, &asked, "Available").await?;
+    let archive = in_state(&env, &request, "Available").await?;
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "text");
     Ok(())
 }
@@ -304,8 +304,8 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     shared::bound_with_data(&env, "data", &class, "text").await?;
-    let made = env.objects.create(&usual).await?;
-    let made = in_state(&env, &made, "Available").await?;
+    let created = env.objects.create(&usual).await?;
+    let created = in_state(&env, &created, "Available").await?;
     for change in [
         json!({"claim": {"name": "other"}}),
         json!({"claim": {"uid": null}}),
@@ -316,7 +316,7 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
         json!({"size": null}),
     ] {
         let patch = json!({ "spec": change });
-        assert!(env.objects.patch(&made, patch).await.is_err(), "{change}");
+        assert!(env.objects.patch(&created, patch).await.is_err(), "{change}");
     }
     Ok(())
 }

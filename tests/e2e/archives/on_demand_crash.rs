@@ -18,9 +18,9 @@ use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 async fn begun() -> Result<(DedicatedCluster, Value, BTreeMap<String, Vec<u8>>), Failure> {
     let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     let source = slow(&env).await?;
-    let asked = env.objects.create(&backup("nightly", "default", "old")).await?;
+    let request = env.objects.create(&backup("nightly", "default", "old")).await?;
     under_way(&env).await?;
-    Ok((env, asked, source))
+    Ok((env, request, source))
 }
 
 fn at_full_speed(env: &DedicatedCluster) {
@@ -98,12 +98,12 @@ async fn an_operator_killed_at_any_rename_of_a_backup_ends_with_one_complete_cop
         let mut lost = env.proxy.lose_reply(Action::Drop, move |record| {
             has_bytes(record, &call) && before.fetch_add(1, Ordering::Relaxed) == nth
         });
-        let asked = env.objects.create(&backup(&name, "default", "old")).await?;
+        let request = env.objects.create(&backup(&name, "default", "old")).await?;
         lost.wait(TIMEOUT).await?;
         env.operator.kill9().await?;
         env.proxy.clear_hooks();
         env.operator.restart().await?;
-        let archive = available(&env, &asked).await?;
+        let archive = available(&env, &request).await?;
         let directory = env.data()?.join(text(&archive, "/spec/directory"));
         assert_eq!(fs::read_to_string(directory.join("data"))?, "text", "{name}");
         settled(&env, number + 2).await?;
@@ -114,9 +114,9 @@ async fn an_operator_killed_at_any_rename_of_a_backup_ends_with_one_complete_cop
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_behind() -> Test {
-    let (env, asked, source) = begun().await?;
-    env.objects.delete(&asked).await?;
-    env.objects.wait_gone(&asked, TIMEOUT).await?;
+    let (env, request, source) = begun().await?;
+    env.objects.delete(&request).await?;
+    env.objects.wait_gone(&request, TIMEOUT).await?;
     settled(&env, 1).await?;
     assert_eq!(env.names()?.len(), 1);
     let volume = env.bound(&env.claim("old")).await?;
@@ -151,13 +151,13 @@ async fn a_backup_recreated_under_the_name_of_one_that_was_removed_by_force_star
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_of_a_claim_that_is_deleted_meanwhile_is_discarded_and_reported() -> Test {
-    let (env, asked, source) = begun().await?;
+    let (env, request, source) = begun().await?;
     let claim = env.claim("old");
     let volume = env.bound(&claim).await?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
     at_full_speed(&env);
-    let reported = env.objects.wait_event(&asked, "CopySourceGone", TIMEOUT).await?;
+    let reported = env.objects.wait_event(&request, "CopySourceGone", TIMEOUT).await?;
     assert!(text(&reported, "/note").contains("discarding the copy"), "{reported}");
     settled(&env, 1).await?;
     let names: Vec<String> = env.names()?.into_iter().collect();

@@ -89,8 +89,11 @@ async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing()
         .objects
         .create(&in_other(asking(env.claim("thief", &class), name_of(&archive))))
         .await?;
-    let said = shared::wait_refused(&env, &thief, "ArchiveNotAllowed").await?;
-    assert!(!said.contains("secret") && !said.contains("archived-"), "{said}");
+    let reported = shared::wait_refused(&env, &thief, "ArchiveNotAllowed").await?;
+    assert!(
+        !reported.contains("secret") && !reported.contains("archived-"),
+        "{reported}"
+    );
     // With the namespace of the data source, which needs a ReferenceGrant there, and with the older field.
     let mut crossing = asking(env.claim("crossing", &class), name_of(&archive));
     merge(
@@ -167,11 +170,16 @@ async fn of_two_claims_that_request_one_archive_one_gets_it_and_the_other_is_ref
     );
     let (one, two) = tokio::try_join!(env.objects.create(&one), env.objects.create(&two))?;
     let reported = |claim: &Value| {
-        let said = rig::objects::condition(claim, "nfs-operator.io/Provisioned");
-        match said.map(|said| (said["status"] == "True", said["reason"].as_str().unwrap_or_default())) {
+        let message = rig::objects::condition(claim, "nfs-operator.io/Provisioned");
+        match message.map(|message| {
+            (
+                message["status"] == "True",
+                message["reason"].as_str().unwrap_or_default(),
+            )
+        }) {
             Some((true, _)) => Ok(true),
             Some((false, "ArchiveBusy" | "ArchiveNotFound")) => Ok(false),
-            said => Err(format!("{said:?}")),
+            message => Err(format!("{message:?}")),
         }
     };
     env.objects.wait_gone(&archive, TIMEOUT).await?;

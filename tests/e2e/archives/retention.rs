@@ -65,12 +65,12 @@ async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test 
     let foreign = env.data()?.join("archived-by-others");
     std::fs::create_dir(&foreign)?;
     std::fs::write(foreign.join("data"), "foreign")?;
-    let (held, gone, prolonged) = (
+    let (held, deleted, prolonged) = (
         archived(&env, "held", "held").await?,
         archived(&env, "gone", "gone").await?,
         archived(&env, "prolonged", "prolonged").await?,
     );
-    for archive in [&held, &gone, &prolonged] {
+    for archive in [&held, &deleted, &prolonged] {
         assert!(archive["spec"]["expiresAt"].is_string(), "{archive}");
     }
     env.objects
@@ -80,9 +80,9 @@ async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test 
     let mut both = past.clone();
     both["legalHold"] = json!(true);
     env.objects.patch(&held, json!({ "spec": both })).await?;
-    env.objects.patch(&gone, json!({ "spec": past })).await?;
-    env.objects.wait_gone(&gone, TIMEOUT).await?;
-    env.objects.wait_event(&gone, "ArchivePurged", TIMEOUT).await?;
+    env.objects.patch(&deleted, json!({ "spec": past })).await?;
+    env.objects.wait_gone(&deleted, TIMEOUT).await?;
+    env.objects.wait_event(&deleted, "ArchivePurged", TIMEOUT).await?;
     left(&env, &["foreign", "held", "prolonged"]).await?;
     env.objects
         .wait_condition(&held, "Expired", "True", None, TIMEOUT)
@@ -319,7 +319,7 @@ async fn an_object_restored_from_a_backup_does_not_shorten_the_retention_of_its_
     })
     .await?;
     env.operator.kill9().await?;
-    // A tool that restores objects creates them anew.
+    // A tool that restores objects recreates them.
     env.objects
         .patch(&archive, json!({"metadata": {"finalizers": null}}))
         .await?;

@@ -16,21 +16,24 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
     let backend = env.objects.create(&env.backend("backend", spec)).await?;
     let class = class(env, "class", "backend", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let said = env
+    let reported = env
         .objects
         .wait_condition(&backend, "Ready", "False", Some(reason), TIMEOUT)
         .await?;
     assert!(
-        said["message"].as_str().is_some_and(|message| message.len() > 20),
-        "a remedy: {said}"
+        reported["message"].as_str().is_some_and(|message| message.len() > 20),
+        "a remedy: {reported}"
     );
-    let said = env
+    let reported = env
         .objects
         .wait_condition(&claim, CONDITION, "False", Some(reason), TIMEOUT)
         .await?;
     assert!(
-        said["message"].as_str().unwrap().contains(&env.unique_name("backend")),
-        "names the backend: {said}"
+        reported["message"]
+            .as_str()
+            .unwrap()
+            .contains(&env.unique_name("backend")),
+        "names the backend: {reported}"
     );
     Ok((backend, claim))
 }

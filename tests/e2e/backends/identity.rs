@@ -64,10 +64,10 @@ impl Swapped {
         let before = rig::snapshot(&disk)?;
         let objects = &self.env.objects;
         let mismatch = Some("IdentityMismatch");
-        let said = objects.wait_condition(&self.backend, "Ready", "False", mismatch, TIMEOUT);
-        said.await?;
-        let said = objects.wait_condition(&self.backend, "IdentityConfirmed", "False", mismatch, TIMEOUT);
-        said.await?;
+        let reported = objects.wait_condition(&self.backend, "Ready", "False", mismatch, TIMEOUT);
+        reported.await?;
+        let reported = objects.wait_condition(&self.backend, "IdentityConfirmed", "False", mismatch, TIMEOUT);
+        reported.await?;
         let waiting = objects.create(&self.env.claim("waiting", &self.class)).await?;
         shared::wait_refused(&self.env, &waiting, "IdentityMismatch").await?;
         objects.delete(&self.claim).await?;

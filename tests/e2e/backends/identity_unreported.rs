@@ -31,9 +31,9 @@ async fn silence(env: &DedicatedCluster) -> Test {
     merge(&mut binding, &json!({ "spec": spec }));
     env.objects.create(&binding).await?;
     // A policy takes effect after a moment. It covers another backend, too, to detect that moment.
-    let said = "kubectl patch nfsb main --subresource=status --type=merge --patch '{\"status\": {}}' 2>&1 || true";
+    let reported = "kubectl patch nfsb main --subresource=status --type=merge --patch '{\"status\": {}}' 2>&1 || true";
     wait::until("the policy to be in force", TIMEOUT, async || {
-        match env.run_as_admin(said).await {
+        match env.run_as_admin(reported).await {
             Ok(answer) if answer.contains("nothing is said") => Ok(()),
             Ok(answer) => Err(answer),
             Err(error) => Err(error.to_string()),
@@ -48,10 +48,10 @@ async fn probed(env: &DedicatedCluster, ready: u8) -> Test {
     let series = format!("nfs_operator_backend_ready{{backend=\"{UNSAID}\"}} {ready}.0");
     wait::until(&format!("{series} in the metrics"), TIMEOUT, async || {
         let metrics = env.operator.metrics().await.map_err(|error| error.to_string())?;
-        let told = metrics.lines().find(|line| line.contains(UNSAID));
+        let reported = metrics.lines().find(|line| line.contains(UNSAID));
         match metrics.lines().any(|line| line == series) {
             true => Ok(()),
-            false => Err(told.unwrap_or("no word of it").to_owned()),
+            false => Err(reported.unwrap_or("no word of it").to_owned()),
         }
     })
     .await?;
@@ -72,16 +72,16 @@ async fn an_identity_is_not_created_twice_although_the_status_never_reported_it(
     merge(&mut backend, &json!({ "spec": spec }));
     let backend = env.objects.create(&backend).await?;
     probed(&env, 1).await?;
-    let said = || async {
+    let reported = || async {
         let found = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
         Ok::<_, Failure>(found["status"]["exportID"].clone())
     };
-    assert!(said().await?.is_null(), "it was not silenced in time");
+    assert!(reported().await?.is_null(), "it was not silenced in time");
     let own = root.join(".nfs-operator");
     // As if a disk is not mounted.
     fs::rename(&own, root.join("aside"))?;
     probed(&env, 0).await?;
-    assert!(said().await?.is_null());
+    assert!(reported().await?.is_null());
     assert!(!own.exists(), "nothing is created on a foreign export");
     fs::rename(root.join("aside"), &own)?;
     probed(&env, 1).await

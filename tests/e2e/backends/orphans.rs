@@ -127,7 +127,7 @@ async fn scanned(env: &DedicatedCluster, more: usize) -> Test {
 /// Waits until the status lists exactly these.
 async fn reported(env: &DedicatedCluster, expected: &BTreeMap<String, Vec<String>>) -> Result<Value, Failure> {
     let main = main();
-    let said = env.objects.wait(&main, "to report orphans", TIMEOUT, |backend| {
+    let message = env.objects.wait(&main, "to report orphans", TIMEOUT, |backend| {
         let named = named(backend);
         if named == *expected {
             Ok(backend.clone())
@@ -135,7 +135,7 @@ async fn reported(env: &DedicatedCluster, expected: &BTreeMap<String, Vec<String
             Err(format!("{named:?}"))
         }
     });
-    Ok(said.await?)
+    Ok(message.await?)
 }
 
 /// Returns what must not change: the data and the records.
@@ -350,8 +350,8 @@ async fn a_scan_can_be_requested() -> Test {
         .objects
         .wait_condition(&backend, "NoOrphans", "Unknown", Some("NotScanned"), TIMEOUT);
     never.await?;
-    let asked = json!({"metadata": {"annotations": {"nfs-operator.io/scan-now": "true"}}});
-    env.objects.patch(&backend, asked).await?;
+    let request = json!({"metadata": {"annotations": {"nfs-operator.io/scan-now": "true"}}});
+    env.objects.patch(&backend, request).await?;
     let found = env
         .objects
         .wait_condition(&backend, "NoOrphans", "True", Some("NoOrphansFound"), TIMEOUT);

@@ -159,10 +159,10 @@ async fn full_listener() -> std::io::Result<(TcpListener, Vec<TcpStream>)> {
     let listener = socket.listen(0)?;
     let mut waiting = Vec::new();
     // On the loopback, a connection is established at once or never.
-    while let Ok(made) =
+    while let Ok(created) =
         tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(listener.local_addr()?)).await
     {
-        waiting.push(made?);
+        waiting.push(created?);
     }
     Ok((listener, waiting))
 }
@@ -199,8 +199,8 @@ async fn a_squashed_root_is_reported_if_an_owner_is_requested_and_the_claim_wait
     let cure = json!({"spec": {"directory": {"uid": null, "gid": null}}});
     env.objects.patch(&broken.backend, cure).await?;
     let volume = broken.recovers().await?;
-    let made = fs::metadata(env.directory(&volume)?)?;
-    assert_eq!((made.uid(), made.mode() & 0o7777), (65534, 0o777));
+    let created = fs::metadata(env.directory(&volume)?)?;
+    assert_eq!((created.uid(), created.mode() & 0o7777), (65534, 0o777));
     Ok(())
 }
 
@@ -223,8 +223,8 @@ async fn an_export_without_inodes_is_reported_and_claims_wait() -> Test {
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let ballast = env.data().join("ballast");
     fs::create_dir(&ballast)?;
-    let made = (0..100).take_while(|number| empty_file(&ballast.join(number.to_string())));
-    assert!(made.count() < 64);
+    let created = (0..100).take_while(|number| empty_file(&ballast.join(number.to_string())));
+    assert!(created.count() < 64);
     let broken = Broken::found(&env, backend, &["NoInodes"]).await?;
     fs::remove_dir_all(ballast)?;
     broken.recovers().await?;

@@ -172,11 +172,11 @@ async fn an_operator_killed_between_volume_and_claim_updates_the_claim_after_its
     let volume = env.bound(&claim).await?;
     env.operator.kill9().await?;
     // The state after a crash: the volume is expanded, the claim does not show it, and the request is smaller now.
-    let asked = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
-    env.objects.patch(&claim, asked("8Mi")).await?;
+    let request = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    env.objects.patch(&claim, request("8Mi")).await?;
     let capacity = json!({"spec": {"capacity": {"storage": "8Mi"}}});
     env.objects.patch(&volume, capacity).await?;
-    env.objects.patch(&claim, asked("2Mi")).await?;
+    env.objects.patch(&claim, request("2Mi")).await?;
     env.operator.restart().await?;
     env.objects
         .wait(

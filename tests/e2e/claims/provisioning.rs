@@ -27,11 +27,14 @@ async fn a_claim_becomes_bound_and_its_directory_has_the_requested_mode_uid_and_
         (directory.mode() & 0o7777, directory.uid(), directory.gid()),
         (0o2770, 1234, 4321)
     );
-    let said = env
+    let reported = env
         .objects
         .wait_condition(&claim, CONDITION, "True", Some("Provisioned"), TIMEOUT)
         .await?;
-    assert!(said["message"].as_str().unwrap().contains(&env.export()), "{said}");
+    assert!(
+        reported["message"].as_str().unwrap().contains(&env.export()),
+        "{reported}"
+    );
     env.objects.wait_event(&claim, "ProvisioningSucceeded", TIMEOUT).await?;
     Ok(())
 }
@@ -102,7 +105,7 @@ async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_direc
         .map(|volume| shared::text(volume, "/spec/nfs/path").to_owned())
         .collect();
     assert_eq!(paths.len(), 300, "no two volumes share a directory");
-    let mut made = BTreeSet::new();
+    let mut created = BTreeSet::new();
     for export in &exports {
         let names = shared::names(export.data())?;
         assert!(
@@ -111,9 +114,9 @@ async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_direc
             export.name,
             names.len()
         );
-        made.extend(names.iter().map(|name| format!("{}/{name}", export.export())));
+        created.extend(names.iter().map(|name| format!("{}/{name}", export.export())));
     }
-    assert_eq!(made, paths, "a directory for each volume, and no other");
+    assert_eq!(created, paths, "a directory for each volume, and no other");
     Ok(())
 }
 

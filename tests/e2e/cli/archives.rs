@@ -38,10 +38,10 @@ async fn furnished() -> StoreFixture {
     let fixture = StoreFixture::start().await;
     let ours = fixture.store().await;
     for (uid, directory) in [("1", "team/live"), ("2", "gone")] {
-        let made = ours.provision(&request(uid, directory)).await.unwrap();
+        let created = ours.provision(&request(uid, directory)).await.unwrap();
         fs::write(fixture.on_disk(directory).join("data"), b"data").unwrap();
         if uid == "2" {
-            let mut request = reclaim(uid, directory, made.file_id);
+            let mut request = reclaim(uid, directory, created.file_id);
             request.archive_metadata.archived_at = Some(1_700_000_000);
             ours.archive(&request).await.unwrap();
         }

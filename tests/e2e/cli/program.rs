@@ -77,9 +77,9 @@ async fn the_endpoints_respond_and_metrics_count_provisions_and_deletes() -> Tes
     begun.await?;
     let claims = claims_of(&env, &class, "claim", 3).await?;
     bound_once(&env, &claims).await?;
-    let gone = claims.first().unwrap();
-    let volume = env.wait_bound(gone).await?;
-    env.objects.delete(gone).await?;
+    let removed = claims.first().unwrap();
+    let volume = env.wait_bound(removed).await?;
+    env.objects.delete(removed).await?;
     env.objects.wait_gone(&volume, SEEN).await?;
 
     let class = env.unique_name("class");
@@ -156,10 +156,10 @@ async fn sigterm_stops_it_cleanly_during_provisioning_and_the_next_start_complet
     let own = private(&cluster, nfs.port(), nfs.data_dir("/export")?).await?;
     let claims = own.claims(60).await?;
     own.wait_first(&claims).await?;
-    let asked = Instant::now();
+    let started = Instant::now();
     let ended = operator.terminate().await?;
     assert_eq!(ended.code(), Some(0));
-    assert!(asked.elapsed() < STOPS, "{:?}", asked.elapsed());
+    assert!(started.elapsed() < STOPS, "{:?}", started.elapsed());
     operator.restart().await?;
     own.bound_once(&claims).await?;
     Ok(())

@@ -39,12 +39,12 @@ pub fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// Returns the message of the claim's condition.
-pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
+pub async fn claim_condition_message(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
     let kind = "nfs-operator.io/Provisioned";
-    let said = env
+    let reported = env
         .objects
         .wait_condition(claim, kind, "True", Some("Provisioned"), TIMEOUT);
-    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+    Ok(reported.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
 #[tokio::test]
@@ -64,7 +64,11 @@ async fn a_claim_with_another_claim_as_its_data_source_starts_with_a_copy_of_its
     assert_eq!(fs::read_to_string(copy.join("data"))?, "text");
     assert_eq!(fs::read_link(copy.join("link"))?, Path::new("data"));
     assert_eq!(fs::metadata(&copy)?.permissions().mode() & 0o7777, 0o2750);
-    assert!(said(&env, &claim).await?.contains("a copy of claim old (2 files, 4"));
+    assert!(
+        claim_condition_message(&env, &claim)
+            .await?
+            .contains("a copy of claim old (2 files, 4")
+    );
     assert_eq!(rig::snapshot(&root)?, before, "the source was changed");
     // Both are independent from now on.
     fs::write(copy.join("data"), "other")?;
@@ -194,8 +198,8 @@ async fn an_operator_killed_repeatedly_while_it_copies_ends_with_one_complete_co
     let claim = env.objects.create(&copy_of("old", env.claim("new"))).await?;
     for _ in 0..3 {
         under_way(&env).await?;
-        let made: Vec<_> = env.names()?.into_iter().filter(|name| name.contains("-new-")).collect();
-        assert_eq!(made, Vec::<String>::new(), "seen before it was complete");
+        let created: Vec<_> = env.names()?.into_iter().filter(|name| name.contains("-new-")).collect();
+        assert_eq!(created, Vec::<String>::new(), "seen before it was complete");
         env.operator.kill9().await?;
         env.operator.restart().await?;
     }

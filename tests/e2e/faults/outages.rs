@@ -69,10 +69,10 @@ async fn each_bound_once(objects: &Objects, claims: &[Value], export: &str, data
     named.sort();
     assert_eq!(named.len(), claims.len(), "one volume each");
     let entries = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut made: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
-    made.retain(|name| name != ".nfs-operator");
-    made.sort();
-    assert_eq!(made, named, "each directory once and no other");
+    let mut created: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+    created.retain(|name| name != ".nfs-operator");
+    created.sort();
+    assert_eq!(created, named, "each directory once and no other");
     Ok(())
 }
 
@@ -84,10 +84,10 @@ async fn phases(objects: &Objects, like: &Value, claims: &[Value]) -> rig::Resul
         .map(Value::to_string)
         .collect();
     let found = objects.list(like).await?;
-    let asked = found
+    let selected = found
         .iter()
         .filter(|claim| names.contains(&claim["metadata"]["name"].to_string()));
-    Ok(asked
+    Ok(selected
         .map(|claim| {
             let phase = claim
                 .pointer("/status/phase")
@@ -112,11 +112,11 @@ async fn middle(objects: &Objects, claims: &[Value]) -> rig::Result<()> {
         let own = volumes
             .iter()
             .filter(|volume| volume.pointer("/spec/claimRef/namespace") == namespace);
-        let made = own.count();
-        if made >= first {
+        let created = own.count();
+        if created >= first {
             Ok(())
         } else {
-            Err(format!("{made} volumes"))
+            Err(format!("{created} volumes"))
         }
     })
     .await

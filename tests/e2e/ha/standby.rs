@@ -53,20 +53,20 @@ struct Traffic {
 
 impl Traffic {
     fn begin(env: &DedicatedCluster, word: &str) -> Self {
-        let (enough, mut told) = oneshot::channel();
+        let (enough, mut reported) = oneshot::channel();
         let objects = env.objects.clone();
         let claims: Vec<Value> = (0..2000).map(|n| env.claim(&format!("{word}-{n}"))).collect();
         let making = tokio::spawn(async move {
-            let mut made = Vec::new();
+            let mut created = Vec::new();
             for claim in claims {
-                if told.try_recv() != Err(oneshot::error::TryRecvError::Empty) {
+                if reported.try_recv() != Err(oneshot::error::TryRecvError::Empty) {
                     break;
                 }
                 objects.create(&claim).await.unwrap();
-                made.push(claim);
+                created.push(claim);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            made
+            created
         });
         Self { enough, making }
     }
@@ -184,7 +184,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
     eprintln!("SIGTERM: the standby held the Lease after {:?}", since.elapsed());
     rig::wait::until("the standby to be ready", TIMEOUT, async || {
         match standby.probe("/readyz").await {
-            Ok(said) if said == "ok\n" => Ok(()),
+            Ok(reported) if reported == "ok\n" => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })

@@ -53,10 +53,10 @@ async fn used(vm: &KernelVm, mounted: &Mounted<'_>) -> Test {
 /// Waits until the write of the tenant is refused. The node caches permissions for a while.
 async fn refused_with(mounted: &Mounted<'_>, complaint: &str) -> rig::Result<()> {
     wait::until("the mount to be refused", TIMEOUT, async || {
-        let said = mounted.refused(TENANT, "touch again && rm again").await;
-        match said.map_err(|error| error.to_string())? {
-            said if said.contains(complaint) => Ok(()),
-            said => Err(said),
+        let reported = mounted.refused(TENANT, "touch again && rm again").await;
+        match reported.map_err(|error| error.to_string())? {
+            reported if reported.contains(complaint) => Ok(()),
+            reported => Err(reported),
         }
     })
     .await

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use nfs_operator::api::backend::{NfsSettings, NfsVersion};
-use nfs_operator::decide::mount_options::{Major, NegotiatedConnection, claim_options, volume_options};
+use nfs_operator::decide::mount_options::{NegotiatedConnection, NfsMajorVersion, claim_options, volume_options};
 use rig::KernelVm;
 
 /// Every option that a claim may set, with a value if it needs one.
@@ -55,19 +55,19 @@ const MERGED: &[(&[&str], &[&str], &str)] = &[
 ];
 
 /// Returns the option lists of both tables, as the operator writes them to a volume.
-fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
+fn lists(vm: &KernelVm, major: NfsMajorVersion) -> Vec<Vec<String>> {
     let settings = NfsSettings {
         version: NfsVersion::Auto,
         port: i32::from(vm.nfs_port()),
-        mount_port: (major == Major::V3).then(|| i32::from(vm.mount_port())),
+        mount_port: (major == NfsMajorVersion::V3).then(|| i32::from(vm.mount_port())),
         ..NfsSettings::default()
     };
     let alone = OF_CLAIMS.iter().map(|option| (&[] as &[&str], &[] as &[&str], *option));
     let merged = MERGED.iter().copied();
     // Version 3 has no minor versions.
-    let fitting = alone
-        .chain(merged)
-        .filter(|(backend, ..)| major == Major::V4 || !backend.iter().any(|option| option.starts_with("vers=")));
+    let fitting = alone.chain(merged).filter(|(backend, ..)| {
+        major == NfsMajorVersion::V4 || !backend.iter().any(|option| option.starts_with("vers="))
+    });
     fitting
         .map(|(backend, class, claim)| {
             let claim = match claim {
@@ -83,7 +83,7 @@ fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_accepts_every_option_that_a_claim_may_set_and_every_merged_list() {
     let vm = KernelVm::shared().await.unwrap();
-    for major in [Major::V4, Major::V3] {
+    for major in [NfsMajorVersion::V4, NfsMajorVersion::V3] {
         let mut script = String::from("mkdir -p /mnt/options && cd /\n");
         for mut list in lists(&vm, major) {
             // As the kubelet does.

@@ -15,9 +15,9 @@ async fn refused(args: &[&str], variables: &[(&str, &str)]) -> String {
     command.arg("run").args(args).envs(variables.iter().copied());
     // No API server is contacted before the environment is parsed.
     command.env("KUBECONFIG", "/nonexistent");
-    let said = command.output().await.unwrap();
-    assert!(!said.status.success());
-    String::from_utf8(said.stderr).unwrap()
+    let reported = command.output().await.unwrap();
+    assert!(!reported.status.success());
+    String::from_utf8(reported.stderr).unwrap()
 }
 
 #[tokio::test]
@@ -29,18 +29,18 @@ async fn a_missing_environment_variable_is_reported() {
     ];
     for (missing, _) in all {
         let others: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
-        let said = refused(&[], &others).await;
-        assert!(said.contains(&format!("{missing} missing")), "{said}");
+        let output = refused(&[], &others).await;
+        assert!(output.contains(&format!("{missing} missing")), "{output}");
     }
-    let said = refused(&[], &[&all[..], &[("ENABLE_LEADER_ELECTION", "perhaps")]].concat()).await;
+    let output = refused(&[], &[&all[..], &[("ENABLE_LEADER_ELECTION", "perhaps")]].concat()).await;
     assert!(
-        said.contains("ENABLE_LEADER_ELECTION") && said.contains("perhaps"),
-        "{said}"
+        output.contains("ENABLE_LEADER_ELECTION") && output.contains("perhaps"),
+        "{output}"
     );
-    let said = refused(&["--provisioner-name", NAME], &all).await;
-    assert!(said.contains("PROVISIONER_NAME"), "{said}");
-    let said = refused(&["--provisioner-alias", &format!("{NAME}=other")], &all).await;
-    assert!(said.contains("--provisioner-alias"), "{said}");
+    let output = refused(&["--provisioner-name", NAME], &all).await;
+    assert!(output.contains("PROVISIONER_NAME"), "{output}");
+    let output = refused(&["--provisioner-alias", &format!("{NAME}=other")], &all).await;
+    assert!(output.contains("--provisioner-alias"), "{output}");
 }
 
 fn default_backend() -> Value {
@@ -100,12 +100,12 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
     assert!(nfs.data_dir("/export")?.join(directory).is_dir());
 
     // After a restart, it leaves its objects unchanged, edits included.
-    let made = objects.get(&backend).await?.ok_or("no backend")?;
+    let created = objects.get(&backend).await?.ok_or("no backend")?;
     operator.restart().await?;
     operator.wait_ready().await?;
     let found = objects.get(&backend).await?.ok_or("no backend")?;
-    assert_eq!(found["spec"], made["spec"]);
-    assert_eq!(found["metadata"]["uid"], made["metadata"]["uid"]);
+    assert_eq!(found["spec"], created["spec"]);
+    assert_eq!(found["metadata"]["uid"], created["metadata"]["uid"]);
 
     operator.terminate().await?;
     objects

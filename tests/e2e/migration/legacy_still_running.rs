@@ -18,12 +18,12 @@ async fn only_volume(env: &TestEnv, claim: &Value) -> rig::Result<Value> {
         .list(&rig::objects::reference("v1", "PersistentVolume", None, "any"))
         .await?;
     let uid = text(claim, "/metadata/uid");
-    let mut made: Vec<Value> = volumes
+    let mut created: Vec<Value> = volumes
         .into_iter()
         .filter(|volume| text(volume, "/spec/claimRef/uid") == uid)
         .collect();
-    assert_eq!(made.len(), 1, "{made:?}");
-    Ok(made.remove(0))
+    assert_eq!(created.len(), 1, "{created:?}");
+    Ok(created.remove(0))
 }
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one
     let class = legacy.class("class", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     shared::wait_refused(&env, &claim, "BackendNotFound").await?;
-    let made = legacy.provision_for(&claim, &class, None).await?;
+    let created = legacy.provision_for(&claim, &class, None).await?;
     legacy.create_backend().await?;
     // The condition no longer reports that it waits.
     let kind = "nfs-operator.io/Provisioned";
@@ -42,9 +42,9 @@ async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one
         .await?;
     shared::bound(&env, "later", &class).await?;
     let volume = only_volume(&env, &claim).await?;
-    assert_eq!(text(&volume, "/metadata/uid"), text(&made.volume, "/metadata/uid"));
+    assert_eq!(text(&volume, "/metadata/uid"), text(&created.volume, "/metadata/uid"));
     assert_eq!(shared::names(env.data())?.len(), 2);
-    shared::reclaim(&env, &claim, &made.volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &created.volume, "VolumeArchived").await?;
     assert_eq!(shared::archives(env.data())?.len(), 1);
     Ok(())
 }
@@ -77,10 +77,10 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
         .class("class", json!({ "pathPattern": "all/${.PVC.name}" }))
         .await?;
     for (name, theirs) in [("same", "all/same"), ("different", "all/elsewhere")] {
-        let made = name.to_owned();
+        let created = name.to_owned();
         let mut lost = legacy
             .proxy
-            .lose_reply(Action::Drop, move |request| is_mkdir_of(request, made.as_bytes()));
+            .lose_reply(Action::Drop, move |request| is_mkdir_of(request, created.as_bytes()));
         let claim = env.objects.create(&env.claim(name, &class)).await?;
         lost.wait(TIMEOUT).await?;
         // Our directory exists but the reply was lost; nfs-subdir uses its own directory and creates the volume.

@@ -78,14 +78,14 @@ async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_a
     ];
     for (number, case) in cases.into_iter().enumerate() {
         let class = legacy.class_object(&format!("class{number}"), &case.parameters);
-        let made = legacy.volume(&format!("data{number}"), &class, case.directory).await?;
+        let created = legacy.volume(&format!("data{number}"), &class, case.directory).await?;
         if case.parameters != Value::Null {
             env.objects.create(&class).await?;
         }
         let archives = shared::archives(env.data())?.len();
-        shared::reclaim(&env, &made.claim, &made.volume, case.reason).await?;
+        shared::reclaim(&env, &created.claim, &created.volume, case.reason).await?;
         assert_eq!(
-            made.directory.exists(),
+            created.directory.exists(),
             case.reason == "VolumeRetained",
             "case {number}"
         );
@@ -104,22 +104,22 @@ async fn an_unreadable_class_keeps_the_data_until_it_is_recreated() -> Test {
     let env = TestEnv::new("bad-class").await?;
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let class = legacy.class_object("class", &json!({ "archiveOnDelete": "on" }));
-    let made = legacy.volume("data", &class, None).await?;
-    let before = rig::snapshot(&made.directory)?;
+    let created = legacy.volume("data", &class, None).await?;
+    let before = rig::snapshot(&created.directory)?;
     env.objects.create(&class).await?;
-    env.objects.delete(&made.claim).await?;
-    let note = shared::wait_reclaim_refused(&env, &made.volume).await?;
+    env.objects.delete(&created.claim).await?;
+    let note = shared::wait_reclaim_refused(&env, &created.volume).await?;
     assert!(
         note.starts_with("InvalidParameter") && note.contains("\"on\""),
         "{note}"
     );
-    assert_eq!(rig::snapshot(&made.directory)?, before);
+    assert_eq!(rig::snapshot(&created.directory)?, before);
     env.objects.delete(&class).await?;
     env.objects.wait_gone(&class, TIMEOUT).await?;
     let good = legacy.class_object("class", &json!({ "archiveOnDelete": "false" }));
     env.objects.create(&good).await?;
-    env.objects.wait_gone(&made.volume, TIMEOUT).await?;
-    assert!(!made.directory.exists());
+    env.objects.wait_gone(&created.volume, TIMEOUT).await?;
+    assert!(!created.directory.exists());
     assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
     Ok(())
 }
@@ -133,18 +133,18 @@ async fn two_nfs_subdir_deployments_become_one_operator_with_each_class_on_its_o
         let path = json!({ "path": format!("{}/{word}", env.export()) });
         let legacy = LegacyProvisioner::without_backend(&env, word, path).await?;
         let class = legacy.class_object(word, &json!({ "archiveOnDelete": "true" }));
-        let made: LegacyVolume = legacy.volume(&format!("old-{word}"), &class, None).await?;
-        deployments.push((word, legacy, class, made));
+        let created: LegacyVolume = legacy.volume(&format!("old-{word}"), &class, None).await?;
+        deployments.push((word, legacy, class, created));
     }
     for (_, legacy, class, _) in &deployments {
         env.objects.create(class).await?;
         legacy.create_backend().await?;
     }
-    for (word, _, class, made) in &deployments {
+    for (word, _, class, created) in &deployments {
         let root = env.data().join(word);
         let (claim, volume) = shared::bound_with_data(&env, &format!("new-{word}"), class, "new").await?;
         assert!(env.directory(&volume)?.starts_with(&root));
-        for (claim, volume) in [(&made.claim, &made.volume), (&claim, &volume)] {
+        for (claim, volume) in [(&created.claim, &created.volume), (&claim, &volume)] {
             shared::reclaim(&env, claim, volume, "VolumeArchived").await?;
         }
         let mut kept: Vec<String> = Vec::new();

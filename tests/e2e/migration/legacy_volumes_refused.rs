@@ -27,9 +27,9 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
     env.objects
         .wait_condition(&twin, "Ready", "True", None, TIMEOUT)
         .await?;
-    for (made, named) in [(&outer, "twin"), (&inner, "team")] {
-        env.objects.delete(&made.claim).await?;
-        let note = shared::wait_reclaim_refused(&env, &made.volume).await?;
+    for (created, named) in [(&outer, "twin"), (&inner, "team")] {
+        env.objects.delete(&created.claim).await?;
+        let note = shared::wait_reclaim_refused(&env, &created.volume).await?;
         assert!(
             note.starts_with("ReclaimUnsafe") && note.contains(&env.unique_name(named)),
             "{note}"
@@ -48,14 +48,14 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
     env.objects.wait_gone(&team, TIMEOUT).await?;
     env.objects.wait_gone(&outer.volume, TIMEOUT).await?;
     // The marker of the inner backend is still there and could belong to another cluster.
-    let said = |events: Vec<serde_json::Value>| {
+    let reported = |events: Vec<serde_json::Value>| {
         let notes: Vec<String> = events.iter().map(|event| text(event, "/note").to_owned()).collect();
         let nested = notes.iter().any(|note| note.starts_with("DirectoryOverlaps"));
         if nested { Ok(()) } else { Err(notes.join("; ")) }
     };
     rig::wait::until("the inner volume to report the conflict", TIMEOUT, async || {
         let events = env.objects.events(&inner.volume).await;
-        said(events.map_err(|error| error.to_string())?)
+        reported(events.map_err(|error| error.to_string())?)
     })
     .await?;
     assert!(inner.directory.join("data").exists());
@@ -84,15 +84,15 @@ async fn a_missing_directory_is_success_only_for_a_class_that_deletes() -> Test 
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let deletes = legacy.class_object("deletes", &json!({ "archiveOnDelete": "false" }));
     let archives = legacy.class_object("archives", &json!({}));
-    let gone = legacy.volume("gone", &deletes, None).await?;
+    let deleted = legacy.volume("gone", &deletes, None).await?;
     let missing = legacy.volume("missing", &archives, None).await?;
     for class in [&deletes, &archives] {
         env.objects.create(class).await?;
     }
-    for made in [&gone, &missing] {
-        fs::remove_dir_all(&made.directory)?;
+    for created in [&deleted, &missing] {
+        fs::remove_dir_all(&created.directory)?;
     }
-    shared::reclaim(&env, &gone.claim, &gone.volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &deleted.claim, &deleted.volume, "VolumeDeleted").await?;
     env.objects.delete(&missing.claim).await?;
     let note = shared::wait_reclaim_refused(&env, &missing.volume).await?;
     assert!(note.starts_with("DirectoryMissing"), "{note}");

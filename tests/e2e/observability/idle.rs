@@ -50,9 +50,9 @@ async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_pro
     for n in 0..50 {
         let claim = env.claim(&format!("data-{n}"));
         env.bound(&claim).await?;
-        let said = "nfs-operator.io/Provisioned";
+        let reported = "nfs-operator.io/Provisioned";
         env.objects
-            .wait_condition(&claim, said, "True", None, crate::support::shared::TIMEOUT)
+            .wait_condition(&claim, reported, "True", None, crate::support::shared::TIMEOUT)
             .await?;
     }
     // The number of volumes changes the status once; after two more probes it is stable.

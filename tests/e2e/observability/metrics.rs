@@ -36,10 +36,10 @@ async fn check(promtool: &Path, folder: &Path, args: &[&str], input: &str) -> Re
     let mut stdin = child.stdin.take().ok_or("no standard input")?;
     stdin.write_all(input.as_bytes()).await?;
     drop(stdin);
-    let said = child.wait_with_output().await?;
-    let text = [said.stdout, said.stderr].concat();
+    let output = child.wait_with_output().await?;
+    let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(said.status.success(), "promtool {args:?}: {text}");
+    assert!(output.status.success(), "promtool {args:?}: {text}");
     Ok(text)
 }
 
@@ -71,8 +71,8 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
         }
     })
     .await?;
-    let said = check(&promtool, &repository_root(), &["check", "metrics"], &text).await?;
-    assert_eq!(said, "", "{text}");
+    let output = check(&promtool, &repository_root(), &["check", "metrics"], &text).await?;
+    assert_eq!(output, "", "{text}");
     Ok(())
 }
 

@@ -22,9 +22,9 @@ static MAIN: LazyLock<Value> = LazyLock::new(|| reference("nfs-operator.io/v1alp
 
 /// `du`.
 fn du(root: &Path) -> Result<String, Failure> {
-    let said = Command::new("du").args(["-s", "-B1"]).arg(root).output()?;
-    let said = String::from_utf8(said.stdout)?;
-    Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
+    let reported = Command::new("du").args(["-s", "-B1"]).arg(root).output()?;
+    let reported = String::from_utf8(reported.stdout)?;
+    Ok(reported.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 fn usage_annotation<'a>(volume: &'a Value, word: &str) -> &'a str {
@@ -47,8 +47,8 @@ async fn count(env: &DedicatedCluster) -> Test {
     // A running count may have passed the data to be counted.
     for _ in 0..2 {
         let before = counts(env)?;
-        let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
-        env.objects.patch(&MAIN, asked).await?;
+        let request = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
+        env.objects.patch(&MAIN, request).await?;
         let ended = rig::wait::until("the count to complete", TIMEOUT, async || match counts(env) {
             Ok(now) if now > before => Ok(()),
             now => Err(format!("{now:?}, {before} before")),
@@ -147,8 +147,8 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     let claim = env.objects.create(&env.claim("data")).await?;
     let volume = env.bound(&claim).await?;
     fs::write(env.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
-    let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
-    env.objects.patch(&MAIN, asked).await?;
+    let request = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
+    env.objects.patch(&MAIN, request).await?;
     wait_request_removed(&env).await?;
     assert!(now(&env, &MAIN).await?["status"]["usage"].is_null());
 
@@ -186,14 +186,14 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     });
     assert!(!taken_back.await?.is_empty(), "the other annotations stay");
     assert!(condition(&now(&env, &claim).await?, OVER).is_none());
-    let gone = env.objects.wait(&MAIN, "to report no sum", TIMEOUT, |backend| {
+    let deleted = env.objects.wait(&MAIN, "to report no sum", TIMEOUT, |backend| {
         if backend["status"]["usage"].is_null() {
             Ok(())
         } else {
             Err(backend["status"].to_string())
         }
     });
-    gone.await?;
+    deleted.await?;
     let metrics = env.operator.metrics().await?;
     assert!(!metrics.contains("nfs_operator_backend_used_bytes{"), "{metrics}");
     Ok(())
@@ -306,7 +306,7 @@ async fn a_suspended_backend_is_not_counted_until_it_is_resumed() -> Test {
     env.objects.patch(&MAIN, suspended).await?;
     let refused = rig::wait::until("the count to be postponed", TIMEOUT, async || {
         let log = fs::read_to_string(env.operator.log()).map_err(|error| error.to_string())?;
-        let put_off = log.contains("not counted for now: nothing is to be counted");
+        let put_off = log.contains("not counted for now: the usage scan was canceled");
         put_off.then_some(()).ok_or_else(|| "not said".to_owned())
     });
     refused.await?;

@@ -42,11 +42,11 @@ async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> 
         assert_eq!(rig::snapshot(&env.data().join(word))?, before);
         assert_untouched(&env, &volume).await?;
         assert!(env.objects.get(&volume).await?.is_some());
-        let said = env.objects.events(&volume).await?;
-        let ours = said
+        let reported = env.objects.events(&volume).await?;
+        let ours = reported
             .iter()
             .any(|event| event["note"].to_string().contains("nfs-operator"));
-        assert!(!ours, "{said:?}");
+        assert!(!ours, "{reported:?}");
     }
     Ok(())
 }
@@ -65,8 +65,8 @@ async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
     env.wait_bound(&claim).await?;
     // A volume for another claim shows that there was time to provision one for this claim.
     shared::bound(&env, "other", &class).await?;
-    let made = shared::names(env.data())?;
-    assert_eq!(made.len(), 2, "{made:?}");
+    let created = shared::names(env.data())?;
+    assert_eq!(created.len(), 2, "{created:?}");
     assert_untouched(&env, &claim).await?;
     Ok(())
 }

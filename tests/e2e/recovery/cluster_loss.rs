@@ -63,15 +63,15 @@ pub async fn archived(env: &DedicatedCluster, name: &str) -> Result<Value, Failu
 
 /// Waits until an archive is Available.
 pub async fn available(env: &DedicatedCluster, archive: &Value) -> Result<Value, Failure> {
-    let said = |found: &Value| match text(found, "/status/state") {
+    let reported = |found: &Value| match text(found, "/status/state") {
         "Available" => Ok(found.clone()),
         other => Err(other.to_owned()),
     };
-    Ok(env.objects.wait(archive, "to be Available", TIMEOUT, said).await?)
+    Ok(env.objects.wait(archive, "to be Available", TIMEOUT, reported).await?)
 }
 
 /// Waits until the condition on records has this reason and contains these texts. Returns its message.
-async fn said(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
+async fn wait_recovery_message(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     said_of(env, "RecordsTrusted", reason, parts).await
 }
 
@@ -79,12 +79,12 @@ async fn said(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<St
 pub async fn said_of(env: &DedicatedCluster, kind: &str, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let has = |found: &Value| {
-        let said = condition(found, kind).cloned().unwrap_or_default();
-        let message = text(&said, "/message");
+        let reported = condition(found, kind).cloned().unwrap_or_default();
+        let message = text(&reported, "/message");
         let all = parts.iter().all(|part| message.contains(part));
-        match all && said["reason"] == reason {
+        match all && reported["reason"] == reason {
             true => Ok(message.to_owned()),
-            false => Err(said.to_string()),
+            false => Err(reported.to_string()),
         }
     };
     let what = format!("to report {reason} and {parts:?}");
@@ -106,12 +106,12 @@ pub async fn adopt(env: &DedicatedCluster, cluster: Option<&str>, volume: &str) 
 /// Waits until an annotation of the backend is removed.
 pub async fn done(env: &DedicatedCluster, annotation: &str) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let gone = |found: &Value| match &found["metadata"]["annotations"][annotation] {
+    let deleted = |found: &Value| match &found["metadata"]["annotations"][annotation] {
         Value::Null => Ok(()),
         asked => Err(format!("it asks for {asked}")),
     };
     let what = format!("to remove {annotation}");
-    Ok(env.objects.wait(&backend, &what, TIMEOUT, gone).await?)
+    Ok(env.objects.wait(&backend, &what, TIMEOUT, deleted).await?)
 }
 
 /// Returns the folders of clusters on the export.
@@ -146,7 +146,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and
     assert_eq!(again["spec"], archive["spec"]);
     let path = env.data()?.join(text(&again, "/spec/directory")).join("data");
     assert_eq!(fs::read_to_string(path)?, "data");
-    said(&env, "RecordsSigned", &[]).await?;
+    wait_recovery_message(&env, "RecordsSigned", &[]).await?;
     // New directories are created beside the old ones.
     let another = archived(&env, "another").await?;
     assert_eq!(clusters(&env)?.len(), 1);
@@ -164,7 +164,7 @@ async fn a_saved_secret_replaces_the_one_that_an_already_running_operator_create
     env.run_as_admin(&guide.save).await?;
     let env = env.rebuilt(None, &[]).await?;
     env.create_backend_and_class(frequent_probes()).await?;
-    said(&env, "RecordsSigned", &[text(&archive, "/metadata/name")]).await?;
+    wait_recovery_message(&env, "RecordsSigned", &[text(&archive, "/metadata/name")]).await?;
     assert_eq!(Vec::from_iter(env.archives().await?), Vec::<String>::new());
     env.operator.terminate().await?;
     env.run_as_admin(&guide.replace).await?;
@@ -187,7 +187,7 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     env.create_backend_and_class(frequent_probes()).await?;
     let cluster = format!("cluster {id} has 2 records here");
     let (name, live) = (text(&archive, "/metadata/name"), text(&volume, "/metadata/name"));
-    said(&env, "RecordsSigned", &[&cluster, name, live]).await?;
+    wait_recovery_message(&env, "RecordsSigned", &[&cluster, name, live]).await?;
     // The same holds after more probes.
     let other = archived(&env, "other").await?;
     assert_eq!(Vec::from_iter(env.archives().await?), [text(&other, "/metadata/name")]);
@@ -201,7 +201,7 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     assert_eq!(again["spec"].get("volumeCreatedAt"), None);
     adopted.as_object_mut().ok_or("no spec")?.remove("volumeCreatedAt");
     assert_eq!(again["spec"], adopted);
-    said(
+    wait_recovery_message(
         &env,
         "RecordsSigned",
         &[&format!("cluster {id} has 1 record here"), live],
@@ -241,7 +241,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
         "pvc-made-up",
         "of claim of-a-thief/edited, signed incorrectly",
     ];
-    said(&env, "RecordsUnsigned", &named).await?;
+    wait_recovery_message(&env, "RecordsUnsigned", &named).await?;
     assert_eq!(Vec::from_iter(env.archives().await?), [text(&own, "/metadata/name")]);
     // Even an administrator cannot adopt a record that does not match.
     adopt(&env, None, "pvc-made-up,../x").await?;
@@ -251,7 +251,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
         text(&event, "/note").contains("Nothing was changed") || text(&event, "/note").contains("../x"),
         "{event}"
     );
-    said(&env, "RecordsUnsigned", &["2 records"]).await?;
+    wait_recovery_message(&env, "RecordsUnsigned", &["2 records"]).await?;
     assert_eq!(Vec::from_iter(env.archives().await?), [text(&own, "/metadata/name")]);
     Ok(())
 }

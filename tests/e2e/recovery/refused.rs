@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use crate::ha::crashes::making_of;
 use crate::recovery::cluster_loss::{adopt, archived, clusters, done, frequent_probes, guide};
-use crate::recovery::volumes::{ask, ask_for, asking, assert_recovered, claim_in, namespace, rebuilt, said, with_data};
+use crate::recovery::volumes::{
+    ask, ask_for, asking, assert_recovered, claim_in, namespace, rebuilt, wait_recovery_message, with_data,
+};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
@@ -66,7 +68,7 @@ async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is
     }
     env.backend(asking("true")).await?;
     let recorded = format!("it is recorded for cluster {id}");
-    said(
+    wait_recovery_message(
         &env,
         "VolumesLeftOut",
         &["2 left out", name_of(&first), name_of(&second), &recorded],
@@ -79,7 +81,7 @@ async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is
 
     adopt(&env, Some(&id), name_of(&first)).await?;
     assert_recovered(&env, &adopted, &first).await?;
-    said(&env, "VolumesLeftOut", &["1 left out", name_of(&second)]).await?;
+    wait_recovery_message(&env, "VolumesLeftOut", &["1 left out", name_of(&second)]).await?;
     assert_eq!(env.volumes().await?.len(), 1);
     ask_for(&env, Value::Null).await?;
     assert_new_volume(&env, &given_up, &second).await
@@ -128,7 +130,7 @@ async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
         &unsigned,
         &forged,
     ];
-    said(&env, "VolumesLeftOut", &parts).await?;
+    wait_recovery_message(&env, "VolumesLeftOut", &parts).await?;
     assert_recovered(&env, &claims[0], &volumes[0]).await?;
     assert_claim_waits(&env, &claims[2], name_of(&volumes[2])).await?;
     assert_claim_waits(&env, &claims[3], name_of(&volumes[3])).await?;
@@ -156,12 +158,12 @@ async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only(
     env.objects.wait_gone(&namespace("team"), TIMEOUT).await?;
     env.objects.create(&namespace("team")).await?;
     ask(&env).await?;
-    let gone = format!(
+    let removed = format!(
         "{} (claim default/deleted was deleted in this cluster)",
         name_of(&volumes[1])
     );
-    let another = format!("{} (namespace team is not the one that it was", name_of(&volumes[2]));
-    said(&env, "VolumesLeftOut", &["1 recreated; 2 left out", &gone, &another]).await?;
+    let another = format!("{} (namespace team was recreated", name_of(&volumes[2]));
+    wait_recovery_message(&env, "VolumesLeftOut", &["1 recreated; 2 left out", &removed, &another]).await?;
     assert_recovered(&env, &own, &volumes[0]).await?;
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         env.objects.create(claim).await?;
@@ -196,13 +198,13 @@ async fn a_volume_is_recovered_only_for_an_existing_namespace_that_the_backend_a
         "there is no namespace absent",
         "namespace shop may not have volumes here",
     ];
-    said(&env, "VolumesLeftOut", &parts).await?;
+    wait_recovery_message(&env, "VolumesLeftOut", &parts).await?;
     assert_claim_waits(&env, &shop, name_of(&volumes[1])).await?;
     assert_eq!(env.volumes().await?.len(), 0);
     env.objects.create(&namespace("absent")).await?;
     env.objects.create(&absent).await?;
     assert_recovered(&env, &absent, &volumes[0]).await?;
-    said(&env, "VolumesLeftOut", &["1 left out"]).await?;
+    wait_recovery_message(&env, "VolumesLeftOut", &["1 left out"]).await?;
     env.objects
         .patch(&backend, json!({"spec": {"allowedNamespaces": null}}))
         .await?;
@@ -229,7 +231,7 @@ async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() 
         name_of(&meant),
         name_of(&other),
     ];
-    said(&env, "VolumesLeftOut", &parts).await?;
+    wait_recovery_message(&env, "VolumesLeftOut", &parts).await?;
     assert_claim_waits(&env, &claim, "pvc-").await?;
     assert_eq!(env.volumes().await?.len(), 0);
     ask_for(&env, json!(name_of(&meant))).await?;

@@ -31,8 +31,8 @@ pub async fn ask(env: &DedicatedCluster) -> Test {
 /// Changes the recovery request of the backend.
 pub async fn ask_for(env: &DedicatedCluster, value: Value) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let asked = json!({"metadata": {"annotations": {READOPT: value}}});
-    env.objects.patch(&backend, asked).await?;
+    let request = json!({"metadata": {"annotations": {READOPT: value}}});
+    env.objects.patch(&backend, request).await?;
     Ok(())
 }
 
@@ -44,7 +44,7 @@ pub async fn rebuilt(env: DedicatedCluster) -> Result<DedicatedCluster, Failure>
 }
 
 /// Waits until the condition on volumes has this reason and contains these texts. Returns its message.
-pub async fn said(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
+pub async fn wait_recovery_message(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     said_of(env, "Readopted", reason, parts).await
 }
 
@@ -168,7 +168,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         env.objects.create(claim).await?;
     }
     let backend = env.backend(asking("true")).await?;
-    said(&env, "VolumesReadopted", &["4 recorded volumes exist, 4 recreated"]).await?;
+    wait_recovery_message(&env, "VolumesReadopted", &["4 recorded volumes exist, 4 recreated"]).await?;
     env.objects.wait_event(&backend, "VolumesReadopted", TIMEOUT).await?;
     done(&env, READOPT).await?;
     env.objects.create(&empty).await?;
@@ -254,13 +254,13 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
         env.objects.create(claim).await?;
     }
     env.backend(asking("true")).await?;
-    for made in [1, 10, 20, 30, VOLUMES] {
+    for created in [1, 10, 20, 30, VOLUMES] {
         wait::until("some volumes to be recreated", TIMEOUT, async || {
             let there = env.volumes().await.map_err(|error| error.to_string())?.len();
-            if there >= made {
+            if there >= created {
                 Ok(())
             } else {
-                Err(format!("{there} of {made}"))
+                Err(format!("{there} of {created}"))
             }
         })
         .await?;
@@ -328,10 +328,10 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
 
 async fn said_of_silent(env: &DedicatedCluster, backend: &Value) -> Test {
     let begins = |found: &Value| {
-        let said = condition(found, "Readopted").cloned().unwrap_or_default();
-        let message = text(&said, "/message");
+        let reported = condition(found, "Readopted").cloned().unwrap_or_default();
+        let message = text(&reported, "/message");
         let waits = message.contains("begins once the export is confirmed");
-        if waits { Ok(()) } else { Err(said.to_string()) }
+        if waits { Ok(()) } else { Err(reported.to_string()) }
     };
     Ok(env
         .objects
@@ -353,9 +353,9 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
     let renamed = env.backend(renamed).await?;
     let says = |part: &'static str| {
         move |found: &Value| {
-            let said = condition(found, "Readopted").cloned().unwrap_or_default();
-            let reported = text(&said, "/message").contains(part);
-            if reported { Ok(()) } else { Err(said.to_string()) }
+            let message = condition(found, "Readopted").cloned().unwrap_or_default();
+            let reported = text(&message, "/message").contains(part);
+            if reported { Ok(()) } else { Err(message.to_string()) }
         }
     };
     let missing = says("recorded for backend main, which does not exist");

@@ -62,8 +62,8 @@ async fn a_stolen_token_writes_only_what_the_operator_writes() -> Test {
             .create(&volume("probe", nfs.clone(), "other/nfs", Some("c")))
             .await
         {
-            Ok(made) => {
-                env.objects.delete(&made).await.map_err(|error| error.to_string())?;
+            Ok(created) => {
+                env.objects.delete(&created).await.map_err(|error| error.to_string())?;
                 Err("it was created".into())
             }
             Err(error) if error.to_string().contains("nfs-operator-account") => Ok(()),

@@ -34,8 +34,8 @@ async fn the_security_guide_lists_the_permissions_of_the_operator() -> Test {
         "--as-group=system:serviceaccounts:nfs-operator-system",
         "--as-group=system:authenticated",
     ];
-    let asked = ["auth", "can-i", "--list", "-n", "nfs-operator-system"];
-    let listed = env.rig.cluster.kubectl(asked.into_iter().chain(account)).await?;
+    let arguments = ["auth", "can-i", "--list", "-n", "nfs-operator-system"];
+    let listed = env.rig.cluster.kubectl(arguments.into_iter().chain(account)).await?;
     let shown = block_after("docs/security.md", "kubectl auth can-i --list")?;
     assert_eq!(columns(&listed), shown, "docs/security.md is to show:\n{listed}");
     Ok(())
@@ -148,8 +148,8 @@ const INLINE: &str = "names an NFS server: create a PersistentVolumeClaim instea
 async fn wait_policy_enforced(objects: &Objects, refused: &Value, words: &str) -> rig::Result<()> {
     rig::wait::until("the policy to be enforced", TIMEOUT, async || {
         match objects.create(refused).await {
-            Ok(made) => {
-                objects.delete(&made).await.map_err(|error| error.to_string())?;
+            Ok(created) => {
+                objects.delete(&created).await.map_err(|error| error.to_string())?;
                 Err("it was created".into())
             }
             Err(error) if error.to_string().contains(words) => Ok(()),
@@ -299,8 +299,8 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
     merge(&mut editor, &rest);
     env.objects.create(&editor).await?;
     rig::wait::until("the editor's volume to be created", TIMEOUT, async || {
-        let made = maker.create(&volume("by-the-editor", nfs("127.0.0.1"))).await;
-        made.map_err(|error| error.to_string())
+        let created = maker.create(&volume("by-the-editor", nfs("127.0.0.1"))).await;
+        created.map_err(|error| error.to_string())
     })
     .await?;
     Ok(())

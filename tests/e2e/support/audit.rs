@@ -133,8 +133,8 @@ pub async fn assert_each_once(env: &DedicatedCluster, claims: &[Value]) -> Test 
     }
     directories.sort();
     volumes.sort();
-    let made: Vec<String> = env.names()?.into_iter().collect();
-    assert_eq!(made, directories, "one directory per claim, and no others");
+    let created: Vec<String> = env.names()?.into_iter().collect();
+    assert_eq!(created, directories, "one directory per claim, and no others");
     assert_eq!(
         env.volumes().await?.len(),
         claims.len(),

@@ -78,25 +78,25 @@ impl<'a> LegacyProvisioner<'a> {
         class: &Value,
         directory: Option<&str>,
     ) -> Result<LegacyVolume, Failure> {
-        let (made, volume) = self.object(claim, class, directory)?;
-        fs::create_dir_all(&made)?;
-        fs::set_permissions(&made, fs::Permissions::from_mode(0o777))?;
+        let (created, volume) = self.object(claim, class, directory)?;
+        fs::create_dir_all(&created)?;
+        fs::set_permissions(&created, fs::Permissions::from_mode(0o777))?;
         let objects = &self.env.objects;
         let volume = objects.create(&volume).await?;
         self.env.wait_bound(claim).await?;
-        let asked = json!({
+        let request = json!({
             "volume.beta.kubernetes.io/storage-provisioner": self.provisioner,
             "volume.kubernetes.io/storage-provisioner": self.provisioner,
         });
         objects
-            .patch(claim, json!({ "metadata": { "annotations": asked } }))
+            .patch(claim, json!({ "metadata": { "annotations": request } }))
             .await?;
         let claim = objects.get(claim).await?.ok_or("the claim is gone")?;
-        fs::write(made.join("data"), self.word.as_bytes())?;
+        fs::write(created.join("data"), self.word.as_bytes())?;
         Ok(LegacyVolume {
             claim,
             volume,
-            directory: made,
+            directory: created,
         })
     }
 

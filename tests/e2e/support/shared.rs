@@ -55,8 +55,8 @@ pub async fn reclaim(env: &TestEnv, claim: &Value, volume: &Value, reason: &str)
 /// Waits until a claim is not provisioned for this reason. Returns the message.
 pub async fn wait_refused(env: &TestEnv, claim: &Value, reason: &str) -> rig::Result<String> {
     let kind = "nfs-operator.io/Provisioned";
-    let said = env.objects.wait_condition(claim, kind, "False", Some(reason), TIMEOUT);
-    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+    let reported = env.objects.wait_condition(claim, kind, "False", Some(reason), TIMEOUT);
+    Ok(reported.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Waits until the reclaim of a volume is refused. Returns the note of the event.

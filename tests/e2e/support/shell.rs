@@ -45,9 +45,9 @@ impl Shell {
         // The cache of kubectl is removed with the cluster.
         shell.env("KUBECACHEDIR", self.kubeconfig.with_file_name("kubectl-cache"));
         let done = shell.output().await?;
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let reported = String::from_utf8_lossy(&done.stdout).into_owned();
         let complaint = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{commands}\n{said}{complaint}");
-        Ok(said)
+        assert!(done.status.success(), "{commands}\n{reported}{complaint}");
+        Ok(reported)
     }
 }

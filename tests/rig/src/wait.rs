@@ -7,8 +7,16 @@ use std::{
 
 use crate::error::{Error, Result};
 
-/// Short compared with everything that tests wait for, and negligible load.
-const INTERVAL: Duration = Duration::from_millis(50);
+/// Pause after the first check.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between two checks.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Returns the pause before the next check. It grows with the time waited: many tests wait at the same time, and their
+/// checks take CPU time from what they wait for.
+fn pause(waited: Duration) -> Duration {
+    (waited / 10).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+}
 
 /// Calls `check` until it returns `Ok`, for at most `timeout`.
 ///
@@ -35,7 +43,7 @@ where
                 last,
             });
         }
-        tokio::time::sleep(INTERVAL).await;
+        tokio::time::sleep(pause(start.elapsed())).await;
     }
 }
 

@@ -61,7 +61,7 @@ async fn main() -> Result<(), Failure> {
         }),
     ];
     for (name, what, grow) in trees {
-        let made = export.provision(&request(name)).await?;
+        let created = export.provision(&request(name)).await?;
         let root = disk.join(name);
         grow(&root)?;
         shell("sync", &disk)?;
@@ -70,7 +70,7 @@ async fn main() -> Result<(), Failure> {
         let synced = timed(|| shell(&format!("cp -a {name} cp-{name} && sync"), &disk))?;
         shell(&format!("rm -rf cp-{name}; sync"), &disk)?;
         let (of, tally) = (
-            CopySource::Volume(source(name, made.file_id)),
+            CopySource::Volume(source(name, created.file_id)),
             Arc::new(CopyProgress::default()),
         );
         let began = Instant::now();

@@ -110,7 +110,7 @@ impl CopyError {
 
     /// Reports whether the target refused the copy, so that another backend may succeed once nothing is left on this
     /// one.
-    pub fn is_of_the_target(&self) -> bool {
+    pub fn is_target_error(&self) -> bool {
         match self {
             Self::MayNotChown { .. }
             | Self::TargetTaken { .. }

@@ -101,7 +101,7 @@ pub(crate) async fn open_record(
     let volume = request.volume.clone();
     match records::read(store, verified, &volume).await? {
         ReadRecord::Nothing => Ok(None),
-        ReadRecord::Unreadable(RecordError::Short) => {
+        ReadRecord::Unreadable(RecordError::Truncated) => {
             // The writer stopped before it created anything.
             records::remove(store, verified, &volume).await?;
             Ok(None)

@@ -184,7 +184,7 @@ async fn find_attempt(
 ) -> Result<Begun, ExportError> {
     let (record, trust) = match records::read(store, verified, name).await? {
         ReadRecord::Nothing => return Ok(Begun::Nothing),
-        ReadRecord::Unreadable(RecordError::Short) => {
+        ReadRecord::Unreadable(RecordError::Truncated) => {
             records::remove(store, verified, name).await?;
             return Ok(Begun::Nothing);
         }

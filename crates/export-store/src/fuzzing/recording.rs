@@ -87,13 +87,13 @@ async fn the_corpus_is_recorded_from_a_real_server() {
         converse(ports, protocol, &disk, &mut corpus).await;
         match protocol {
             Protocol::V3 => {
-                v3::is_no_export(ports).await;
+                v3::record_missing_export(ports).await;
                 v3::take_apart(&proxy.answers(), &mount_proxy.answers(), &mut corpus);
             }
             _ => {
                 let replies: Vec<_> = proxy.answers().into_iter().map(|(_, reply)| reply).collect();
                 take_apart(protocol, &replies, &mut corpus);
-                contents::are_never_told_by_this_server(&mut corpus);
+                contents::add_replies_that_ganesha_never_sends(&mut corpus);
             }
         }
         corpus.write();
@@ -188,7 +188,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
         .unwrap();
     export.list(&listed.handle, None).await.unwrap();
     export.statistics().await.unwrap();
-    contents::are_copied(&export, &listed.handle).await.unwrap();
+    contents::record_copy_operations(&export, &listed.handle).await.unwrap();
     // A refused operation is part of the conversation, too.
     export
         .remove_directory(&root.handle, &name(&format!("odd-{protocol}")), 1)

@@ -88,7 +88,7 @@ impl ForeignRecord {
     fn parse(volume: &str, content: &[u8]) -> Result<Self, RecordError> {
         match Record::parse(volume, content) {
             Ok(record) => Ok(Self::Valid(Box::new(record))),
-            Err(RecordError::Short) => Err(RecordError::Short),
+            Err(RecordError::Truncated) => Err(RecordError::Truncated),
             Err(why) => Ok(match serde_json::from_slice::<AnyVersion>(content) {
                 Ok(AnyVersion { directory, file_id }) if !directory.is_empty() => Self::Newer { directory, file_id },
                 _ => Self::Unreadable(why.to_string()),
@@ -274,7 +274,7 @@ mod tests {
             assert!(holds(unknown).unwrap().is_err(), "{unknown}");
         }
         for short in ["", "\0\0\0", r#"{"version": 1, "vol"#] {
-            assert_eq!(holds(short), Err(RecordError::Short), "{short:?}");
+            assert_eq!(holds(short), Err(RecordError::Truncated), "{short:?}");
         }
     }
 }

@@ -100,7 +100,7 @@ async fn read(store: &ExportStore, verified: &VerifiedRoot, name: Name) -> Resul
     match records::read(store, verified, volume).await {
         Ok(ReadRecord::Record(record, _)) => Ok(Some(*record)),
         // An incomplete record was written before anything was created.
-        Ok(ReadRecord::Nothing | ReadRecord::Unreadable(RecordError::Short))
+        Ok(ReadRecord::Nothing | ReadRecord::Unreadable(RecordError::Truncated))
         | Err(ExportError::NameUnusable { .. }) => Ok(None),
         Ok(ReadRecord::Unreadable(why)) => Err(ExportError::RecordDamaged {
             volume: volume.to_owned(),

@@ -15,7 +15,7 @@ use nfs_client::{Attributes, FileRef, Name, NfsError, SetAttributes, Status};
 const PARENT_MODE: u32 = 0o755;
 
 /// A directory that exists and whose attributes were checked.
-pub(super) struct Made {
+pub(super) struct CreatedDirectory {
     pub file_id: u64,
     pub handle: String,
     pub adopted: bool,
@@ -31,7 +31,7 @@ pub(super) async fn create_directory(
     directory: &DirectoryPath,
     record: &Recorded,
     nodes: &[FileRef],
-) -> Result<Option<Made>, ExportError> {
+) -> Result<Option<CreatedDirectory>, ExportError> {
     let names = directory.names();
     let (Some(last), Some(parent)) = (names.last(), make_parents(store, verified, directory, nodes).await?) else {
         return Ok(None);
@@ -109,7 +109,7 @@ pub(super) async fn apply_attributes(
     directory: &DirectoryPath,
     leaf: &FileRef,
     mode: Option<u32>,
-) -> Result<Made, ExportError> {
+) -> Result<CreatedDirectory, ExportError> {
     let mut attributes = leaf.attributes.clone();
     let owner = SetAttributes {
         mode: None,
@@ -129,7 +129,7 @@ pub(super) async fn apply_attributes(
         owner_refused,
     };
     let made = check_attributes(store, request, directory, leaf, &kept)?;
-    Ok(Made {
+    Ok(CreatedDirectory {
         mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
         ..made
     })
@@ -162,9 +162,9 @@ fn check_attributes(
     directory: &DirectoryPath,
     node: &FileRef,
     kept: &AppliedAttributes<'_>,
-) -> Result<Made, ExportError> {
+) -> Result<CreatedDirectory, ExportError> {
     let mode_not_kept = judge(request, &directory.to_string(), store.config.credential, kept)?;
-    Ok(Made {
+    Ok(CreatedDirectory {
         file_id: node.attributes.fileid,
         handle: handle_of(node),
         adopted: false,
@@ -177,7 +177,7 @@ pub(super) async fn mark_live(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Recorded,
-    made: &Made,
+    made: &CreatedDirectory,
 ) -> Result<(), ExportError> {
     let Recorded::Open(record) = record else {
         return Err(ExportError::Unsettled {

@@ -8,7 +8,7 @@ use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Holder;
-use crate::provision::create::Made;
+use crate::provision::create::CreatedDirectory;
 use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
 use crate::provision::{Recorded, create};
 use crate::record::{ArchiveState, Record, RestoreTarget, State, handle_of};
@@ -97,7 +97,7 @@ async fn restore_step(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &mut Restore<'_>,
-) -> Result<Option<Made>, ExportError> {
+) -> Result<Option<CreatedDirectory>, ExportError> {
     let directory = restore.directory;
     let nodes = paths::walk(store, verified, directory).await?;
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
@@ -111,7 +111,7 @@ async fn restore_step(
             if let Recorded::Open(record) = &restore.own {
                 volume_record::update_metadata(store, verified, record, restore.request).await?;
             }
-            Ok(Some(Made {
+            Ok(Some(CreatedDirectory {
                 file_id: leaf.attributes.fileid,
                 handle: handle_of(leaf),
                 adopted: restore.own.adopted(),
@@ -288,7 +288,7 @@ async fn restore_attributes(
     restore: &Restore<'_>,
     observed: &ObservedArchive,
     leaf: &FileRef,
-) -> Result<Made, ExportError> {
+) -> Result<CreatedDirectory, ExportError> {
     let as_it_was = DirectoryRequest {
         mode: observed.archive.mode,
         mode_requested: true,
@@ -297,7 +297,7 @@ async fn restore_attributes(
         ..restore.request.clone()
     };
     let mode = Some(observed.archive.mode);
-    let made = Made {
+    let made = CreatedDirectory {
         // A directory that existed before the operator is never deleted, whichever volume has it now.
         adopted: observed.record.adopted,
         ..create::apply_attributes(store, verified, &as_it_was, restore.directory, leaf, mode).await?

@@ -95,7 +95,7 @@ fn holder_below(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own:
 }
 
 fn moved_here(holder: &Holder) -> String {
-    format!("it is {holder}, by its fileid, and was moved here: move it back to its path")
+    format!("it has the fileid of {holder} and was moved here: move it back to its path")
 }
 
 pub(super) async fn visit(

@@ -93,11 +93,11 @@ fn a_record_cut_short_anywhere_is_told_from_a_damaged_one() {
     for length in 0..bytes.len() - 2 {
         assert_eq!(
             Record::parse("pvc-1", bytes.get(..length).unwrap()),
-            Err(RecordError::Short),
+            Err(RecordError::Truncated),
             "{length}"
         );
     }
-    assert_eq!(Record::parse("pvc-1", &[0; 100]), Err(RecordError::Short));
+    assert_eq!(Record::parse("pvc-1", &[0; 100]), Err(RecordError::Truncated));
     assert!(matches!(
         Record::parse("pvc-1", b"#!/bin/sh"),
         Err(RecordError::Damaged(_))

@@ -74,13 +74,13 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
     archived(&export, &fixture, "1").await;
-    let made = export.provision(&request("2", "in-use")).await.unwrap();
+    let created = export.provision(&request("2", "in-use")).await.unwrap();
     let volume = Holder::Volume("pvc-2".to_owned());
     let ledger = fixture.client().ledger;
     ledger.insert(
         volume,
         vec![ReservedPath::on_server("127.0.0.1", "/export/in-use")],
-        Some((export.read_identity().await.unwrap().unwrap().id, made.file_id)),
+        Some((export.read_identity().await.unwrap().unwrap().id, created.file_id)),
     );
     fs::create_dir(fixture.on_disk("archived-of-nobody")).unwrap();
     fs::create_dir_all(fixture.on_disk("nested/.nfs-operator")).unwrap();

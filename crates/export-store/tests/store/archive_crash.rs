@@ -160,11 +160,11 @@ pub fn restore(uid: &str, file_id: u64) -> DirectoryRequest {
 
 /// Creates a foreign directory with the name of the archive as soon as the name is free.
 fn stranger(fixture: &StoreFixture) -> bool {
-    let made = fs::create_dir(fixture.on_disk(ARCHIVE)).is_ok();
-    if made {
+    let created = fs::create_dir(fixture.on_disk(ARCHIVE)).is_ok();
+    if created {
         fs::write(fixture.on_disk(ARCHIVE).join("theirs"), "theirs").unwrap();
     }
-    made
+    created
 }
 
 fn theirs_is_there(fixture: &StoreFixture) {
@@ -195,8 +195,8 @@ async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_
         },
         async |fixture, next, uid, file_id| {
             let strangers = stranger(fixture);
-            let made = next.provision(&restore(uid, file_id)).await.unwrap();
-            assert_eq!((made.file_id, made.adopted), (file_id, false));
+            let created = next.provision(&restore(uid, file_id)).await.unwrap();
+            assert_eq!((created.file_id, created.adopted), (file_id, false));
             let found = fs::metadata(fixture.on_disk("home/deep/again")).unwrap();
             let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
             assert_eq!(seen, (file_id, 0o2750, 1000, 1001));
@@ -212,7 +212,7 @@ async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_
             assert_eq!(fixture.records(), [format!("pvc-n{uid}")]);
             assert_eq!(next.count_archives(), 0);
             // Again, as after a lost reply to the creation of the volume.
-            assert_eq!(next.provision(&restore(uid, file_id)).await.unwrap(), made);
+            assert_eq!(next.provision(&restore(uid, file_id)).await.unwrap(), created);
             if strangers {
                 theirs_is_there(fixture);
             } else {

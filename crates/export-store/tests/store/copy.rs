@@ -26,14 +26,14 @@ pub async fn copied(
 ) -> Result<(ProvisionedDirectory, CopyProgressSnapshot), CopyError> {
     let tally = Arc::new(CopyProgress::default());
     let of = CopySource::Volume(reclaim(uid, uid, file_id));
-    let made = copy_volume(
+    let created = copy_volume(
         (source, &of),
         (target, &request(new, new)),
         &CopyLimits::default(),
         &tally,
     )
     .await;
-    made.map(|made| (made, tally.snapshot()))
+    created.map(|created| (created, tally.snapshot()))
 }
 
 /// Creates a volume with its directory.
@@ -175,12 +175,12 @@ async fn has_it_all(version: VersionChoice) {
     let file_id = volume(&export, "old").await;
     grow(&fixture.on_disk("old"));
     let before = seen(&fixture.on_disk("old"));
-    let (made, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
+    let (created, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
     println!("{version:?}: {tally}; {}", tally.progress());
     assert_eq!(seen(&fixture.on_disk("old")), before, "the source was changed");
     assert_same(&fixture.on_disk("new"), &fixture.on_disk("old"));
-    assert_eq!(made.file_id, fs::metadata(fixture.on_disk("new")).unwrap().ino());
-    assert_eq!(fixture.record("pvc-new").pointer("/fileID").unwrap(), made.file_id);
+    assert_eq!(created.file_id, fs::metadata(fixture.on_disk("new")).unwrap().ino());
+    assert_eq!(fixture.record("pvc-new").pointer("/fileID").unwrap(), created.file_id);
     assert_eq!(fixture.record("pvc-new").pointer("/state/name").unwrap(), "Live");
     for name in ["sparse", "hole"] {
         let blocks = fs::metadata(fixture.on_disk("new").join(name)).unwrap().blocks() * 512;
@@ -231,12 +231,12 @@ async fn devices_sockets_and_fifos_are_left_out_and_counted() {
     let file_id = volume(&export, "old").await;
     let root = fixture.on_disk("old");
     fs::write(root.join("file"), "x").unwrap();
-    let made = std::process::Command::new("sh")
+    let created = std::process::Command::new("sh")
         .arg("-c")
         .arg("mkfifo fifo && mknod zero c 1 5 && mknod disk b 7 0")
         .current_dir(&root)
         .status();
-    assert!(made.unwrap().success());
+    assert!(created.unwrap().success());
     drop(std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap());
     let (_, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
     assert_eq!((tally.files, tally.special), (1, 4));
@@ -313,9 +313,9 @@ async fn a_copy_of_a_source_that_is_removed_meanwhile_is_discarded() {
         }
         Action::Forward
     });
-    let gone = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
-    println!("{gone}");
-    assert_eq!(gone.kind(), ErrorKind::CopySourceGone);
+    let deleted = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
+    println!("{deleted}");
+    assert_eq!(deleted.kind(), ErrorKind::CopySourceGone);
     assert_eq!(fixture.listed(), ["elsewhere"]);
     export.rollback("pvc-new", "new").await.unwrap();
     assert_tidy(&fixture);

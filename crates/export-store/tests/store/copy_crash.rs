@@ -14,19 +14,19 @@ use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, request};
 /// Creates the source of a copy: a file with two names, one in a directory.
 async fn source(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let old = format!("{uid}-old");
-    let made = export.provision(&request(&old, "old")).await.unwrap();
+    let created = export.provision(&request(&old, "old")).await.unwrap();
     fs::create_dir(fixture.on_disk("old/below")).unwrap();
     fs::write(fixture.on_disk("old/file"), uid).unwrap();
     fs::hard_link(fixture.on_disk("old/file"), fixture.on_disk("old/below/again")).unwrap();
-    made.file_id
+    created.file_id
 }
 
 async fn copy(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> u64 {
     let of = CopySource::Volume(reclaim(&format!("{uid}-old"), "old", file_id));
     let new = request(uid, "home/new");
     let tally = Arc::new(CopyProgress::default());
-    let made = copy_volume((export, &of), (export, &new), &CopyLimits::default(), &tally).await;
-    made.unwrap().file_id
+    let created = copy_volume((export, &of), (export, &new), &CopyLimits::default(), &tally).await;
+    created.unwrap().file_id
 }
 
 fn begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Operation> {
@@ -61,13 +61,13 @@ fn whole_or_nothing(fixture: &StoreFixture, uid: &str) {
 async fn a_copy_that_is_interrupted_anywhere_ends_as_one_complete_copy() {
     at_every_moment(source, begun, async |fixture, next, uid, file_id| {
         whole_or_nothing(fixture, uid);
-        let made = copy(&Arc::new(next), uid, file_id).await;
+        let created = copy(&Arc::new(next), uid, file_id).await;
         whole_or_nothing(fixture, uid);
-        assert_eq!(fs::metadata(fixture.on_disk("home/new")).unwrap().ino(), made);
+        assert_eq!(fs::metadata(fixture.on_disk("home/new")).unwrap().ino(), created);
         nothing_half_done(fixture, uid);
         let record = fixture.record(&format!("pvc-{uid}"));
         assert_eq!(record.pointer("/state/name").unwrap(), "Live");
-        assert_eq!(record.pointer("/fileID").unwrap(), made);
+        assert_eq!(record.pointer("/fileID").unwrap(), created);
         clear(fixture);
     })
     .await;
@@ -97,8 +97,8 @@ async fn copy_of_archive(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> 
     let of = CopySource::Archive(which(uid, file_id));
     let new = request(&format!("n{uid}"), "home/new");
     let tally = Arc::new(CopyProgress::default());
-    let made = copy_volume((export, &of), (export, &new), &CopyLimits::default(), &tally).await;
-    made.unwrap().file_id
+    let created = copy_volume((export, &of), (export, &new), &CopyLimits::default(), &tally).await;
+    created.unwrap().file_id
 }
 
 fn copy_begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Operation> {
@@ -113,11 +113,11 @@ fn copy_begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Opera
 async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_the_archive_unchanged() {
     at_every_moment(archived_as_it_was, copy_begun, async |fixture, next, uid, file_id| {
         let next = Arc::new(next);
-        let made = copy_of_archive(&next, uid, file_id).await;
+        let created = copy_of_archive(&next, uid, file_id).await;
         let copy = fixture.on_disk("home/new");
         let found = fs::metadata(&copy).unwrap();
         let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
-        assert_eq!(seen, (made, 0o2750, 1000, 1001));
+        assert_eq!(seen, (created, 0o2750, 1000, 1001));
         assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
         let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
         assert_eq!(
@@ -159,11 +159,11 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
     let purging = export.open_source(&CopySource::Archive(which("1", file_id))).await;
     assert_eq!(purging.err().unwrap().kind(), ErrorKind::ArchiveBusy);
     export.end_purge(&which("1", file_id)).await.unwrap();
-    let gone = export.open_source(&CopySource::Archive(which("1", file_id))).await;
-    assert_eq!(gone.err().unwrap().kind(), ErrorKind::ArchiveNotFound);
-    let gone = export.provision(&restore("1", file_id)).await.unwrap_err();
+    let deleted = export.open_source(&CopySource::Archive(which("1", file_id))).await;
+    assert_eq!(deleted.err().unwrap().kind(), ErrorKind::ArchiveNotFound);
+    let deleted = export.provision(&restore("1", file_id)).await.unwrap_err();
     assert_eq!(
-        (gone.kind(), gone.definite_refusal()),
+        (deleted.kind(), deleted.definite_refusal()),
         (ErrorKind::ArchiveNotFound, true)
     );
 }

@@ -83,9 +83,9 @@ fn on_disk(root: &Path) -> (u64, u64) {
 
 /// `du`.
 fn du(root: &Path) -> u64 {
-    let said = Command::new("du").args(["-s", "-B1"]).arg(root).output().unwrap();
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    said.split_whitespace().next().unwrap().parse().unwrap()
+    let reported = Command::new("du").args(["-s", "-B1"]).arg(root).output().unwrap();
+    let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
+    reported.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<TreeUsage> {
@@ -99,11 +99,11 @@ async fn a_tree_with_unusual_names_and_links_is_counted_like_du_and_nothing_is_t
     for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
         let fixture = StoreFixture::over(version, rig::Export::new("/export")).await;
         let export = fixture.store().await;
-        let made = export.provision(&request("1", "team/data")).await.unwrap();
+        let created = export.provision(&request("1", "team/data")).await.unwrap();
         let root = fixture.on_disk("team/data");
         grow(&root, &fixture.on_disk("outside"));
         let before = rig::snapshot(&root).unwrap();
-        let counted = count(&export, "team/data", made.file_id).await.unwrap();
+        let counted = count(&export, "team/data", created.file_id).await.unwrap();
         let (names, size) = on_disk(&root);
         assert_eq!((counted.names, counted.size), (names, size), "{version:?}");
         assert_eq!(counted.used, du(&root), "{version:?}");
@@ -120,22 +120,22 @@ async fn a_tree_with_unusual_names_and_links_is_counted_like_du_and_nothing_is_t
 async fn a_directory_other_than_the_expected_one_is_not_counted() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     fs::write(fixture.on_disk("a/file"), b"data").unwrap();
-    assert_eq!(count(&export, "a", made.file_id).await.unwrap().names, 1);
+    assert_eq!(count(&export, "a", created.file_id).await.unwrap().names, 1);
     assert_eq!(
-        count(&export, "a", made.file_id + 1).await,
+        count(&export, "a", created.file_id + 1).await,
         None,
         "another one has its name"
     );
-    assert_eq!(count(&export, "b", made.file_id).await, None, "nothing is there");
+    assert_eq!(count(&export, "b", created.file_id).await, None, "nothing is there");
     fs::rename(fixture.on_disk("a"), fixture.on_disk("b")).unwrap();
     symlink("b", fixture.on_disk("a")).unwrap();
-    assert_eq!(count(&export, "a", made.file_id).await, None, "a link to it");
+    assert_eq!(count(&export, "a", created.file_id).await, None, "a link to it");
     fs::remove_file(fixture.on_disk("a")).unwrap();
     fs::rename(fixture.on_disk("b"), fixture.on_disk("a")).unwrap();
-    export.archive(&reclaim("1", "a", made.file_id)).await.unwrap();
-    let archived = |name: &'static str| (TreePlace::Archive(name), Some(made.file_id));
+    export.archive(&reclaim("1", "a", created.file_id)).await.unwrap();
+    let archived = |name: &'static str| (TreePlace::Archive(name), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let found = export.count(archived("archived-a"), &mut pace, |_| true);
     assert_eq!(found.await.unwrap().unwrap().names, 1);
@@ -153,11 +153,11 @@ async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
     let mut client = fixture.client();
     client.port = fixture.proxy.port();
     let export = client.open().await;
-    let made = export.provision(&request("1", "data")).await.unwrap();
+    let created = export.provision(&request("1", "data")).await.unwrap();
     grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
-    let expected = count(&export, "data", made.file_id).await.unwrap();
+    let expected = count(&export, "data", created.file_id).await.unwrap();
     let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
-    let of = (TreePlace::Directory(&directory), Some(made.file_id));
+    let of = (TreePlace::Directory(&directory), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         pages += 1;
@@ -174,10 +174,10 @@ async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
 async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "data")).await.unwrap();
+    let created = export.provision(&request("1", "data")).await.unwrap();
     grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
     let directory = DirectoryPath::parse("data").unwrap();
-    let of = (TreePlace::Directory(&directory), Some(made.file_id));
+    let of = (TreePlace::Directory(&directory), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         // The first cancellation is sufficient.

@@ -110,8 +110,8 @@ async fn at_every_moment_over<Before, Begin, Check>(
 }
 
 pub async fn provisioned(_: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
-    let made = export.provision(&request(uid, "home/work")).await.unwrap();
-    made.file_id
+    let created = export.provision(&request(uid, "home/work")).await.unwrap();
+    created.file_id
 }
 
 pub async fn with_data(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
@@ -122,11 +122,11 @@ pub async fn with_data(fixture: &StoreFixture, export: &ExportStore, uid: &str) 
 
 /// Creates a foreign directory with the same name as soon as the name is free.
 fn stranger(fixture: &StoreFixture) -> bool {
-    let made = fs::create_dir(fixture.on_disk("home/work")).is_ok();
-    if made {
+    let created = fs::create_dir(fixture.on_disk("home/work")).is_ok();
+    if created {
         fs::write(fixture.on_disk("home/work/theirs"), "theirs").unwrap();
     }
-    made
+    created
 }
 
 fn stranger_is_untouched(fixture: &StoreFixture, made: bool) {
@@ -164,13 +164,13 @@ async fn provisioning_that_is_interrupted_anywhere_ends_with_one_directory_and_o
             })
         },
         async |fixture, next, uid, _| {
-            let made = next.provision(&request(uid, "home/work")).await.unwrap();
+            let created = next.provision(&request(uid, "home/work")).await.unwrap();
             let found = fs::metadata(fixture.on_disk("home/work")).unwrap();
-            assert_eq!((found.ino(), found.mode() & 0o7777), (made.file_id, 0o777));
+            assert_eq!((found.ino(), found.mode() & 0o7777), (created.file_id, 0o777));
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let record = fixture.record(&format!("pvc-{uid}"));
             assert_eq!(record.pointer("/state/name").unwrap(), "Live");
-            assert_eq!(record.pointer("/fileID").unwrap(), made.file_id);
+            assert_eq!(record.pointer("/fileID").unwrap(), created.file_id);
             clear(fixture);
         },
     )

@@ -34,9 +34,9 @@ fn has_reserve(fixture: &StoreFixture) -> bool {
 
 async fn volume(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> ReclaimRequest {
     let directory = format!("dir-{uid}");
-    let made = export.provision(&request(uid, &directory)).await.unwrap();
+    let created = export.provision(&request(uid, &directory)).await.unwrap();
     fs::write(fixture.on_disk(&format!("{directory}/data")), [7; 100_000]).unwrap();
-    reclaim(uid, &directory, made.file_id)
+    reclaim(uid, &directory, created.file_id)
 }
 
 async fn deletions_free(what: ErrorKind, export: rig::Export) {

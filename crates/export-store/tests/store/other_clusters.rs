@@ -100,17 +100,17 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
         write_record(&fixture, OTHER_CLUSTER, &volume, &record.to_string());
         volume
     };
-    let made = async |uid: &str| {
+    let created = async |uid: &str| {
         let directory = format!("dir-{uid}");
-        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        let created = export.provision(&request(uid, &directory)).await.unwrap();
         fs::write(fixture.on_disk(&format!("{directory}/data")), uid).unwrap();
-        reclaim(uid, &directory, made.file_id)
+        reclaim(uid, &directory, created.file_id)
     };
     let forget = |volume: &str| {
         fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}/records/{volume}"))).unwrap();
     };
     // By path, in another spelling; by file ID; and without anything to go by.
-    let by_path = made("1").await;
+    let by_path = created("1").await;
     let volume = newer("1", "DIR-1/below", 1 << 60);
     let refused = export.delete(&by_path).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");

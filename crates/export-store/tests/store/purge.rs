@@ -21,7 +21,7 @@ async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64)
 async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_and_nothing_else() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     let outside = fixture.on_disk("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("precious"), "").unwrap();
@@ -52,7 +52,7 @@ async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_
     fs::write(closed.join("file"), "").unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
 
-    deleted(&export, "1", "a", made.file_id).await;
+    deleted(&export, "1", "a", created.file_id).await;
     assert_eq!(fixture.listed(), ["outside"], "gone at once");
     let before = export.trash().await.unwrap();
     assert_eq!(before.entries, 1);
@@ -73,14 +73,14 @@ async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_
 async fn a_purge_stops_at_its_limits_and_is_resumed_by_the_next() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     for directory in 0..40 {
         fs::create_dir_all(fixture.on_disk(&format!("a/{directory}"))).unwrap();
         for file in 0..100 {
             fs::write(fixture.on_disk(&format!("a/{directory}/{file}")), "").unwrap();
         }
     }
-    deleted(&export, "1", "a", made.file_id).await;
+    deleted(&export, "1", "a", created.file_id).await;
     let limits = PurgeLimits {
         removals: 500,
         time: Duration::from_secs(60),
@@ -97,7 +97,7 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
     let fixture = StoreFixture::with(rig::Export::new("/export").squash(Squash::Root)).await;
     fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o777)).unwrap();
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     let inside = fixture.on_disk("a/owned/deeper");
     fs::create_dir_all(&inside).unwrap();
     fs::write(inside.join("file"), "").unwrap();
@@ -108,7 +108,7 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
     let roots = fixture.on_disk("a/roots");
     fs::create_dir(&roots).unwrap();
     fs::write(roots.join("file"), "").unwrap();
-    deleted(&export, "1", "a", made.file_id).await;
+    deleted(&export, "1", "a", created.file_id).await;
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
     println!("{report:?}");
     assert_eq!((report.left.entries, report.failed), (1, 1));
@@ -128,12 +128,12 @@ async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_foun
     };
     fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o777)).unwrap();
     let export = client.open().await;
-    let made = export.provision(&request("1", "home/a")).await.unwrap();
+    let created = export.provision(&request("1", "home/a")).await.unwrap();
     fs::write(fixture.on_disk("home/a/file"), "").unwrap();
     // A directory of another owner cannot be moved to another parent without write permission on it.
     chown(fixture.on_disk("home/a"), Some(2000), Some(2000)).unwrap();
     fs::set_permissions(fixture.on_disk("home/a"), fs::Permissions::from_mode(0o755)).unwrap();
-    deleted(&export, "1", "home/a", made.file_id).await;
+    deleted(&export, "1", "home/a", created.file_id).await;
     assert_eq!(names(&fixture.on_disk("home")), [".nfs-operator-deleted-pvc-1"]);
     assert_eq!(fixture.records(), ["pvc-1"]);
     assert_eq!(export.trash().await.unwrap().entries, 1);
@@ -153,13 +153,13 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
     let fixture = StoreFixture::start().await;
     let client = fixture.client();
     let export = client.open().await;
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for uid in ["1", "2", "3", "4"] {
         let directory = format!("d{uid}");
-        made.push(export.provision(&request(uid, &directory)).await.unwrap().file_id);
+        created.push(export.provision(&request(uid, &directory)).await.unwrap().file_id);
         fs::write(fixture.on_disk(&directory).join("mine"), uid).unwrap();
     }
-    export.archive(&reclaim("3", "d3", made[2])).await.unwrap();
+    export.archive(&reclaim("3", "d3", created[2])).await.unwrap();
     client.ledger.remove(&Holder::Volume("pvc-3".into()));
     // An administrator moved a volume, an empty volume and an archive into the directory of the first volume.
     fs::create_dir(fixture.on_disk("d1/sub")).unwrap();
@@ -168,7 +168,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
     fs::remove_file(fixture.on_disk("d4/mine")).unwrap();
     fs::rename(fixture.on_disk("d4"), fixture.on_disk("d1/sub/empty")).unwrap();
     assert_eq!(
-        export.delete(&reclaim("1", "d1", made[0])).await.unwrap(),
+        export.delete(&reclaim("1", "d1", created[0])).await.unwrap(),
         Reclaimed::Deleted
     );
     for _ in 0..2 {
@@ -199,7 +199,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (0, 0));
     // A volume whose object still exists is purged from the trash, once it was moved there by its own reclaim.
-    let done = export.delete(&reclaim("2", "d2", made[1])).await.unwrap();
+    let done = export.delete(&reclaim("2", "d2", created[1])).await.unwrap();
     assert_eq!(done, Reclaimed::Deleted);
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (0, 0));

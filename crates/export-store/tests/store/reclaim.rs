@@ -18,9 +18,9 @@ use crate::fixture::{CLUSTER, StoreClient, StoreFixture, identify, names, reclai
 async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     fs::write(fixture.on_disk("a/data"), "").unwrap();
-    let right = reclaim("1", "a", made.file_id);
+    let right = reclaim("1", "a", created.file_id);
     let refused = async |request: &ReclaimRequest| {
         let archive = export.archive(request).await.unwrap_err().kind();
         let delete = export.delete(request).await.unwrap_err().kind();
@@ -80,9 +80,12 @@ async fn two_archives_of_the_same_name_are_both_kept_and_nothing_foreign_is_repl
     fs::create_dir(fixture.on_disk("archived-data")).unwrap();
     for (uid, parent) in [("1", "x"), ("2", "y")] {
         let directory = format!("{parent}/data");
-        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        let created = export.provision(&request(uid, &directory)).await.unwrap();
         fs::write(fixture.on_disk(&format!("{directory}/file")), uid).unwrap();
-        let done = export.archive(&reclaim(uid, &directory, made.file_id)).await.unwrap();
+        let done = export
+            .archive(&reclaim(uid, &directory, created.file_id))
+            .await
+            .unwrap();
         let Reclaimed::Archived { name, .. } = done else {
             panic!("{done:?}")
         };
@@ -100,11 +103,11 @@ async fn rollback_never_removes_a_directory_that_a_volume_uses_or_that_is_not_em
     let fixture = StoreFixture::start().await;
     let client = fixture.client();
     let export = client.open().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     fs::write(fixture.on_disk("a/file"), "").unwrap();
     assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::NotEmpty);
     fs::remove_file(fixture.on_disk("a/file")).unwrap();
-    let file = Some((identify(&export).await.id, made.file_id));
+    let file = Some((identify(&export).await.id, created.file_id));
     client
         .ledger
         .insert(Holder::Volume("pvc-1".into()), Vec::new(), file.clone());
@@ -153,9 +156,9 @@ async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
 async fn a_missing_directory_can_be_retained() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     fs::write(fixture.on_disk("a/data"), "").unwrap();
-    let right = reclaim("1", "a", made.file_id);
+    let right = reclaim("1", "a", created.file_id);
     export.archive(&right).await.unwrap();
     // As after a crash before the last record, and the removal of the archive.
     let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
@@ -203,11 +206,11 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
         ("6", false),
     ] {
         let directory = format!("d{uid}");
-        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        let created = export.provision(&request(uid, &directory)).await.unwrap();
         if !empty {
             fs::write(fixture.on_disk(&directory).join("mine"), "").unwrap();
         }
-        let request = reclaim(uid, &directory, made.file_id);
+        let request = reclaim(uid, &directory, created.file_id);
         let reclaimed = async || {
             let done = match empty {
                 true => export.archive(&request).await.unwrap(),
@@ -218,7 +221,7 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
         };
         let first = reclaimed().await;
         // The reclaim is repeated, as after a crash before its result was saved.
-        if with_number(&fixture, made.file_id, &directory) {
+        if with_number(&fixture, created.file_id, &directory) {
             tried += 1;
             assert_eq!(reclaimed().await, first);
             assert!(fixture.on_disk(&directory).join("theirs").exists());
@@ -257,9 +260,9 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
         assert!(error.to_string().contains("localhost"), "{error}");
     };
 
-    let made = export.provision(&request("1", "home/work")).await.unwrap();
+    let created = export.provision(&request("1", "home/work")).await.unwrap();
     fs::write(fixture.on_disk("home/work/mine"), "1").unwrap();
-    let released = reclaim("1", "home/work", made.file_id);
+    let released = reclaim("1", "home/work", created.file_id);
     for used in ["/export/home/work", "/export/home/work/below", "/export/home", "/"] {
         uses("localhost", used);
         overlaps(export.delete(&released).await.unwrap_err());
@@ -277,10 +280,10 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     }
 
     // The archive's directory.
-    let archive = which("1", made.file_id);
+    let archive = which("1", created.file_id);
     uses("localhost", "/export/archived-work");
     overlaps(crate::archive_crash::begin_purge(&export, &archive).await.unwrap_err());
-    overlaps(export.provision(&restore("1", made.file_id)).await.unwrap_err());
+    overlaps(export.provision(&restore("1", created.file_id)).await.unwrap_err());
     uses("elsewhere", "/export/archived-work");
     crate::archive_crash::begin_purge(&export, &archive).await.unwrap();
     uses("localhost", "/export/archived-work/below");

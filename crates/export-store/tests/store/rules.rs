@@ -42,8 +42,8 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
     assert!(!fixture.on_disk("new").exists());
     assert_eq!(fixture.records(), Vec::<String>::new(), "a dry run changes nothing");
 
-    let made = export.provision(&adopting("1", "old")).await.unwrap();
-    assert!(made.adopted);
+    let created = export.provision(&adopting("1", "old")).await.unwrap();
+    assert!(created.adopted);
     let mode = fs::metadata(fixture.on_disk("old")).unwrap().mode() & 0o7777;
     assert_eq!(mode, 0o755, "an adopted directory keeps its mode");
     // After a rollback it stays; after a delete it is archived.
@@ -51,8 +51,8 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         export.rollback("pvc-1", "1").await.unwrap(),
         RollbackOutcome::DirectoryKept
     );
-    let made = export.provision(&adopting("2", "old")).await.unwrap();
-    let done = export.delete(&reclaim("2", "old", made.file_id)).await.unwrap();
+    let created = export.provision(&adopting("2", "old")).await.unwrap();
+    let done = export.delete(&reclaim("2", "old", created.file_id)).await.unwrap();
     assert!(
         matches!(&done, Reclaimed::Archived { name, .. } if name == "archived-old"),
         "{done:?}"
@@ -101,9 +101,9 @@ async fn the_former_path_of_an_archive_is_adopted_only_for_its_own_namespace() {
     let fixture = StoreFixture::start().await;
     let client = fixture.client();
     let export = client.open().await;
-    let made = export.provision(&request("1", "old")).await.unwrap();
+    let created = export.provision(&request("1", "old")).await.unwrap();
     fs::write(fixture.on_disk("old/data"), "archived").unwrap();
-    export.archive(&reclaim("1", "old", made.file_id)).await.unwrap();
+    export.archive(&reclaim("1", "old", created.file_id)).await.unwrap();
     client.ledger.remove(&Holder::Volume("pvc-1".to_owned()));
     // An administrator copied the data back.
     fs::create_dir(fixture.on_disk("old")).unwrap();
@@ -250,18 +250,18 @@ async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_leaves_nothing(
 async fn a_full_disk_is_reported_as_no_space_and_leaves_nothing_once_there_is_space() {
     let fixture = StoreFixture::with(rig::Export::new("/export").tmpfs(1 << 20, Some(24))).await;
     let export = fixture.store().await;
-    let mut made = 0;
+    let mut created = 0;
     let error = loop {
         match export
-            .provision(&request(&format!("{made}"), &format!("d{made}")))
+            .provision(&request(&format!("{created}"), &format!("d{created}")))
             .await
         {
-            Ok(_) => made += 1,
+            Ok(_) => created += 1,
             Err(error) => break error,
         }
-        assert!(made < 100);
+        assert!(created < 100);
     };
-    println!("{made}: {error}");
+    println!("{created}: {error}");
     assert!(
         matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoInodes),
         "{error}"
@@ -269,7 +269,7 @@ async fn a_full_disk_is_reported_as_no_space_and_leaves_nothing_once_there_is_sp
     // The removal of a volume frees space for the one that failed.
     export.rollback("pvc-0", "0").await.unwrap();
     export
-        .provision(&request(&format!("{made}"), &format!("d{made}")))
+        .provision(&request(&format!("{created}"), &format!("d{created}")))
         .await
         .unwrap();
 }
@@ -289,8 +289,8 @@ async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the
     let fixture = StoreFixture::start().await;
     for allowed in 0.. {
         let (uid, directory) = (allowed.to_string(), format!("data-{allowed}"));
-        let asked = AtomicUsize::new(0);
-        let leads = move || asked.fetch_add(1, Ordering::Relaxed) < allowed;
+        let requested = AtomicUsize::new(0);
+        let leads = move || requested.fetch_add(1, Ordering::Relaxed) < allowed;
         let former = fixture.store().await.with_leadership_check(leads);
         let done = former.provision(&request(&uid, &directory)).await;
         if let Err(error) = &done {

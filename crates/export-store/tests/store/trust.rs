@@ -19,9 +19,9 @@ pub async fn settled(export: &ExportStore) -> RecoveryReport {
 
 /// Creates a directory with a file, and archives it.
 pub async fn archived(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> String {
-    let made = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
+    let created = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
     fs::write(fixture.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
-    let request = reclaim(uid, &format!("dir-{uid}"), made.file_id);
+    let request = reclaim(uid, &format!("dir-{uid}"), created.file_id);
     match export.archive(&request).await.unwrap() {
         Reclaimed::Archived { name, .. } => name,
         other => panic!("{other:?}"),
@@ -98,8 +98,8 @@ async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
     assert_eq!(export.archives(), Vec::<String>::new());
     export.purge_trash(Default::default()).await.unwrap();
     assert!(fixture.on_disk(".nfs-operator-deleted-pvc-2/data").exists());
-    let made = export.provision(&request("3", "its-own")).await.unwrap();
-    assert_eq!(made.directory.to_string(), "its-own");
+    let created = export.provision(&request("3", "its-own")).await.unwrap();
+    assert_eq!(created.directory.to_string(), "its-own");
     let doubts = doubted(&export);
     assert!(!doubts.iter().any(|(volume, _)| volume == "pvc-3"), "{doubts:?}");
 }
@@ -108,9 +108,9 @@ async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
 async fn a_volume_confirms_its_own_record_and_no_other() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "data")).await.unwrap();
+    let created = export.provision(&request("1", "data")).await.unwrap();
     fs::write(fixture.on_disk("data/file"), "kept").unwrap();
-    let said = reclaim("1", "data", made.file_id);
+    let reported = reclaim("1", "data", created.file_id);
     let unsigned = |fixture: &StoreFixture| fixture.record("pvc-1").get("signature").is_none();
     assert!(!unsigned(&fixture));
     forge(&fixture, "pvc-1", |record| {
@@ -119,10 +119,10 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
     for wrong in [
         ReclaimRequest {
             claim: claim("2"),
-            ..said.clone()
+            ..reported.clone()
         },
-        reclaim("1", "elsewhere", made.file_id),
-        reclaim("1", "data", made.file_id + 1),
+        reclaim("1", "elsewhere", created.file_id),
+        reclaim("1", "data", created.file_id + 1),
     ] {
         let wrong = ReclaimRequest {
             volume: "pvc-1".to_owned(),
@@ -131,7 +131,7 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
         assert!(export.sign_confirmed(&wrong).await.is_err());
         assert!(unsigned(&fixture));
     }
-    export.sign_confirmed(&said).await.unwrap();
+    export.sign_confirmed(&reported).await.unwrap();
     assert!(!unsigned(&fixture));
     assert_eq!(
         fixture.record("pvc-1")["claim"]["namespace"],
@@ -140,7 +140,7 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
     );
     // Its reclaim resumes with a record of an earlier release, and leaves a signed one.
     forge(&fixture, "pvc-1", |_| ());
-    export.archive(&said).await.unwrap();
+    export.archive(&reported).await.unwrap();
     assert_eq!(kept(&export, "pvc-1").await.trust, SignatureStatus::Signed);
 }
 
@@ -254,11 +254,11 @@ async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory()
 async fn a_signed_record_follows_its_volume_to_another_claim_and_nothing_else_does() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    let made = export.provision(&request("1", "data")).await.unwrap();
+    let created = export.provision(&request("1", "data")).await.unwrap();
     fs::write(fixture.on_disk("data/file"), "1").unwrap();
     let bound_to = |uid: &str| ReclaimRequest {
         claim: claim(uid),
-        ..reclaim("1", "data", made.file_id)
+        ..reclaim("1", "data", created.file_id)
     };
     let metadata: VolumeMetadata = serde_json::from_value(json!({
         "cluster": CLUSTER, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete", "released": false,
@@ -279,9 +279,9 @@ async fn a_signed_record_follows_its_volume_to_another_claim_and_nothing_else_do
         .unwrap();
     assert_eq!(fixture.record("pvc-1")["claim"]["uid"], "3");
     for wrong in [
-        reclaim("1", "elsewhere", made.file_id),
-        reclaim("1", "data", made.file_id + 1),
-        reclaim("2", "data", made.file_id),
+        reclaim("1", "elsewhere", created.file_id),
+        reclaim("1", "data", created.file_id + 1),
+        reclaim("2", "data", created.file_id),
     ] {
         export
             .transfer_record(&wrong, &claim("4"), &metadata)

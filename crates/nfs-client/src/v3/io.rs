@@ -13,7 +13,7 @@ use crate::error::split_status;
 use crate::small_file::READ;
 use crate::xdr::{Decoder, XdrError};
 use crate::{
-    Data, FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Written,
+    FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, ReadResult, SetAttributes, WriteResult,
 };
 
 const WRITE: &str = "writing a file";
@@ -87,17 +87,17 @@ impl Client {
         offset: u64,
         count: usize,
         options: CallOptions,
-    ) -> Result<Data, NfsError> {
+    ) -> Result<ReadResult, NfsError> {
         let count = count.min(self.max_transfer_sizes().0);
         let mut call = Call::new(READ, nfs::READ, Effect::ReadOnly).on(file);
         call.arguments.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
-        let (end, bytes) = reply.take(|found| results::data(found, count))?;
-        if bytes.is_empty() && !end {
+        let (eof, bytes) = reply.take(|found| results::data(found, count))?;
+        if bytes.is_empty() && !eof {
             return Err(reply.protocol_error("empty READ before the end of the file".to_owned()));
         }
-        Ok(Data { bytes, end })
+        Ok(ReadResult { bytes, eof })
     }
 
     /// Writes a part of a file, as much as the server accepts at a time.
@@ -107,7 +107,7 @@ impl Client {
         offset: u64,
         content: &Bytes,
         options: CallOptions,
-    ) -> Result<Written, NfsError> {
+    ) -> Result<WriteResult, NfsError> {
         let content = content.get(..self.max_transfer_sizes().1).unwrap_or(content);
         let requested = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let mut call = Call::new(WRITE, nfs::WRITE, Effect::Idempotent).on(file);
@@ -118,7 +118,7 @@ impl Client {
         if count == 0 || count > requested || committed > FILE_SYNC {
             return Err(reply.protocol_error(format!("{count} of {requested} bytes written, stability {committed}")));
         }
-        Ok(Written {
+        Ok(WriteResult {
             count: count as usize,
             stable: committed != UNSTABLE,
             verifier,

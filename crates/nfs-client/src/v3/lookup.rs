@@ -10,7 +10,7 @@ use super::mount::MOUNT;
 use super::results;
 use crate::call_options::CallOptions;
 use crate::error::split_status;
-use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
+use crate::{Attributes, FileHandle, FileKind, FileRef, FsStat, Name, NfsError, Status};
 
 const WALK: &str = "looking up a path";
 
@@ -159,7 +159,7 @@ impl Client {
     }
 
     /// Reads space and inodes at the export's root.
-    pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
+    pub async fn statistics(&self, options: CallOptions) -> Result<FsStat, NfsError> {
         let root = self.root(options).await?;
         let call = Call::new("reading file system statistics", nfs::FSSTAT, Effect::ReadOnly).on(&root.handle);
         let mut reply = self.call(options, &call).await?;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::attributes;
 use crate::xdr::{Decoder, XdrError};
-use crate::{Attributes, FileHandle, Statistics};
+use crate::{Attributes, FileHandle, FsStat};
 
 /// LOOKUP: the object, and its attributes if the server reports them.
 pub fn lookup(results: &mut Decoder) -> Result<(FileHandle, Option<Attributes>), XdrError> {
@@ -34,7 +34,7 @@ pub fn written(results: &mut Decoder) -> Result<(u32, u32, [u8; 8]), XdrError> {
 }
 
 /// FSSTAT: bytes and inodes.
-pub fn statistics(results: &mut Decoder) -> Result<Statistics, XdrError> {
+pub fn statistics(results: &mut Decoder) -> Result<FsStat, XdrError> {
     attributes::optional(results)?;
     let total = results.u64("total bytes")?;
     // Free in total, then available to the credential.
@@ -42,7 +42,7 @@ pub fn statistics(results: &mut Decoder) -> Result<Statistics, XdrError> {
     let available = results.u64("available bytes")?;
     let inodes = results.u64("total inodes")?;
     results.u64("free inodes")?;
-    Ok(Statistics {
+    Ok(FsStat {
         total,
         available,
         inodes,

@@ -45,9 +45,9 @@ async fn every_change_that_must_not_be_done_twice_is_sent_once() {
     let (root, one) = (handle("root"), name("one"));
     let removed = client.remove_file(&root, &one, 5).await.unwrap_err();
     let emptied = client.remove_directory(&root, &one, 5).await.unwrap_err();
-    let made = client.make_directory(&root, &one, Default::default()).await;
+    let created = client.make_directory(&root, &one, Default::default()).await;
     let linked = client.link(&root, &root, &one).await;
-    for lost in [removed, emptied, made.unwrap_err(), linked.unwrap_err()] {
+    for lost in [removed, emptied, created.unwrap_err(), linked.unwrap_err()] {
         assert!(lost.outcome_unknown(), "{lost}");
     }
     for procedure in [nfs::MKDIR, nfs::REMOVE, nfs::RMDIR, nfs::LINK] {
@@ -65,11 +65,11 @@ async fn calls_that_do_no_harm_twice_go_on_after_a_cut() {
     .await;
     let client = server.client().await;
     client.attributes(&handle("root"), within(20)).await.unwrap();
-    let made = client
+    let created = client
         .create_file(&handle("root"), &name("f"), b"content", 0o600, within(20))
         .await
         .unwrap();
-    assert_eq!((made.attributes.fileid, made.attributes.size), (5, 7));
+    assert_eq!((created.attributes.fileid, created.attributes.size), (5, 7));
     // In the trash, a name that no longer exists counts as removed.
     let removed = client.remove_batch(&handle("root"), &[name("one")], within(20)).await;
     assert_eq!(removed.unwrap(), [RemoveOutcome::Absent]);

@@ -74,7 +74,7 @@ pub const ENTRY_WITH_USAGE: &[u32] = &[
     attribute::MOUNTED_ON_FILEID,
 ];
 
-/// The attributes of [`crate::Statistics`].
+/// The attributes of [`crate::FsStat`].
 pub const STATISTICS: &[u32] = &[
     attribute::FILES_FREE,
     attribute::FILES_TOTAL,

@@ -76,7 +76,7 @@ impl ProtocolVersion for V4 {
 
     fn session_invalidated(state: &mut ClientState, session: &Session, connection: &Connection) {
         // See `handshake` on fencing: a server restart cuts the connection, and an old lease may have expired.
-        state.taken = !connection.has_ended() && session.since_renewal() < state.lease();
+        state.owner_taken_over = !connection.has_ended() && session.since_renewal() < state.lease();
     }
 
     fn close_session(session: &Session) {

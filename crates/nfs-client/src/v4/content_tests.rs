@@ -38,7 +38,7 @@ fn a_read_brings_no_more_than_was_asked_for_and_something_before_the_end() {
         part(&mut reply, 4)
     };
     assert_eq!(read(false, b"abc").unwrap().bytes, "abc");
-    assert!(read(true, b"").unwrap().end);
+    assert!(read(true, b"").unwrap().eof);
     assert!(makes_no_sense(read(false, b"abcde")), "more than was asked for");
     assert!(makes_no_sense(read(false, b"")), "nothing forever");
 }

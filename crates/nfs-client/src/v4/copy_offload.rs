@@ -11,7 +11,7 @@ use super::constants::{code, op};
 use crate::call_options::{Backoff, CallOptions};
 use crate::error::split_status;
 use crate::xdr::XdrError;
-use crate::{Copied, FileHandle, NfsError, Protocol, Status};
+use crate::{CopyResult, FileHandle, NfsError, Protocol, Status};
 
 const SEEK: &str = "seeking data";
 const COPY: &str = "copying on the server";
@@ -24,7 +24,7 @@ const HOLE: u32 = 1;
 const UNSTABLE: u32 = 0;
 
 /// Result of COPY.
-pub(super) struct CopyResult {
+pub(super) struct CopyReply {
     /// Stateid of an asynchronous copy; absent if the copy is complete.
     callback_id: Option<StateId>,
     count: u64,
@@ -38,13 +38,13 @@ pub(super) fn decode_seek(reply: &mut Reply) -> Result<(bool, u64), NfsError> {
 }
 
 /// Decodes the result of COPY, after its status.
-pub(super) fn decode_copy(reply: &mut Reply) -> Result<CopyResult, NfsError> {
+pub(super) fn decode_copy(reply: &mut Reply) -> Result<CopyReply, NfsError> {
     let callback_id = match reply.u32("callback stateids")? {
         0 => None,
         1 => Some(reply.stateid()?),
         many => return Err(reply.protocol_error(format!("{many} callback stateids for one copy"))),
     };
-    let result = CopyResult {
+    let result = CopyReply {
         callback_id,
         count: reply.take(|results| results.u64("count"))?,
         committed: reply.u32("committed")?,
@@ -139,7 +139,7 @@ impl Client {
         to: (&FileHandle, u64),
         count: u64,
         options: CallOptions,
-    ) -> Result<Copied, NfsError> {
+    ) -> Result<CopyResult, NfsError> {
         self.require_4_2(COPY)?;
         let mut compound = Compound::new(COPY);
         compound.at(from.0).op(op::SAVEFH);
@@ -160,7 +160,7 @@ impl Client {
         if let Some(callback_id) = result.callback_id {
             return self.wait_for_copy(to.0, callback_id, count, options).await;
         }
-        Ok(Copied {
+        Ok(CopyResult {
             count: result.count,
             stable: result.committed != UNSTABLE,
             verifier: Some(result.verifier),
@@ -174,7 +174,7 @@ impl Client {
         copy: StateId,
         requested: u64,
         options: CallOptions,
-    ) -> Result<Copied, NfsError> {
+    ) -> Result<CopyResult, NfsError> {
         let mut pause = Backoff::new();
         let began = Instant::now();
         while pause.pause_before(options.deadline).await {
@@ -189,7 +189,7 @@ impl Client {
                 }
                 (_, None) => {}
                 (count, Some(code::OK)) => {
-                    return Ok(Copied {
+                    return Ok(CopyResult {
                         count,
                         stable: false,
                         verifier: None,

@@ -75,7 +75,7 @@ pub struct ClientState {
     /// The client ID, and the sequence ID of its next CREATE_SESSION.
     pub client: Option<(u64, u32)>,
     /// Whether the session was lost in a way that only another client with the same owner explains.
-    pub taken: bool,
+    pub owner_taken_over: bool,
     /// Lease time, if the server reported it.
     pub lease: Option<Duration>,
     /// Maximum number of operations in a compound, as the server announced it.
@@ -207,7 +207,7 @@ async fn create_session(
             }) => {
                 return Err(NfsError::Fenced { action });
             }
-            Ok(_) | Err(NfsError::Status { .. }) if state.taken => {
+            Ok(_) | Err(NfsError::Status { .. }) if state.owner_taken_over => {
                 return Err(NfsError::Fenced { action: EXCHANGE_ID });
             }
             Ok(_) | Err(NfsError::Status { .. }) => {}
@@ -221,7 +221,7 @@ async fn create_session(
     let (session, operations) = create_session_in_sequence(state, connection, &record, deadline).await?;
     session::reclaim_complete(connection, &session, deadline).await?;
     state.registered = true;
-    state.taken = false;
+    state.owner_taken_over = false;
     state.protocol = Some(if record.minor == 2 {
         Protocol::V4_2
     } else {

@@ -14,7 +14,9 @@ use crate::call_options::CallOptions;
 use crate::client::LOOKUP;
 use crate::error::split_status;
 use crate::small_file::READ;
-use crate::{Data, FileHandle, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status, Written};
+use crate::{
+    FileHandle, FileRef, FullAttributes, LookupResult, Name, NfsError, ReadResult, SetAttributes, Status, WriteResult,
+};
 
 const WRITE: &str = "writing a file";
 
@@ -42,16 +44,16 @@ pub(super) fn verifier(reply: &mut Reply) -> Result<[u8; 8], NfsError> {
 }
 
 /// Decodes the result of READ: no more than requested, and not empty before the end of the file.
-pub(super) fn part(reply: &mut Reply, requested: usize) -> Result<Data, NfsError> {
-    let (end, bytes) = data(reply, requested)?;
-    if bytes.is_empty() && !end {
+pub(super) fn part(reply: &mut Reply, requested: usize) -> Result<ReadResult, NfsError> {
+    let (eof, bytes) = data(reply, requested)?;
+    if bytes.is_empty() && !eof {
         return Err(reply.protocol_error("empty READ before the end of the file".to_owned()));
     }
-    Ok(Data { bytes, end })
+    Ok(ReadResult { bytes, eof })
 }
 
 /// Decodes the result of WRITE: at least one byte, and no more than sent.
-pub(super) fn decode_write(reply: &mut Reply, requested: usize) -> Result<Written, NfsError> {
+pub(super) fn decode_write(reply: &mut Reply, requested: usize) -> Result<WriteResult, NfsError> {
     reply.op(op::WRITE)?;
     let count = reply.u32("count")? as usize;
     let committed = reply.u32("committed")?;
@@ -59,7 +61,7 @@ pub(super) fn decode_write(reply: &mut Reply, requested: usize) -> Result<Writte
     if count == 0 || count > requested || committed > FILE_SYNC {
         return Err(reply.protocol_error(format!("{count} of {requested} bytes written, stability {committed}")));
     }
-    Ok(Written {
+    Ok(WriteResult {
         count,
         stable: committed != UNSTABLE,
         verifier,
@@ -112,9 +114,9 @@ impl Client {
         let details = details(&mut reply)?;
         // The compound ends here for directories, links and special files.
         let begin = match split_status(data(&mut reply, first))? {
-            Ok((end, bytes)) => {
+            Ok((eof, bytes)) => {
                 let token = reply.attributes()?.change_token();
-                token.map(|token| (Data { bytes, end }, token))
+                token.map(|token| (ReadResult { bytes, eof }, token))
             }
             Err(_) => None,
         };
@@ -137,7 +139,7 @@ impl Client {
         offset: u64,
         count: usize,
         options: CallOptions,
-    ) -> Result<Data, NfsError> {
+    ) -> Result<ReadResult, NfsError> {
         let count = count.min(self.max_transfer_sizes().0);
         let mut compound = Compound::new(READ);
         read(compound.at(file), StateId::ANONYMOUS, offset, count);
@@ -153,7 +155,7 @@ impl Client {
         offset: u64,
         content: &Bytes,
         options: CallOptions,
-    ) -> Result<Written, NfsError> {
+    ) -> Result<WriteResult, NfsError> {
         let content = content.get(..self.max_transfer_sizes().1).unwrap_or(content);
         let mut compound = Compound::new(WRITE);
         let message = compound.at(file).modifying_op(op::WRITE);

@@ -7,7 +7,7 @@ use super::constants::op;
 use crate::address::path_components;
 use crate::call_options::CallOptions;
 use crate::error::split_status;
-use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
+use crate::{Attributes, FileHandle, FileKind, FileRef, FsStat, Name, NfsError, Status};
 
 /// Operations per name of a walk: LOOKUP, GETFH, GETATTR.
 const OPERATIONS_PER_NAME: usize = 3;
@@ -241,7 +241,7 @@ impl Client {
     }
 
     /// Reads space and inodes at the export's root.
-    pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
+    pub async fn statistics(&self, options: CallOptions) -> Result<FsStat, NfsError> {
         let root = self.root(options).await?;
         let mut compound = Compound::new("reading file system statistics");
         compound.at(&root.handle).attributes(attributes::STATISTICS);
@@ -254,7 +254,7 @@ impl Client {
             files_free,
             ..
         } = reply.attributes()?;
-        Ok(Statistics {
+        Ok(FsStat {
             total: space_total.unwrap_or(0),
             available: space_available.unwrap_or(0),
             inodes: files_total.unwrap_or(0),

@@ -11,7 +11,7 @@ use super::compound::{Compound, Reply};
 use super::constants::code;
 use super::session::{Session, Slot};
 use crate::call_options::{Backoff, CallOptions, MAX_PAUSE};
-use crate::connection_manager::{LinkState, RetryPolicy};
+use crate::connection_manager::{ConnectionState, RetryPolicy};
 use crate::rpc::call::rejection_error;
 use crate::rpc::connection::{Connection, PendingCall};
 use crate::rpc::message::{Rejection, RpcReply};
@@ -285,7 +285,7 @@ impl Drop for SlotRequest<'_> {
 /// with the same sequence ID on the next connection proves that the server no longer processes the request: executed or not, it
 /// is never executed later.
 async fn recover_slot(
-    mut link: watch::Receiver<LinkState<Session>>,
+    mut link: watch::Receiver<ConnectionState<Session>>,
     session: Arc<Session>,
     slot: Slot,
     mut pending: Option<PendingCall>,
@@ -304,7 +304,7 @@ async fn recover_slot(
             }
         }
         let connection = {
-            let is_decided = |link: &LinkState<Session>| {
+            let is_decided = |link: &ConnectionState<Session>| {
                 let usable = |connection: &Arc<Connection>| !connection.has_ended();
                 link.ended.is_some() || !link.has_session(&session) || link.connection.as_ref().is_some_and(usable)
             };

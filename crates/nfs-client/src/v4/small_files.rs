@@ -10,7 +10,7 @@ use crate::error::split_status;
 use crate::small_file::{Content, READ, require_regular};
 use crate::types::RemoveKind;
 use crate::xdr::XdrError;
-use crate::{Data, FileHandle, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
+use crate::{FileHandle, FileRef, Name, NfsError, ReadResult, SetAttributes, SmallFile, Status};
 
 pub(super) const CREATE: &str = "creating a file";
 
@@ -154,7 +154,7 @@ impl Client {
         offset: u64,
         count: usize,
         options: CallOptions,
-    ) -> Result<Data, NfsError> {
+    ) -> Result<ReadResult, NfsError> {
         let mut compound = Compound::new(READ);
         // Not created; by the current handle (CLAIM_FH).
         open(compound.at(file), false, ACCESS_READ).u32(0).u32(4);

@@ -36,9 +36,9 @@ async fn a_directory_is_created_with_mode_and_owner_then_found_renamed_and_remov
         gid: Some(4321),
         ..SetAttributes::default()
     };
-    let made = export.make_directory(&root, &name("one"), set).await.unwrap();
-    assert_eq!((made.mode_refused, made.owner_refused), (None, None));
-    let attributes = &made.node.attributes;
+    let created = export.make_directory(&root, &name("one"), set).await.unwrap();
+    assert_eq!((created.mode_refused, created.owner_refused), (None, None));
+    let attributes = &created.node.attributes;
     assert_eq!(
         (attributes.mode, attributes.uid, attributes.gid),
         (0o3771, Some(1234), Some(4321))
@@ -64,11 +64,11 @@ async fn a_directory_is_created_with_mode_and_owner_then_found_renamed_and_remov
         .await
         .unwrap();
     assert_eq!(export.lookup(&root, &name("one")).await.unwrap(), None);
-    let gone = export
+    let deleted = export
         .rename((&root, &name("one")), fileid, (&root, &name("three")))
         .await
         .unwrap_err();
-    assert_eq!(gone.status(), Some(Status::NotFound));
+    assert_eq!(deleted.status(), Some(Status::NotFound));
 
     let stranger = export
         .remove_directory(&root, &name("two"), fileid + 1)
@@ -296,8 +296,8 @@ async fn a_thousand_concurrent_calls_share_the_slots_and_all_get_replies() {
         })
     });
     for call in calls.collect::<Vec<_>>() {
-        let made = call.await.unwrap().unwrap();
-        assert_eq!(made.node.attributes.mode, 0o750);
+        let created = call.await.unwrap().unwrap();
+        assert_eq!(created.node.attributes.mode, 0o750);
     }
     assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 1000);
     assert_eq!(export.generation(), 1);
@@ -312,13 +312,13 @@ async fn a_change_whose_reply_is_lost_is_executed_once() {
     through.port = proxy.port();
     let export = Client::connect(through).await.unwrap();
     let root = export.root().await.unwrap().handle;
-    let made = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
+    let created = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
     // Without the reply cache, the repeated call would fail, because the source is gone.
     let lost = proxy.lose_reply(rig::Action::Cut, |record| {
         rig::proxy::has_bytes(record, &rig::proxy::encode_rename(b"a"))
     });
     export
-        .rename((&root, &name("a")), made.node.attributes.fileid, (&root, &name("b")))
+        .rename((&root, &name("a")), created.node.attributes.fileid, (&root, &name("b")))
         .await
         .unwrap();
     assert!(lost.has_happened());
@@ -338,13 +338,13 @@ async fn a_squashed_root_gets_a_directory_and_the_refused_owner_is_reported() {
         gid: None,
         ..SetAttributes::default()
     };
-    let made = export.make_directory(&root, &name("d"), set).await.unwrap();
+    let created = export.make_directory(&root, &name("d"), set).await.unwrap();
     assert!(
-        matches!(made.owner_refused, Some(Status::NotPermitted | Status::Access)),
-        "{made:?}"
+        matches!(created.owner_refused, Some(Status::NotPermitted | Status::Access)),
+        "{created:?}"
     );
-    assert_eq!((made.mode_refused, made.node.attributes.mode), (None, 0o711));
+    assert_eq!((created.mode_refused, created.node.attributes.mode), (None, 0o711));
     // The server sends 65534 as a name without a number.
-    let Attributes { uid, owner, .. } = made.node.attributes;
+    let Attributes { uid, owner, .. } = created.node.attributes;
     assert!(uid.is_none() && owner.starts_with("nobody"), "{uid:?} {owner}");
 }

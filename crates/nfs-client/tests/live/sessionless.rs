@@ -63,8 +63,8 @@ async fn files_and_directories_are_created_and_removed_without_a_session() {
         gid: Some(4321),
         ..SetAttributes::default()
     };
-    let made = export.make_directory(&root, &name("one"), set).await.unwrap();
-    let attributes = made.node.attributes;
+    let created = export.make_directory(&root, &name("one"), set).await.unwrap();
+    let attributes = created.node.attributes;
     assert_eq!(
         (attributes.mode, attributes.uid, attributes.gid),
         (0o3771, Some(1234), Some(4321))
@@ -154,12 +154,12 @@ async fn a_change_whose_reply_is_lost_is_not_sent_again_without_a_session() {
     let through = target(proxy.port(), VersionChoice::Exactly(Protocol::V4_0));
     let export = Client::connect(through).await.unwrap();
     let root = export.root().await.unwrap().handle;
-    let made = export
+    let created = export
         .make_directory(&root, &name("a"), SetAttributes::default())
         .await
         .unwrap();
     let lost = proxy.lose_reply(rig::Action::Cut, |record| has_bytes(record, &encode_rename(b"a")));
-    let fileid = made.node.attributes.fileid;
+    let fileid = created.node.attributes.fileid;
     let error = export
         .rename((&root, &name("a")), fileid, (&root, &name("b")))
         .await

@@ -32,7 +32,7 @@ fn well() -> Probe {
         })),
         writable: Some(PlannedCondition::holds(Reason::Ready, "")),
         full: None,
-        statistics: Some(Statistics {
+        statistics: Some(FsStat {
             total: 1 << 40,
             available: 1 << 39,
             inodes: 100,
@@ -89,7 +89,7 @@ fn ready_has_the_reason_of_the_first_failed_stage() {
         ),
         (
             Probe {
-                statistics: Some(Statistics {
+                statistics: Some(FsStat {
                     total: 1,
                     available: 0,
                     inodes: 0,
@@ -101,7 +101,7 @@ fn ready_has_the_reason_of_the_first_failed_stage() {
         ),
         (
             Probe {
-                statistics: Some(Statistics {
+                statistics: Some(FsStat {
                     total: 1,
                     available: 1,
                     inodes: 9,
@@ -113,7 +113,7 @@ fn ready_has_the_reason_of_the_first_failed_stage() {
         ),
         (
             Probe {
-                statistics: Some(Statistics {
+                statistics: Some(FsStat {
                     total: 1,
                     available: 1,
                     inodes: 0,
@@ -142,7 +142,7 @@ fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
     let (_, first) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 1000);
     let object = backend(json!({}), &first);
     let mut busy = well();
-    busy.statistics = Some(Statistics {
+    busy.statistics = Some(FsStat {
         available: 1,
         ..busy.statistics.unwrap()
     });

@@ -2,7 +2,7 @@
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::placement::check_capacity;
-use crate::state::candidates::BackendView;
+use crate::state::candidates::{BackendView, ExportTotals};
 use crate::state::context::Context;
 
 /// The result of a reservation.
@@ -28,7 +28,7 @@ pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reser
         return Reservation::Unknown;
     }
     let reserved = ctx.capacity.expand(volume, bytes, |allocated| {
-        check_capacity(bytes, &view.candidate(&views, allocated))
+        check_capacity(bytes, &view.candidate(&ExportTotals::of(&views, allocated), allocated))
     });
     match reserved {
         Ok(()) => Reservation::Reserved,

@@ -15,7 +15,7 @@ const ABC: [u32; 2] = [3, 0x6162_6300];
 
 /// Performs all operations that a copy uses. Replies that refuse an operation, because the version or the server does
 /// not support it, are recorded, too.
-pub(super) async fn are_copied(export: &Client, directory: &FileHandle) -> Result<(), NfsError> {
+pub(super) async fn record_copy_operations(export: &Client, directory: &FileHandle) -> Result<(), NfsError> {
     let name = |text: &'static str| Name::new(Bytes::from_static(text.as_bytes()));
     let (Ok(one), Ok(two), Ok(link)) = (name("one"), name("two"), name("link")) else {
         unreachable!("these are names")
@@ -46,7 +46,7 @@ pub(super) async fn are_copied(export: &Client, directory: &FileHandle) -> Resul
 
 /// Replies that nfs-ganesha never sends: synchronous and asynchronous copies, the status of an asynchronous copy, and
 /// user attributes. Written in words, as specified in RFC 7862 sections 15.2 and 15.9 and RFC 8276 section 8.4.
-pub(super) fn are_never_told_by_this_server(corpus: &mut Corpus) {
+pub(super) fn add_replies_that_ganesha_never_sends(corpus: &mut Corpus) {
     // wr_callback_id<1>, five bytes, FILE_SYNC4, the verifier, consecutive, synchronous.
     let at_once: &[u32] = &[0, 0, 5, 2, 7, 7, 1, 1];
     let in_background: &[u32] = &[1, 1, 3, 3, 3, 0, 5, 2, 7, 7, 1, 0];

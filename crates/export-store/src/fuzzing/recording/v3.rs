@@ -13,7 +13,7 @@ const MNT: u32 = 1;
 const EXPORT: u32 = 5;
 
 /// Mounts a path that is not exported, so that the client requests the list of exports.
-pub(super) async fn is_no_export(ports: (u16, u16)) {
+pub(super) async fn record_missing_export(ports: (u16, u16)) {
     let mut elsewhere = target(ports, Protocol::V3);
     elsewhere.path = "/export/elsewhere".into();
     Client::connect(elsewhere).await.unwrap_err();

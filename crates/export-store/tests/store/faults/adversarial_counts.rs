@@ -11,7 +11,7 @@ use crate::nfs::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
 async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<TreeUsage> {
     let server = Hostile::start().await;
     let export = managed(&server).await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     {
         let mut tree = server.tree();
         let top = tree.find("a").unwrap();
@@ -20,7 +20,7 @@ async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<TreeUsa
     }
     let removed = server.tree().removed.len();
     let directory = DirectoryPath::parse("a").unwrap();
-    let of = (TreePlace::Directory(&directory), Some(made.file_id));
+    let of = (TreePlace::Directory(&directory), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |content| content.names < most);
     let counted = counted.await.unwrap();

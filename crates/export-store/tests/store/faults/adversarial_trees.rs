@@ -53,14 +53,14 @@ pub async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport)
     let export = managed(&server).await;
     let outside = server.tree().add(Tree::ROOT, b"outside", DIRECTORY);
     server.tree().add(outside, b"precious", FILE);
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     {
         let mut tree = server.tree();
         let top = tree.find("a").unwrap();
         tree.add(top, b"file", FILE);
         grow(&mut tree, top);
     }
-    export.delete(&reclaim("1", "a", made.file_id)).await.unwrap();
+    export.delete(&reclaim("1", "a", created.file_id)).await.unwrap();
     let limits = PurgeLimits {
         time: Duration::from_secs(1),
         ..PurgeLimits::default()
@@ -276,8 +276,8 @@ async fn a_failure_after_a_directory_or_file_was_created_still_reports_it_as_cre
                 ..SetAttributes::default()
             };
             server.tree().fails_once = Some((operation, status));
-            let made = export.make_directory(&root, &name("made"), set).await.unwrap();
-            assert_eq!(made.node.attributes.mode, 0o750);
+            let created = export.make_directory(&root, &name("made"), set).await.unwrap();
+            assert_eq!(created.node.attributes.mode, 0o750);
             server.tree().fails_once = Some((operation, status));
             let file = export
                 .create_file(&root, &name("file"), b"content", 0o600)

@@ -89,10 +89,10 @@ async fn a_referral_within_a_tree_is_left_and_reported_and_the_rest_is_removed()
 async fn a_volumes_directory_that_became_a_referral_is_left_alone() {
     let server = Hostile::start().await;
     let export = managed(&server).await;
-    let made = export.provision(&request("1", "a")).await.unwrap();
+    let created = export.provision(&request("1", "a")).await.unwrap();
     let directory = server.tree().find("a").unwrap();
     server.tree().at(directory).absent = true;
-    let error = export.delete(&reclaim("1", "a", made.file_id)).await.unwrap_err();
+    let error = export.delete(&reclaim("1", "a", created.file_id)).await.unwrap_err();
     println!("{error}");
     assert_eq!(server.tree().find("a"), Some(directory), "{error}");
     // No directory is created behind a referral.

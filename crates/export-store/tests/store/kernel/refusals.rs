@@ -94,11 +94,11 @@ async fn a_squashed_root_creates_directories_but_cannot_change_their_owner() {
     let client = super::client(&vm, "/squashed");
     let export = client.open().await;
     let uid = rig::random_suffix();
-    let made = export.provision(&request(&uid, &format!("kept-{uid}"))).await.unwrap();
-    assert!(!made.adopted);
-    let mut asked = request(&format!("{uid}-owned"), &format!("owned-{uid}"));
-    asked.uid = Some(1234);
-    let (reason, for_good) = refused_request(&export, &asked).await;
+    let created = export.provision(&request(&uid, &format!("kept-{uid}"))).await.unwrap();
+    assert!(!created.adopted);
+    let mut requested = request(&format!("{uid}-owned"), &format!("owned-{uid}"));
+    requested.uid = Some(1234);
+    let (reason, for_good) = refused_request(&export, &requested).await;
     assert!(
         matches!(reason, ErrorKind::OwnerRefused | ErrorKind::RootSquashed),
         "{reason:?}"

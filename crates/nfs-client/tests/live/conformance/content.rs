@@ -37,7 +37,7 @@ async fn read_all(bench: &Bench, file: &nfs_client::FileHandle) -> Vec<u8> {
         let data = bench.export.read(file, content.len() as u64, most).await.unwrap();
         assert!(data.bytes.len() <= most);
         content.extend_from_slice(&data.bytes);
-        if data.end {
+        if data.eof {
             return content;
         }
     }
@@ -60,7 +60,7 @@ pub async fn written_in_parts(bench: Bench) -> Outcome {
     assert_eq!(&read[700_000..700_013], b"in the middle");
     assert!(read[1_500_001..2_000_000].iter().all(|byte| *byte == 0));
     let behind = bench.export.read(&file.handle, 3_000_000, 10).await.unwrap();
-    assert!(behind.bytes.is_empty() && behind.end);
+    assert!(behind.bytes.is_empty() && behind.eof);
     yes()
 }
 
@@ -154,15 +154,15 @@ pub async fn times_and_size_are_set(bench: Bench) -> Outcome {
 pub async fn symbolic_links(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
     for (called, target) in [("short", &b"../some where/\xff"[..]), ("long", &[b'x'; 1000][..])] {
-        let made = export.create_symlink(&folder, &name(called), target).await.unwrap();
-        assert_eq!(made.attributes.kind, FileKind::Symlink);
-        assert_eq!(export.read_link(&made.handle).await.unwrap(), target);
+        let created = export.create_symlink(&folder, &name(called), target).await.unwrap();
+        assert_eq!(created.attributes.kind, FileKind::Symlink);
+        assert_eq!(export.read_link(&created.handle).await.unwrap(), target);
         let owner = SetAttributes {
             uid: Some(1234),
             gid: Some(4321),
             ..SetAttributes::default()
         };
-        let now = export.set_attributes(&made.handle, owner).await.unwrap();
+        let now = export.set_attributes(&created.handle, owner).await.unwrap();
         assert_eq!((now.uid, now.gid), (Some(1234), Some(4321)));
     }
     let again = export

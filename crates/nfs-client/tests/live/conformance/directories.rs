@@ -15,10 +15,10 @@ const OWNED: SetAttributes = SetAttributes {
 
 pub async fn made_with_mode_and_owner(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
-    let made = export.make_directory(&folder, &name("one"), OWNED).await.unwrap();
-    assert_eq!((made.mode_refused, made.owner_refused), (None, None));
+    let created = export.make_directory(&folder, &name("one"), OWNED).await.unwrap();
+    assert_eq!((created.mode_refused, created.owner_refused), (None, None));
     let found = export.lookup(&folder, &name("one")).await.unwrap().unwrap();
-    assert_eq!(found, made.node);
+    assert_eq!(found, created.node);
     let there = &found.attributes;
     assert_eq!(there.kind, FileKind::Directory);
     assert_eq!(
@@ -33,14 +33,14 @@ pub async fn made_with_mode_and_owner(bench: Bench) -> Outcome {
 
 pub async fn attributes_are_read_and_changed(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
-    let made = export.make_directory(&folder, &name("d"), mode(0o700)).await.unwrap();
-    let handle = made.node.handle;
+    let created = export.make_directory(&folder, &name("d"), mode(0o700)).await.unwrap();
+    let handle = created.node.handle;
     let set = export.set_attributes(&handle, OWNED).await.unwrap();
     assert_eq!((set.mode, set.uid, set.gid), (0o3771, Some(1234), Some(4321)));
     let set = export.set_attributes(&handle, mode(0o4750)).await.unwrap();
     assert_eq!((set.mode, set.uid, set.gid), (0o4750, Some(1234), Some(4321)));
     assert_eq!(export.attributes(&handle).await.unwrap(), set);
-    assert_eq!(set.fileid, made.node.attributes.fileid);
+    assert_eq!(set.fileid, created.node.attributes.fileid);
     assert_eq!(set.fsid, export.root().await.unwrap().attributes.fsid);
     yes()
 }
@@ -52,12 +52,12 @@ pub async fn five_thousand_entries(bench: Bench) -> Outcome {
             "an entry with a name that is long enough to fill pages {number:04}"
         ))
     };
-    let made = stream::iter(0..5000).map(|number| {
+    let created = stream::iter(0..5000).map(|number| {
         let (export, folder) = (export.clone(), folder.clone());
         async move { export.create_file(&folder, &called(number), b"", 0o600).await }
     });
-    let made: Vec<_> = made.buffer_unordered(64).collect().await;
-    made.into_iter().for_each(|made| drop(made.unwrap()));
+    let created: Vec<_> = created.buffer_unordered(64).collect().await;
+    created.into_iter().for_each(|created| drop(created.unwrap()));
     // An entry that cannot be removed does not block the others.
     let full = export
         .make_directory(&folder, &name("full"), mode(0o700))
@@ -134,12 +134,12 @@ pub async fn a_deep_walk(bench: Bench) -> Outcome {
 }
 
 async fn make(export: &Client, folder: &FileHandle, called: &str) -> (FileHandle, u64) {
-    let made = export
+    let created = export
         .make_directory(folder, &name(called), mode(0o755))
         .await
         .unwrap()
         .node;
-    (made.handle, made.attributes.fileid)
+    (created.handle, created.attributes.fileid)
 }
 
 async fn fileid(export: &Client, folder: &FileHandle, called: &str) -> Option<u64> {
@@ -157,11 +157,11 @@ pub async fn renamed_to_a_free_name(bench: Bench) -> Outcome {
         .unwrap();
     assert_eq!(fileid(&export, &folder, "one").await, None);
     assert_eq!(fileid(&export, &parent, "two").await, Some(id));
-    let gone = export
+    let deleted = export
         .rename((&folder, &name("one")), id, (&parent, &name("three")))
         .await
         .unwrap_err();
-    assert_eq!(gone.status(), Some(Status::NotFound));
+    assert_eq!(deleted.status(), Some(Status::NotFound));
     yes()
 }
 

@@ -9,12 +9,16 @@ pub async fn created_and_read(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
     for (called, size) in [("empty", 0), ("small", 7), ("big", 300_000)] {
         let content: Vec<u8> = (0..size).map(|place: u32| place.to_le_bytes()[0]).collect();
-        let made = export
+        let created = export
             .create_file(&folder, &name(called), &content, 0o640)
             .await
             .unwrap();
         assert_eq!(
-            (made.attributes.kind, made.attributes.size, made.attributes.mode),
+            (
+                created.attributes.kind,
+                created.attributes.size,
+                created.attributes.mode
+            ),
             (FileKind::Regular, u64::from(size), 0o640)
         );
         let read = export
@@ -23,7 +27,7 @@ pub async fn created_and_read(bench: Bench) -> Outcome {
             .unwrap()
             .unwrap();
         assert!(read.content == content, "{called}");
-        assert_eq!(read.node.attributes.fileid, made.attributes.fileid);
+        assert_eq!(read.node.attributes.fileid, created.attributes.fileid);
     }
     assert_eq!(export.read_file(&folder, &name("none"), 10).await.unwrap(), None);
     yes()

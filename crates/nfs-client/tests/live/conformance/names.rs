@@ -16,8 +16,8 @@ pub async fn of_255_bytes(bench: Bench) -> Outcome {
 /// Creates, lists, finds and removes a name, unless it is refused.
 async fn roundtrip(bench: Bench, name: Name) -> Outcome {
     let Bench { export, folder, .. } = bench;
-    let made = match export.make_directory(&folder, &name, mode(0o755)).await {
-        Ok(made) => made.node,
+    let created = match export.make_directory(&folder, &name, mode(0o755)).await {
+        Ok(created) => created.node,
         Err(error) => {
             assert!(!error.outcome_unknown(), "{error}");
             assert_eq!(listed(&export, &folder).await, []);
@@ -26,7 +26,7 @@ async fn roundtrip(bench: Bench, name: Name) -> Outcome {
     };
     assert_eq!(listed(&export, &folder).await, std::slice::from_ref(&name));
     let found = export.lookup(&folder, &name).await.unwrap().unwrap();
-    assert_eq!(found.handle, made.handle);
+    assert_eq!(found.handle, created.handle);
     let removed = export.remove_batch(&folder, &[name]).await.unwrap();
     assert_eq!(removed, [RemoveOutcome::Removed]);
     assert_eq!(listed(&export, &folder).await, []);

@@ -57,14 +57,14 @@ pub async fn root_squashed(bench: Bench) -> Outcome {
         gid: None,
         ..SetAttributes::default()
     };
-    let made = export.make_directory(&root, &called, set).await.unwrap();
-    let refusal = made.owner_refused.unwrap();
+    let created = export.make_directory(&root, &called, set).await.unwrap();
+    let refusal = created.owner_refused.unwrap();
     assert!(matches!(refusal, Status::NotPermitted | Status::Access), "{refusal:?}");
     // Attributes that do not need root are set nevertheless.
-    assert_eq!((made.mode_refused, made.node.attributes.mode), (None, 0o711));
-    assert_ne!(made.node.attributes.uid, Some(1234));
+    assert_eq!((created.mode_refused, created.node.attributes.mode), (None, 0o711));
+    assert_ne!(created.node.attributes.uid, Some(1234));
     export
-        .remove_directory(&root, &called, made.node.attributes.fileid)
+        .remove_directory(&root, &called, created.node.attributes.fileid)
         .await
         .unwrap();
     export.close().await;
@@ -97,24 +97,24 @@ pub async fn full(bench: Bench) -> Outcome {
     let root = export.root().await.unwrap().handle;
     let before = listed(&export, &root).await;
     let content = vec![1; 256 << 10];
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     let error = loop {
-        assert!(made.len() < 64, "never full");
-        let called = name(&format!("{}-{}", bench.version, made.len()));
+        assert!(created.len() < 64, "never full");
+        let called = name(&format!("{}-{}", bench.version, created.len()));
         match export.create_file(&root, &called, &content, 0o600).await {
-            Ok(_) => made.push(called),
+            Ok(_) => created.push(called),
             Err(error) => break error,
         }
     };
-    assert!(!made.is_empty());
+    assert!(!created.is_empty());
     // A file without its content would look complete.
-    assert_eq!(listed(&export, &root).await.len(), before.len() + made.len());
+    assert_eq!(listed(&export, &root).await.len(), before.len() + created.len());
     assert!(matches!(error.status(), Some(Status::NoSpace | Status::QuotaExceeded)));
     // There is space again after a removal.
-    export.remove_batch(&root, &made).await.unwrap();
-    let again = export.create_file(&root, &made[0], &content, 0o600).await.unwrap();
+    export.remove_batch(&root, &created).await.unwrap();
+    let again = export.create_file(&root, &created[0], &content, 0o600).await.unwrap();
     export
-        .remove_file(&root, &made[0], again.attributes.fileid)
+        .remove_file(&root, &created[0], again.attributes.fileid)
         .await
         .unwrap();
     export.close().await;

@@ -109,9 +109,12 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
         }
         "make_directory" => {
             let owned = SetAttributes { uid: Some(5), ..mode };
-            let made = export.make_directory(here, &name("made"), owned).await?;
-            assert_eq!((made.mode_refused, made.owner_refused), (None, None));
-            assert_eq!((made.node.attributes.mode, made.node.attributes.uid), (0o751, Some(5)));
+            let created = export.make_directory(here, &name("made"), owned).await?;
+            assert_eq!((created.mode_refused, created.owner_refused), (None, None));
+            assert_eq!(
+                (created.node.attributes.mode, created.node.attributes.uid),
+                (0o751, Some(5))
+            );
         }
         "set_attributes" => {
             let set = SetAttributes { gid: Some(6), ..mode };
@@ -126,16 +129,16 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
         "remove_batch" => {
             let outcomes = export.remove_batch(here, &["one", "two"].map(name)).await?;
             // Without a cached reply, a repeated removal finds no such name.
-            let gone = |outcome: &RemoveOutcome| matches!(outcome, RemoveOutcome::Removed | RemoveOutcome::Absent);
-            assert!(outcomes.iter().all(gone), "{outcomes:?}");
+            let deleted = |outcome: &RemoveOutcome| matches!(outcome, RemoveOutcome::Removed | RemoveOutcome::Absent);
+            assert!(outcomes.iter().all(deleted), "{outcomes:?}");
         }
         "read_file" => {
             let read = export.read_file(here, &name("file"), 100).await?.unwrap();
             assert_eq!(read.content, b"content");
         }
         "create_file" => {
-            let made = export.create_file(here, &name("made"), &[7; 3000], 0o640).await?;
-            assert_eq!((made.attributes.size, made.attributes.mode), (3000, 0o640));
+            let created = export.create_file(here, &name("made"), &[7; 3000], 0o640).await?;
+            assert_eq!((created.attributes.size, created.attributes.mode), (3000, 0o640));
         }
         "replace_file" => {
             let (file, draft) = (name("file"), name("draft"));

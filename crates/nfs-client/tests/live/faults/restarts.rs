@@ -31,12 +31,12 @@ async fn restarted(protocol: Protocol, recovery: StableStorage) {
         .collect();
     tokio::time::sleep(Duration::from_millis(60)).await;
     server.restart(recovery).await.unwrap();
-    let (mut made, mut unknown) = (0, 0);
+    let (mut created, mut unknown) = (0, 0);
     for (number, call) in calls.into_iter().enumerate() {
         let file = data.join(format!("file{number}"));
         match call.await.unwrap() {
             Ok(_) => {
-                made += 1;
+                created += 1;
                 assert_eq!(std::fs::read(file).unwrap(), b"content");
             }
             Err(error) => {
@@ -45,8 +45,8 @@ async fn restarted(protocol: Protocol, recovery: StableStorage) {
             }
         }
     }
-    println!("{protocol}: {made} made, {unknown} unknown");
-    assert!(made > 0);
+    println!("{protocol}: {created} made, {unknown} unknown");
+    assert!(created > 0);
     let root = export.root().await.unwrap().handle;
     export.create_file(&root, &name("after"), b"", 0o600).await.unwrap();
     // On a busy machine, all calls may arrive before the kill.

@@ -46,8 +46,8 @@ async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
             let called = name(&format!("{number:0>250}"));
             async move { export.make_directory(&root, &called, mode(0o750)).await }
         });
-        for made in futures::future::join_all(calls).await {
-            assert_eq!(made.unwrap().node.attributes.mode, 0o750);
+        for created in futures::future::join_all(calls).await {
+            assert_eq!(created.unwrap().node.attributes.mode, 0o750);
         }
         let count = vm.run(&format!("ls {path} | wc -l")).await.unwrap();
         assert_eq!(count.trim(), "300");
@@ -62,7 +62,7 @@ async fn operations_continue_after_a_restart_with_and_without_the_servers_client
     for version in SESSIONS {
         for (way, restart) in [("kept", "stop; serve"), ("lost", "stop; forget; serve")] {
             let (export, root, path) = kernel_directory(&vm, "/plain", version).await;
-            let made = export
+            let created = export
                 .make_directory(&root, &name("before"), mode(0o755))
                 .await
                 .unwrap();
@@ -76,7 +76,7 @@ async fn operations_continue_after_a_restart_with_and_without_the_servers_client
             export
                 .rename(
                     (&root, &name("before")),
-                    made.node.attributes.fileid,
+                    created.node.attributes.fileid,
                     (&root, &name("after")),
                 )
                 .await
@@ -99,10 +99,10 @@ async fn handles_become_stale_with_their_export_and_valid_again_with_it() {
         let export = Client::connect(passing.clone()).await.unwrap();
         let root = export.root().await.unwrap().handle;
         vm.run("exportfs -u '*:/passing' && exportfs -f").await.unwrap();
-        let gone = export.attributes(&root).await.unwrap_err();
-        assert_eq!(gone.status(), Some(Status::Stale), "{version}: {gone}");
-        let made = export.make_directory(&root, &name("d"), mode(0o755)).await.unwrap_err();
-        assert_eq!(made.status(), Some(Status::Stale), "{version}: {made}");
+        let deleted = export.attributes(&root).await.unwrap_err();
+        assert_eq!(deleted.status(), Some(Status::Stale), "{version}: {deleted}");
+        let created = export.make_directory(&root, &name("d"), mode(0o755)).await.unwrap_err();
+        assert_eq!(created.status(), Some(Status::Stale), "{version}: {created}");
         let away = Client::connect(passing).await.unwrap_err();
         assert!(
             matches!(away, NfsError::ExportNotFound { .. } | NfsError::AccessDenied { .. }),
@@ -146,9 +146,9 @@ async fn directories_are_created_renamed_and_removed_on_btrfs_and_xfs() {
     let vm = KernelVm::shared().await.unwrap();
     for disk in ["/btrfs", "/xfs"] {
         let (export, root, path) = kernel_directory(&vm, disk, Protocol::V4_2).await;
-        let made = export.make_directory(&root, &name("a"), mode(0o3770)).await.unwrap();
-        assert_eq!(made.node.attributes.mode, 0o3770);
-        let fileid = made.node.attributes.fileid;
+        let created = export.make_directory(&root, &name("a"), mode(0o3770)).await.unwrap();
+        assert_eq!(created.node.attributes.mode, 0o3770);
+        let fileid = created.node.attributes.fileid;
         export
             .rename((&root, &name("a")), fileid, (&root, &name("b")))
             .await

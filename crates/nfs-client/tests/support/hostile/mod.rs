@@ -262,14 +262,14 @@ fn change(
             call.fixed(20);
             call.opaque();
             assert_eq!((call.u32(), call.u32()), (1, 1), "files are opened only to be created");
-            let made = tree.make(FILE);
-            settable(call, tree, made);
+            let created = tree.make(FILE);
+            settable(call, tree, created);
             call.u32();
             let name = call.opaque();
             if child(tree, at.current, &name).is_ok() {
                 return Err(EXIST);
             }
-            at.current = tree.graft(at.current, &name, made);
+            at.current = tree.graft(at.current, &name, created);
             // With confirmation, and without a delegation.
             result.raw(&[2; 16]).raw(&info).u32(2).bitmap(&[]).u32(0);
         }
