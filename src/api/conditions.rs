@@ -269,10 +269,8 @@ reasons! {
     ArchiveNameTaken,
     /// The archive was purged (event).
     ArchivePurged,
-    /// The requested archive does not exist.
+    /// The requested archive does not exist, or may not be restored to the namespace of the claim.
     ArchiveNotFound,
-    /// The requested archive may not be restored to the namespace of the claim.
-    ArchiveNotAllowed,
     /// The requested archive is being purged, deleted, or restored to another claim.
     ArchiveBusy,
     /// The claim requests less storage than the archive needs.
@@ -368,7 +366,6 @@ impl From<ErrorKind> for Reason {
             ErrorKind::ArchiveBusy => Self::ArchiveBusy,
             ErrorKind::ArchiveHeld => Self::ArchiveHeld,
             ErrorKind::ArchiveMissing => Self::ArchiveMissing,
-            ErrorKind::ArchiveNotAllowed => Self::ArchiveNotAllowed,
             ErrorKind::ArchiveNotFound => Self::ArchiveNotFound,
             ErrorKind::ChangedMeanwhile => Self::ChangedMeanwhile,
             ErrorKind::ConnectionLost => Self::ConnectionLost,

@@ -370,8 +370,7 @@ impl ExportError {
             Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => ErrorKind::RecordMissing,
             Self::ArchiveHeld { .. } => ErrorKind::ArchiveHeld,
             Self::ArchiveTaken { .. } | Self::ArchiveCopied { .. } => ErrorKind::ArchiveBusy,
-            Self::ArchiveGone { .. } => ErrorKind::ArchiveNotFound,
-            Self::ArchiveForeign { .. } => ErrorKind::ArchiveNotAllowed,
+            Self::ArchiveGone { .. } | Self::ArchiveForeign { .. } => ErrorKind::ArchiveNotFound,
             Self::ArchiveMissing { .. } => ErrorKind::ArchiveMissing,
             Self::RecordForeign { .. }
             | Self::RecordDamaged { .. }

@@ -15,9 +15,7 @@ pub enum ErrorKind {
     ArchiveHeld,
     /// The archive's directory does not exist under its name.
     ArchiveMissing,
-    /// The archive that a claim requests is not for its namespace.
-    ArchiveNotAllowed,
-    /// The archive that a claim requests does not exist.
+    /// The archive that a claim requests does not exist, or is not for its namespace.
     ArchiveNotFound,
     /// The directory changed during the operation.
     ChangedMeanwhile,

@@ -85,8 +85,7 @@ pub async fn find_archive(
         .await
         .map_err(failed)?;
     let Some(namespace) = namespace else {
-        let message = format!("namespace {claim_namespace} does not exist");
-        return Ok(Err(PlannedCondition::fails(Reason::ArchiveNotAllowed, message)));
+        return Ok(Err(not_found(name)));
     };
     let Some(archive) = reads::get_opt(&archives, name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
@@ -128,9 +127,13 @@ fn mode_in_progress(ctx: &Context, volume: &str) -> Option<RestoreMode> {
     })
 }
 
+/// Returns the condition for an archive that does not exist, and for one that the namespace may not have: a tenant must
+/// not learn which names exist.
 fn not_found(name: &str) -> PlannedCondition {
-    let message =
-        format!("NfsArchive {name} does not exist: correct the name; or the archive was restored or purged already");
+    let message = format!(
+        "there is no NfsArchive {name} that this namespace may use: correct the name; or the archive was restored or \
+         purged already; or an administrator can allow the namespace in the archive's spec.allowedNamespaces"
+    );
     PlannedCondition::fails(Reason::ArchiveNotFound, message)
 }
 
@@ -139,18 +142,10 @@ fn not_found(name: &str) -> PlannedCondition {
 fn incomplete(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> PlannedCondition {
     let name = archive.name_any();
     if !is_listed(namespace, archive) && namespace.name_any() != archive.spec.claim.namespace {
-        return not_allowed(&name);
+        return not_found(&name);
     }
     let message = format!("NfsArchive {name} is still being created: it can be restored once it is Available");
     PlannedCondition::fails(Reason::ArchiveBusy, message)
-}
-
-fn not_allowed(name: &str) -> PlannedCondition {
-    let message = format!(
-        "NfsArchive {name} is not from this namespace, by its UID: an administrator can allow the namespace in the \
-         archive's spec.allowedNamespaces"
-    );
-    PlannedCondition::fails(Reason::ArchiveNotAllowed, message)
 }
 
 /// Returns true if the archive allows the namespace to have a copy.
@@ -170,7 +165,7 @@ fn decide(
     let listed = is_listed(request.namespace, archive);
     let by_name = request.by_name && is_namesake(request.namespace, archive);
     if !from_here && !listed && !by_name {
-        return Err(not_allowed(&name));
+        return Err(not_found(&name));
     }
     let source = ArchiveSource {
         backend: spec.backend.clone(),

@@ -196,7 +196,7 @@ async fn a_copy_for_another_namespace_stops_when_its_permission_is_revoked() -> 
         &claim,
         "nfs-operator.io/Provisioned",
         "False",
-        Some("ArchiveNotAllowed"),
+        Some("ArchiveNotFound"),
         TIMEOUT,
     );
     refused.await?;

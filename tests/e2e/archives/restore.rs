@@ -29,7 +29,7 @@ async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Valu
     env.objects.create(&namespace).await?;
     let heir = asking(env.claim("data", class), name_of(archive));
     let heir = env.objects.create(&heir).await?;
-    shared::wait_refused(env, &heir, "ArchiveNotAllowed").await?;
+    shared::wait_refused(env, &heir, "ArchiveNotFound").await?;
     Ok(heir)
 }
 
@@ -89,7 +89,11 @@ async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing()
         .objects
         .create(&in_other(asking(env.claim("thief", &class), name_of(&archive))))
         .await?;
-    let reported = shared::wait_refused(&env, &thief, "ArchiveNotAllowed").await?;
+    let reported = shared::wait_refused(&env, &thief, "ArchiveNotFound").await?;
+    let guessed = asking(env.claim("guessed", &class), "pvc-nobody");
+    let guessed = env.objects.create(&in_other(guessed)).await?;
+    let nothing = shared::wait_refused(&env, &guessed, "ArchiveNotFound").await?;
+    assert_eq!(nothing.replace("pvc-nobody", name_of(&archive)), reported);
     assert!(
         !reported.contains("secret") && !reported.contains("archived-"),
         "{reported}"
@@ -114,7 +118,7 @@ async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing()
             json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
         )
         .await?;
-    shared::wait_refused(&env, &heir, "ArchiveNotAllowed").await?;
+    shared::wait_refused(&env, &heir, "ArchiveNotFound").await?;
     let data = env.data().join(text(&archive, "/spec/directory"));
     assert_eq!(shared::names(env.data())?.len(), 1);
     // Namespaces that an administrator lists get copies, because former users may still have handles.
@@ -154,7 +158,7 @@ async fn a_recreated_namespace_gets_a_copy_by_name_only_if_the_backend_allows_it
         &json!({"metadata": {"namespace": env.unique_name("other")}}),
     );
     let stranger = env.objects.create(&stranger).await?;
-    shared::wait_refused(&env, &stranger, "ArchiveNotAllowed").await?;
+    shared::wait_refused(&env, &stranger, "ArchiveNotFound").await?;
     Ok(())
 }
 

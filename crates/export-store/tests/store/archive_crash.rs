@@ -306,7 +306,7 @@ async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
         request
     };
     let refused = export.provision(&foreign(restore("1", file_id))).await.unwrap_err();
-    assert_eq!(refused.kind(), export_store::ErrorKind::ArchiveNotAllowed);
+    assert_eq!(refused.kind(), export_store::ErrorKind::ArchiveNotFound);
     assert!(refused.definite_refusal());
     assert_eq!(fixture.records(), ["pvc-1"], "nothing is left of what was refused");
     let other = DirectoryRequest {

@@ -105,33 +105,33 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
             "recreated with the same name",
             at("team", "new"),
             json!({}),
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "another",
             at("other", "else"),
             json!({}),
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "without a known namespace UID",
             at("team", ""),
             of_old,
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         ("listed", at("other", "else"), listed.clone(), Ok(RestoreMode::Copy)),
         (
             "listed, and another",
             at("third", "else"),
             listed,
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         ("labelled", with_label, labelled.clone(), Ok(RestoreMode::Copy)),
         (
             "not labelled",
             at("other", "else"),
             labelled,
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "in progress, from another namespace",
@@ -140,7 +140,7 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
                 ..at("other", "else")
             },
             json!({}),
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "a copy in progress that is no longer allowed",
@@ -149,7 +149,7 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
                 ..at("other", "else")
             },
             json!({}),
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "a namesake, by name alone",
@@ -177,7 +177,7 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
                 ..at("other", "else")
             },
             json!({}),
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "of no namespace at all, by name alone",
@@ -186,7 +186,7 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
                 ..at("", "else")
             },
             json!({"claim": {"namespace": "", "namespaceUID": ""}}),
-            Err(Reason::ArchiveNotAllowed),
+            Err(Reason::ArchiveNotFound),
         ),
         (
             "its own, by name alone",
@@ -367,7 +367,7 @@ fn an_incomplete_archive_is_visible_only_to_namespaces_that_may_have_it() {
     );
     assert_eq!(
         incomplete(&namespace("other", "else"), &source_known).reason,
-        Reason::ArchiveNotAllowed
+        Reason::ArchiveNotFound
     );
     let listed = archive(&json!({"fileID": null, "allowedNamespaces": {"matchNames": ["other"]}}));
     assert_eq!(
