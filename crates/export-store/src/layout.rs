@@ -99,6 +99,11 @@ pub fn draft(volume: &str) -> Result<Name, ExportError> {
     checked(volume).and_then(|_| name(&format!("{DRAFT}{volume}")))
 }
 
+/// Returns the volume of a record's draft.
+pub fn drafted_volume(name: &Name) -> Option<&str> {
+    std::str::from_utf8(name.as_bytes()).ok()?.strip_prefix(DRAFT)
+}
+
 /// Returns the name of a volume's directory in the trash. The time distinguishes directories of volumes with the same
 /// name.
 pub fn trashed(volume: &str, since: i64) -> Result<Name, ExportError> {

@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::keyed_mutex::KeyedMutex;
 use index::{Key, PathIndex};
 
 #[cfg(test)]
@@ -181,6 +182,8 @@ pub type FileKey = (String, u64);
 #[derive(Debug, Default)]
 pub struct PathReservations {
     index: Mutex<PathIndex>,
+    /// One lock per volume, for the backends that share an export.
+    pub(crate) volume_locks: KeyedMutex,
 }
 
 impl PathReservations {

@@ -89,7 +89,10 @@ pub(crate) async fn provision(
                 });
             }
             match trust {
-                SignatureStatus::Signed => Recorded::Open(record),
+                SignatureStatus::Signed => {
+                    let own = volume_record::take_over(store, verified, *record).await?;
+                    Recorded::Open(Box::new(own))
+                }
                 // Nothing confirms its content: it is treated as incomplete and replaced.
                 SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Short,
             }

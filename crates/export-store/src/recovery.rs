@@ -36,7 +36,14 @@ pub(crate) async fn recover(
     remove_probe_leftovers(store, verified).await?;
     let names = readdir::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
     let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
-    remove_leftovers(store, verified, &verified.records, &drafts).await?;
+    for draft in &drafts {
+        // Another backend on the export may be replacing the record.
+        let _lock = match layout::drafted_volume(draft) {
+            Some(volume) => Some(store.lock_volume(volume).await?),
+            None => None,
+        };
+        remove_leftovers(store, verified, &verified.records, std::slice::from_ref(draft)).await?;
+    }
     let without = names.into_iter().filter(|name| {
         let volume = std::str::from_utf8(name.as_bytes());
         !volume.is_ok_and(has_volume)
@@ -61,7 +68,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
         return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
     };
     // Waits for an operation on the volume to end.
-    let _lock = store.locks.lock(volume).await;
+    let _lock = store.lock_volume(volume).await?;
     let (record, trust) = match records::read(store, verified, volume).await {
         Ok(ReadRecord::Record(record, trust)) => (*record, trust),
         Ok(ReadRecord::Nothing) => return Ok(Kind::Settled),
@@ -74,6 +81,11 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     let signed = trust == SignatureStatus::Signed;
     if !signed {
         unsigned_records::track(store, &record, trust);
+    }
+    // Backends on the same export share the folder of records. Each recovers its own ones. The records of a backend
+    // that no longer exists are left for the orphan scan to report.
+    if record.backend != store.config.backend {
+        return Ok(keep_reserved(store, verified, &record, signed));
     }
     match &record.state {
         State::Creating | State::Live => {
@@ -107,6 +119,23 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
             Ok(Kind::Stuck(record))
         }
     }
+}
+
+/// Reserves the paths of another backend's record. Does nothing else.
+fn keep_reserved(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) -> Kind {
+    match &record.state {
+        State::Archived(_) | State::Purging { .. } | State::Restoring { .. } => {
+            archives::track(store, verified, record);
+        }
+        State::Copying(_) => copy::track(store, verified, record, signed),
+        State::Creating
+        | State::Live
+        | State::Archiving(_)
+        | State::RemovingEmpty
+        | State::Deleting { .. }
+        | State::Tombstone { .. } => paths::hold(store, verified, record),
+    }
+    Kind::Settled
 }
 
 /// Removes files left by an interrupted probe or creation of an identity.

@@ -25,13 +25,18 @@ pub(crate) async fn rollback(
     superseded: bool,
 ) -> Result<RollbackOutcome, ExportError> {
     let holder = Holder::Volume(volume.to_owned());
+    let recorded = records::read(store, verified, volume).await?;
+    // Backends on one export share the folder of records. The claim is placed on the other backend now.
+    if matches!(&recorded, ReadRecord::Record(record, _) if record.backend != store.config.backend) {
+        return Ok(RollbackOutcome::Gone);
+    }
     if store.reservations.knows(&holder) && !superseded {
         return Err(ExportError::InUse {
             directory: format!("the directory of volume {volume}"),
             holder,
         });
     }
-    let outcome = match records::read(store, verified, volume).await? {
+    let outcome = match recorded {
         ReadRecord::Nothing => RollbackOutcome::Gone,
         // The writer stopped before it created anything.
         ReadRecord::Unreadable(RecordError::Truncated) => {
@@ -50,8 +55,6 @@ pub(crate) async fn rollback(
                 holder: Box::new(record.claim),
             });
         }
-        // Backends that share an export share the folder of records.
-        ReadRecord::Record(record, _) if superseded && record.backend != store.config.backend => RollbackOutcome::Gone,
         ReadRecord::Record(record, _) if !record.state.belongs_to_volume() => {
             return Err(ExportError::RecordBusy {
                 volume: volume.to_owned(),
@@ -219,7 +222,7 @@ pub(crate) async fn undo_restore(
     own: &Record,
     old: &str,
 ) -> Result<bool, ExportError> {
-    let _lock = store.locks.lock(old).await;
+    let _lock = store.lock_volume(old).await?;
     for _ in 0..STEPS {
         let record = match records::read(store, verified, old).await? {
             ReadRecord::Nothing => return Ok(false),

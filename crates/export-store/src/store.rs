@@ -9,7 +9,6 @@ use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, Sourc
 use crate::count::{RateLimiter, TreeUsage};
 use crate::error::ExportError;
 use crate::inspection::Inspection;
-use crate::keyed_mutex::KeyedMutex;
 use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
 use crate::other_clusters::{ForeignDirectory, OtherClusters};
@@ -30,6 +29,7 @@ use crate::{
     reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, NfsError, Status};
+use tokio::sync::OwnedMutexGuard;
 
 /// Maximum number of attempts at an operation while the connection or the export changes. After that, the caller
 /// retries with its own backoff.
@@ -47,8 +47,6 @@ pub struct ExportStore {
     pub(crate) servers: Arc<dyn ServerComparison>,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
-    /// One lock per volume.
-    pub(crate) locks: KeyedMutex,
     /// Only one task reads the records of other clusters at a time.
     pub(crate) reading_clusters: tokio::sync::Mutex<()>,
     state: Mutex<StoreState>,
@@ -88,7 +86,6 @@ impl ExportStore {
             is_leader: Box::new(|| true),
             servers: Arc::new(AssumeSame),
             verifying: tokio::sync::Mutex::default(),
-            locks: KeyedMutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
         }
@@ -164,14 +161,14 @@ impl ExportStore {
 impl ExportStore {
     /// Checks whether a claim's directory would be refused, and changes nothing. Success is no guarantee.
     pub async fn dry_run(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move { provision::dry_run(self, &verified, request).await })
             .await
     }
 
     /// Creates a claim's directory, or finds that it exists.
     pub async fn provision(&self, request: &DirectoryRequest) -> Result<ProvisionedDirectory, ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move { provision::provision(self, &verified, request).await })
             .await
     }
@@ -179,7 +176,7 @@ impl ExportStore {
     /// Removes what was created for a claim that gets no volume. Uses only RMDIR, and never removes a directory that a
     /// volume uses.
     pub async fn rollback(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
-        let _lock = self.locks.lock(volume).await;
+        let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move {
             rollback::rollback(self, &verified, volume, claim_uid, false).await
         })
@@ -189,7 +186,7 @@ impl ExportStore {
     /// Like [`rollback`](Self::rollback), for a volume that exists with another directory because another provisioner
     /// created it. That volume must have a path reservation.
     pub async fn rollback_superseded(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
-        let _lock = self.locks.lock(volume).await;
+        let _lock = self.lock_volume(volume).await?;
         self.with_verified(
             move |verified| async move { rollback::rollback(self, &verified, volume, claim_uid, true).await },
         )
@@ -199,7 +196,7 @@ impl ExportStore {
     /// Writes the record of a volume that has none, such as one of nfs-subdir-external-provisioner. Returns the
     /// directory's file ID. An `adopted` directory is archived instead of deleted.
     pub async fn create_missing_record(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
             create_missing_record::create_missing_record(self, &verified, request, adopted).await
         })
@@ -212,7 +209,7 @@ impl ExportStore {
         request: &ReclaimRequest,
         metadata: &VolumeMetadata,
     ) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
             volume_record::save_metadata(self, &verified, request, metadata).await
         })
@@ -226,7 +223,7 @@ impl ExportStore {
         to: &ClaimRef,
         metadata: &VolumeMetadata,
     ) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
             volume_record::transfer(self, &verified, request, to, metadata).await
         })
@@ -235,7 +232,7 @@ impl ExportStore {
 
     /// Signs the record of a volume in use, if this cluster did not sign it and the volume matches it.
     pub async fn sign_confirmed(&self, request: &ReclaimRequest) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         let confirmed = self.with_verified(move |verified| async move {
             volume_record::confirmed_file_id(self, &verified, request).await
         });
@@ -261,7 +258,7 @@ impl ExportStore {
 impl ExportStore {
     /// Renames a volume's directory to an archive, or removes it if it is empty.
     pub async fn archive(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
             reclaim::reclaim(self, &verified, request, ReclaimAction::Archive).await
         })
@@ -270,7 +267,7 @@ impl ExportStore {
 
     /// Moves a volume's directory into the trash. Archives an adopted directory instead.
     pub async fn delete(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
             reclaim::reclaim(self, &verified, request, ReclaimAction::Delete).await
         })
@@ -279,7 +276,7 @@ impl ExportStore {
 
     /// Removes the record of a volume and leaves its directory unchanged.
     pub async fn retain(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
-        let _lock = self.locks.lock(&request.volume).await;
+        let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move { reclaim::retain(self, &verified, request).await })
             .await
     }
@@ -287,7 +284,7 @@ impl ExportStore {
     /// Removes a record that is no longer needed after its volume object is gone. Keeps records of archives and
     /// tombstones. [`recover`](Self::recover) does the same if this is never called.
     pub async fn forget_volume(&self, volume: &str) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(volume).await;
+        let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move { reclaim::forget_volume(self, &verified, volume).await })
             .await
     }
@@ -309,7 +306,7 @@ impl ExportStore {
 impl ExportStore {
     /// Returns the archive of a volume, if it belongs to this backend.
     pub async fn find_archive(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
-        let _lock = self.locks.lock(volume).await;
+        let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move { archives::find(self, &verified, volume).await })
             .await
     }
@@ -332,7 +329,7 @@ impl ExportStore {
         terms: &RetentionTerms,
         revision: &TermsRevision,
     ) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(move |verified| async move {
             archives::save_retention(self, &verified, which, terms, revision).await
         })
@@ -346,7 +343,7 @@ impl ExportStore {
         terms: &RetentionTerms,
         revision: &TermsRevision,
     ) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(move |verified| async move {
             archives::sign_confirmed(self, &verified, which, terms, revision).await
         })
@@ -361,7 +358,7 @@ impl ExportStore {
         terms: &RetentionTerms,
         object: &TermsRevision,
     ) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(
             move |verified| async move { archives::bind_object(self, &verified, which, terms, object).await },
         )
@@ -377,7 +374,7 @@ impl ExportStore {
         terms: &RetentionTerms,
         object: &TermsRevision,
     ) -> Result<bool, ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(
             move |verified| async move { archives::begin_purge(self, &verified, which, terms, object).await },
         )
@@ -387,21 +384,21 @@ impl ExportStore {
     /// Moves an archive with a recorded purge into the trash and removes its record. An archive whose directory is
     /// missing counts as moved.
     pub async fn end_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(move |verified| async move { archives::end_purge(self, &verified, which).await })
             .await
     }
 
     /// Cancels a recorded purge. Returns false if the archive is in the trash already.
     pub async fn cancel_purge(&self, which: &ArchiveRef) -> Result<bool, ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(move |verified| async move { archives::cancel_purge(self, &verified, which).await })
             .await
     }
 
     /// Removes the record of an archive whose directory was restored to a volume.
     pub async fn finish_restore(&self, which: &ArchiveRef, to: &RestoreTarget) -> Result<(), ExportError> {
-        let _lock = self.locks.lock(&which.volume).await;
+        let _lock = self.lock_volume(&which.volume).await?;
         self.with_verified(move |verified| async move { archives::finish_restore(self, &verified, which, to).await })
             .await
     }
@@ -449,7 +446,7 @@ impl ExportStore {
         name: &RecordName,
         is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<Adopted, ExportError> {
-        let _lock = self.locks.lock(&name.volume).await;
+        let _lock = self.lock_volume(&name.volume).await?;
         self.with_verified(move |verified| async move { adopt::adopt(self, &verified, name, is_backend).await })
             .await
     }
@@ -481,7 +478,7 @@ impl ExportStore {
     ///
     /// Waits for an operation on that volume to end.
     pub async fn inspect(&self, volume: &str, fallback: Option<&DirectoryPath>) -> Result<Inspection, ExportError> {
-        let _lock = self.locks.lock(volume).await;
+        let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move { inspection::inspect(self, &verified, volume, fallback).await })
             .await
     }
@@ -495,7 +492,7 @@ impl ExportStore {
 
     /// Assesses whether a volume whose object is gone can be recreated. Fails only if the export cannot be read.
     pub async fn recoverability(&self, volume: &str) -> Result<Recoverability, ExportError> {
-        let _lock = self.locks.lock(volume).await;
+        let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move { recoverability::assess(self, &verified, volume).await })
             .await
     }
@@ -575,6 +572,14 @@ impl ExportStore {
 
     fn is_current(&self, verified: &VerifiedRoot) -> bool {
         verified.generation == self.nfs.generation() && !verified.is_outdated()
+    }
+
+    /// Waits for the operations on a volume to end, including those of other backends on the same export: they share
+    /// the folder of records.
+    pub(crate) async fn lock_volume(&self, volume: &str) -> Result<OwnedMutexGuard<()>, ExportError> {
+        let verified = self.last_verified_root().ok_or(ExportError::IdentityNotConfirmed)?;
+        let export_id = verified.identity.id.clone();
+        Ok(self.reservations.volume_locks.lock(export_id, volume).await)
     }
 
     /// Returns the root that was verified last, which may be outdated.

@@ -130,7 +130,7 @@ async fn purge_tombstone(
     record: &Record,
     purge: &mut Purge<'_>,
 ) -> Result<(), ExportError> {
-    let _lock = store.locks.lock(&record.volume).await;
+    let _lock = store.lock_volume(&record.volume).await?;
     let doing = || format!("purging the tombstone of {}", record.directory);
     let nodes = match paths::walk(store, verified, &record.directory).await {
         Ok(nodes) => nodes,

@@ -205,6 +205,24 @@ pub(crate) async fn transfer(
     records::replace(store, verified, &handed).await
 }
 
+/// Records that the directory of a claim belongs to this backend from now on: its provisioning began on another backend
+/// of the same export.
+pub(crate) async fn take_over(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: Record,
+) -> Result<Record, ExportError> {
+    let backend = &store.config.backend;
+    if record.backend == *backend {
+        return Ok(record);
+    }
+    let own = Record {
+        backend: backend.clone(),
+        ..record
+    };
+    records::replace(store, verified, &own).await.map(|()| own)
+}
+
 /// Updates the metadata of a directory that an earlier process created for the same volume.
 pub(crate) async fn update_metadata(
     store: &ExportStore,

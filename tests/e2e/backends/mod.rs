@@ -7,3 +7,4 @@ pub mod identity_unreported;
 pub mod nfsv3;
 pub mod orphans;
 pub mod reasons;
+pub mod shared_export;

@@ -27,7 +27,7 @@ pub(crate) async fn publish(
     source: &SourceTree,
     staging: &Staging,
 ) -> Result<ProvisionedDirectory, CopyError> {
-    let _lock = store.locks.lock(&request.volume).await;
+    let _lock = store.lock_volume(&request.volume).await?;
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);

@@ -135,7 +135,7 @@ pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Res
         CopySource::Volume(request) => volume_source(store, &verified, request).await,
         CopySource::Archive(which) => {
             // Purges and moves of the archive take the same lock and check whether it is being copied.
-            let _lock = store.locks.lock(&which.volume).await;
+            let _lock = store.lock_volume(&which.volume).await?;
             archive_source(store, &verified, which).await
         }
     };

@@ -12,7 +12,7 @@ use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{folders, layout, other_clusters, paths, records};
+use crate::{folders, layout, other_clusters, paths, records, volume_record};
 use nfs_client::{FileRef, Name, SetAttributes, Status};
 
 /// An arbitrary owner: if the operator can give a directory to this owner, it can give files to any owner.
@@ -41,7 +41,7 @@ pub enum StagedCopy {
 /// Prepares a copy: finds that it is finished already, or writes the record and creates the staging folder. Moves what
 /// a previous process left of the copy into the trash.
 pub(crate) async fn stage(store: &ExportStore, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
-    let _lock = store.locks.lock(&request.volume).await;
+    let _lock = store.lock_volume(&request.volume).await?;
     let verified = store.verified_root().await?;
     let staged = stage_at(store, &verified, request).await;
     match staged {
@@ -118,7 +118,9 @@ pub(crate) async fn open_record(
                 asked: "copying",
             })
         }
-        ReadRecord::Record(record, SignatureStatus::Signed) => Ok(Some(*record)),
+        ReadRecord::Record(record, SignatureStatus::Signed) => {
+            volume_record::take_over(store, verified, *record).await.map(Some)
+        }
         ReadRecord::Record(..) => {
             // Nothing confirms its content: it is treated as incomplete.
             records::remove(store, verified, &volume).await?;

@@ -113,7 +113,7 @@ pub(crate) async fn find_requested(
     name: &str,
     asked_by: &str,
 ) -> Result<RequestedArchive, ExportError> {
-    let _lock = store.locks.lock(name).await;
+    let _lock = store.lock_volume(name).await?;
     let verified = store.verified_root().await?;
     let found = find_requested_at(store, &verified, name, asked_by).await;
     store.with_hints(found).await
@@ -148,7 +148,7 @@ pub(crate) async fn discard_requested(
     name: &str,
     asked_by: &str,
 ) -> Result<DiscardOutcome, ExportError> {
-    let _lock = store.locks.lock(name).await;
+    let _lock = store.lock_volume(name).await?;
     let verified = store.verified_root().await?;
     let discarded = discard_requested_at(store, &verified, name, asked_by).await;
     store.with_hints(discarded).await
@@ -215,7 +215,7 @@ async fn stage_archive(
     request: &ArchiveRequest,
     source: &SourceTree,
 ) -> Result<Option<Staging>, CopyError> {
-    let _lock = store.locks.lock(&request.name).await;
+    let _lock = store.lock_volume(&request.name).await?;
     let verified = store.verified_root().await?;
     let former = match find_attempt(store, &verified, &request.name, &request.asked_by).await? {
         Begun::Nothing => None,
@@ -297,7 +297,7 @@ async fn publish_archive(
     staging: &Staging,
     outcome: String,
 ) -> Result<(), CopyError> {
-    let _lock = store.locks.lock(&request.name).await;
+    let _lock = store.lock_volume(&request.name).await?;
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);

@@ -69,7 +69,7 @@ pub(super) async fn restore(
 ) -> Result<ProvisionedDirectory, ExportError> {
     let reservation = paths::reserve(store, verified, &request.volume, directory).await?;
     // Lock order: first the volume of the claim, then the one of the archive.
-    let _lock = store.locks.lock(&which.volume).await;
+    let _lock = store.lock_volume(&which.volume).await?;
     let mut restore = Restore {
         request,
         which,

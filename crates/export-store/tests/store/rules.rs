@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::ErrorKind;
-use export_store::{DirectoryRequest, Holder, PathReservations, Reclaimed, ReservedPath, RollbackOutcome};
+use export_store::{
+    DirectoryRequest, Holder, PathReservations, Reclaimed, RecoveryReport, ReservedPath, RollbackOutcome,
+};
 use rig::Squash;
 
 use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, adopting, reclaim, refused, request};
@@ -314,4 +316,60 @@ async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the
             return;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backends_on_one_export_recover_only_their_own_records() {
+    let fixture = StoreFixture::start().await;
+    let fast = fixture.client();
+    let slow = StoreClient {
+        backend: "slow",
+        ..fast.clone()
+    };
+    let (fast, slow) = (fast.open().await, slow.open().await);
+    for uid in ["1", "2"] {
+        fast.provision(&request(uid, &format!("d{uid}"))).await.unwrap();
+    }
+    let none = |_: &str| false;
+    let open =
+        |report: &RecoveryReport| -> Vec<String> { report.open.iter().map(|record| record.volume.clone()).collect() };
+    assert_eq!(open(&slow.recover(&none).await.unwrap()), Vec::<String>::new());
+    assert_eq!(open(&fast.recover(&none).await.unwrap()).len(), 2);
+    // The paths are taken for both.
+    assert_eq!(
+        refused(&slow, &request("3", "d1")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_moved_to_another_backend_of_the_export_is_rolled_back_only_there() {
+    let fixture = StoreFixture::start().await;
+    let fast = fixture.client();
+    let slow = StoreClient {
+        backend: "slow",
+        ..fast.clone()
+    };
+    let (fast, slow) = (fast.open().await, slow.open().await);
+    let made = fast.provision(&request("1", "d1")).await.unwrap();
+    // Its volume was not created, and the claim is placed again.
+    let resumed = slow.provision(&request("1", "d1")).await.unwrap();
+    assert_eq!(resumed.file_id, made.file_id);
+    assert_eq!(fixture.record("pvc-1")["backend"], "slow");
+    // The former backend still remembers it as unfinished.
+    assert_eq!(fast.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
+    assert_eq!(
+        fast.rollback_superseded("pvc-1", "1").await.unwrap(),
+        RollbackOutcome::Gone
+    );
+    assert_eq!(
+        (fixture.listed(), fixture.records()),
+        (vec!["d1".to_owned()], vec!["pvc-1".to_owned()])
+    );
+    assert_eq!(
+        refused(&fast, &request("2", "d1")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    assert_eq!(slow.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
+    assert_eq!((fixture.listed(), fixture.records()), (Vec::new(), Vec::new()));
 }

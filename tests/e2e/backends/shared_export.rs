@@ -1,0 +1,88 @@
+//! Several backends on one export.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use rig::objects::{condition, merge, reference};
+use serde_json::{Value, json};
+
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
+
+/// Creates a Bound claim with a file in its directory, on a backend. Returns it with its volume.
+async fn claim_on(env: &DedicatedCluster, backend: &str, name: &str) -> Result<(Value, Value), Failure> {
+    let mut claim = env.claim(name);
+    merge(&mut claim, &json!({"spec": {"storageClassName": backend}}));
+    let claim = env.objects.create(&claim).await?;
+    let volume = env.bound(&claim).await?;
+    let annotations = &volume["metadata"]["annotations"];
+    assert_eq!(annotations["nfs-operator.io/backend"], backend);
+    fs::write(env.directory(&volume)?.join("data"), name)?;
+    Ok((claim, volume))
+}
+
+/// Returns the warnings and errors in the operator's log.
+fn warnings(env: &DedicatedCluster) -> Result<Vec<String>, Failure> {
+    let log = fs::read_to_string(env.operator.log())?;
+    let lines = log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR"));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+#[tokio::test]
+async fn backends_on_one_export_leave_each_others_volumes_alone_and_both_archive_and_delete() -> Test {
+    let policy = |on_delete: &str| json!({"probeInterval": "1s", "archivePolicy": {"onDelete": on_delete}});
+    let mut env = DedicatedCluster::start(policy("Archive")).await?;
+    let mut second = json!({"metadata": {"name": "second"}, "spec": policy("Delete")});
+    // Another name for the same server.
+    merge(&mut second, &json!({"spec": {"server": "localhost"}}));
+    env.backend(second).await?;
+    let mut claims = Vec::new();
+    for backend in ["main", "second"] {
+        env.class(backend, json!({"parameters": {"backend": backend}})).await?;
+        for number in 0..2 {
+            claims.push(claim_on(&env, backend, &format!("{backend}-{number}")).await?);
+        }
+        let (claim, volume) = claim_on(&env, backend, &format!("{backend}-old")).await?;
+        env.objects.delete(&claim).await?;
+        env.objects.wait_gone(&volume, TIMEOUT).await?;
+    }
+    let archives = env.archives().await?;
+    assert_eq!(archives.len(), 1, "{archives:?}");
+    shared::wait_trash_empty(&env.data()?).await?;
+    let (names, warned) = (env.names()?, warnings(&env)?);
+    env.operator.restart().await?;
+    env.operator.wait_ready().await?;
+    // Provisioning and reclaims take several probes of both backends.
+    let mut left = BTreeSet::new();
+    for (claim, volume) in &claims {
+        let on = text(claim, "/spec/storageClassName");
+        let name = format!("new-{}", text(claim, "/metadata/name"));
+        let (_, new) = claim_on(&env, on, &name).await?;
+        left.insert(env.directory(&new)?);
+        assert!(env.names()?.is_superset(&names), "{:?}", env.names()?);
+        assert_eq!(
+            fs::read_to_string(env.directory(volume)?.join("data"))?,
+            text(claim, "/metadata/name")
+        );
+    }
+    for backend in ["main", "second"] {
+        let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, backend);
+        let found = env.objects.get(&backend).await?.ok_or("no backend")?;
+        for kind in ["Ready", "RecordsTrusted"] {
+            let status = condition(&found, kind).map(|found| found["status"].clone());
+            assert_eq!(status, Some(json!("True")), "{kind}: {found}");
+        }
+    }
+    assert_eq!(env.archives().await?, archives);
+    for (claim, volume) in &claims {
+        env.objects.delete(claim).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
+        assert!(!env.directory(volume)?.exists());
+    }
+    assert_eq!(env.archives().await?.len(), 3);
+    shared::wait_trash_empty(&env.data()?).await?;
+    assert_eq!(env.names()?.len(), left.len() + 3, "{:?}", env.names()?);
+    assert!(left.iter().all(|directory| directory.join("data").exists()));
+    assert_eq!(warnings(&env)?, warned);
+    Ok(())
+}
