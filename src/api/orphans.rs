@@ -23,11 +23,13 @@ pub enum OrphanKind {
     ArchiveWithoutDirectory,
     /// File in the directory of records that is not a valid record.
     RecordUnreadable,
+    /// Record of a backend that does not exist, without a volume.
+    RecordWithoutBackend,
 }
 
 impl OrphanKind {
     /// All kinds, for metrics that start at 0 and for tests of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::DirectoryWithoutVolume,
         Self::VolumeWithoutDirectory,
         Self::VolumeWithOtherDirectory,
@@ -35,6 +37,7 @@ impl OrphanKind {
         Self::RecordWithoutDirectory,
         Self::ArchiveWithoutDirectory,
         Self::RecordUnreadable,
+        Self::RecordWithoutBackend,
     ];
 
     /// Returns the name that status and metrics use.
@@ -47,6 +50,7 @@ impl OrphanKind {
             Self::RecordWithoutDirectory => "RecordWithoutDirectory",
             Self::ArchiveWithoutDirectory => "ArchiveWithoutDirectory",
             Self::RecordUnreadable => "RecordUnreadable",
+            Self::RecordWithoutBackend => "RecordWithoutBackend",
         }
     }
 
@@ -68,6 +72,10 @@ impl OrphanKind {
             Self::ArchiveWithoutDirectory => "restore the directory of the archive, or remove its record",
             Self::RecordUnreadable => {
                 "restore the record from a backup, or inspect its directory and remove the record"
+            }
+            Self::RecordWithoutBackend => {
+                "recreate the backend that the record names, or annotate this one with \
+                 nfs-operator.io/adopt-record: <volume> to take the record over"
             }
         }
     }

@@ -34,12 +34,23 @@ impl BackendTask for Purger {
         &backend.purge_requested
     }
 
-    async fn run(&mut self, _: &Context, backend: &Backend) -> Duration {
-        let Some(export) = backend.last_probe().store.clone() else {
+    async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
+        let known = backend.last_probe();
+        let (Some(export), Some(identity)) = (&known.store, &known.identity) else {
             self.backoff = INITIAL_BACKOFF;
             return INTERVAL;
         };
-        match export.purge_trash(PurgeLimits::default()).await {
+        // The backends on one export share its trash.
+        let first = ctx.backends.first_on_export(&identity.id);
+        let other = first.filter(|first| first.name != backend.name);
+        if let Some(other) = &other {
+            other.purge_requested.notify_one();
+        }
+        let limits = PurgeLimits {
+            shared_trash: other.is_none(),
+            ..PurgeLimits::default()
+        };
+        match export.purge_trash(limits).await {
             Ok(report) => {
                 if report.removed > 0 || report.failed > 0 {
                     tracing::info!(

@@ -277,7 +277,16 @@ impl BackendRegistry {
             .cloned()
     }
 
-    /// Returns all backends.
+    /// Returns the backend that is responsible for what the backends on an export share, such as the trash: the first one
+    /// by name whose last probe confirmed the export and could write to it, or that confirmed it if none could write.
+    pub fn first_on_export(&self, export_id: &str) -> Option<Arc<Backend>> {
+        let mut here = self.all();
+        here.retain(|backend| backend.last_probe().export_id() == Some(export_id));
+        // The first one of those with the same key.
+        here.into_iter().min_by_key(|backend| !backend.last_probe().writable)
+    }
+
+    /// Returns all backends, sorted by name.
     pub fn all(&self) -> Vec<Arc<Backend>> {
         self.by_name
             .read()
@@ -299,5 +308,53 @@ impl BackendRegistry {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         by_name.get(name).filter(|backend| backend.uid == uid)?;
         by_name.remove(name)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use export_store::OwnFileIds;
+    use nfs_client::FsId;
+
+    #[test]
+    fn the_first_backend_on_an_export_that_can_write_is_responsible_for_what_they_share() {
+        let registry = BackendRegistry::default();
+        let object = json!({"metadata": {"name": "any"}, "spec": {"server": "nfs", "path": "/"}});
+        let object: Arc<NfsBackend> = Arc::new(serde_json::from_value(object).unwrap());
+        let probed = |name: &str, export: Option<&str>, writable: bool| {
+            let (backend, _) = registry.get_or_create(name, name, 1, &object);
+            let identity = export.map(|id| Identity {
+                id: id.to_owned(),
+                root_file_id: 2,
+                own_file_ids: OwnFileIds {
+                    identity: 3,
+                    cluster: 4,
+                },
+                fsid: FsId { major: 0, minor: 0 },
+                created: false,
+                warnings: Vec::new(),
+            });
+            backend.set_snapshot(ProbeSnapshot {
+                identity,
+                writable,
+                ..(*backend.last_probe()).clone()
+            });
+        };
+        let first = || registry.first_on_export("x").map(|backend| backend.name.clone());
+        assert_eq!(first(), None);
+        probed("a", Some("other"), true);
+        probed("b", Some("x"), false);
+        assert_eq!(first().as_deref(), Some("b"), "none can write");
+        probed("c", Some("x"), true);
+        probed("d", Some("x"), true);
+        assert_eq!(first().as_deref(), Some("c"));
+        probed("c", None, false);
+        assert_eq!(first().as_deref(), Some("d"), "its probe failed");
+        probed("b", Some("x"), true);
+        assert_eq!(first().as_deref(), Some("b"));
     }
 }

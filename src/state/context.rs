@@ -236,6 +236,19 @@ impl Context {
         })
     }
 
+    /// Returns true if this backend reports a record on the export that has no volume: the record is its own, or it names
+    /// no backend that exists and this backend is the first one on the export.
+    pub fn reports_record_of(&self, backend: &Backend, export_id: &str, recorded: Option<&str>) -> bool {
+        let owner = recorded.filter(|owner| self.stores.backends.get(&ObjectRef::new(owner)).is_some());
+        match owner {
+            Some(owner) => owner == backend.name,
+            None => {
+                let first = self.backends.first_on_export(export_id);
+                first.is_none_or(|first| first.name == backend.name)
+            }
+        }
+    }
+
     /// Returns the UID of the kube-system namespace, which identifies the cluster regardless of its name on exports.
     /// Empty until the caches are synced.
     pub fn cluster_uid(&self) -> String {

@@ -267,6 +267,8 @@ pub struct PurgeLimits {
     pub removals: u64,
     /// Approximate duration.
     pub time: std::time::Duration,
+    /// Purge and count the trash, which the backends on one export share. If false, only the backend's own tombstones.
+    pub shared_trash: bool,
 }
 
 impl Default for PurgeLimits {
@@ -275,6 +277,7 @@ impl Default for PurgeLimits {
             // A few seconds of work on a fast server, so that other volumes get their turn.
             removals: 100_000,
             time: std::time::Duration::from_secs(60),
+            shared_trash: true,
         }
     }
 }

@@ -55,6 +55,13 @@ pub(crate) fn track_tombstone(store: &ExportStore, record: &Record) {
 }
 
 pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Result<TrashContent, ExportError> {
+    shared_content(store, verified)
+        .await
+        .map(|content| content.with_tombstones(store))
+}
+
+/// Counts the entries of the folder.
+async fn shared_content(store: &ExportStore, verified: &VerifiedRoot) -> Result<EntryTimes, ExportError> {
     let mut content = EntryTimes::default();
     let began = Instant::now();
     let mut reader = DirectoryReader::new(verified.trash.handle.clone());
@@ -74,17 +81,7 @@ pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Res
             break;
         }
     }
-    for record in tombstones(store) {
-        content.add(match record.state {
-            State::Tombstone { since } => Some(since),
-            _ => None,
-        });
-    }
-    let oldest = content.oldest;
-    Ok(TrashContent {
-        entries: content.entries,
-        oldest: oldest.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()),
-    })
+    Ok(content)
 }
 
 /// Number of deleted directories, and the time of the oldest deletion.
@@ -99,6 +96,21 @@ impl EntryTimes {
         self.entries += 1;
         self.oldest = self.oldest.into_iter().chain(deleted).min();
     }
+
+    /// Adds the tombstones of the backend.
+    fn with_tombstones(mut self, store: &ExportStore) -> TrashContent {
+        for record in tombstones(store) {
+            self.add(match record.state {
+                State::Tombstone { since } => Some(since),
+                _ => None,
+            });
+        }
+        let oldest = self.oldest;
+        TrashContent {
+            entries: self.entries,
+            oldest: oldest.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()),
+        }
+    }
 }
 
 pub(crate) async fn purge(
@@ -108,7 +120,9 @@ pub(crate) async fn purge(
 ) -> Result<PurgeReport, ExportError> {
     let end = Instant::now().checked_add(limits.time);
     let mut purge = Purge::new(store, verified, limits.removals, end);
-    purge.tree(Root::kept(&verified.trash)).await?;
+    if limits.shared_trash {
+        purge.tree(Root::kept(&verified.trash)).await?;
+    }
     for record in tombstones(store) {
         if purge.is_over() {
             break;
@@ -116,7 +130,11 @@ pub(crate) async fn purge(
         purge_tombstone(store, verified, &record, &mut purge).await?;
     }
     let mut report = purge.report();
-    report.left = content(store, verified).await?;
+    let shared = match limits.shared_trash {
+        true => shared_content(store, verified).await?,
+        false => EntryTimes::default(),
+    };
+    report.left = shared.with_tombstones(store);
     Ok(report)
 }
 

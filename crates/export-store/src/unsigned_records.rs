@@ -17,6 +17,8 @@ const NAMED: usize = 3;
 pub struct UnsignedRecord {
     /// Name of the volume in the record.
     pub volume: String,
+    /// Name of the backend in the record.
+    pub backend: String,
     /// The claim in the record.
     pub claim: ClaimRef,
     /// The state in the record.
@@ -57,6 +59,7 @@ pub(crate) fn list(store: &ExportStore) -> UnsignedRecords {
 pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus) {
     let unsigned = UnsignedRecord {
         volume: record.volume.clone(),
+        backend: record.backend.clone(),
         claim: record.claim.clone(),
         state: record.state.name(),
         trust,

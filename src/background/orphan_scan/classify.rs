@@ -20,8 +20,13 @@ pub(super) enum VolumeView {
 }
 
 /// Returns the kind of orphan, if it is one. `claim_waits` is true if the claim of the record exists and has no lost
-/// volume, so that its volume may still be created.
-pub(super) fn classify(inspection: &Inspection, volume: VolumeView, claim_waits: bool) -> Option<OrphanKind> {
+/// volume, so that its volume may still be created; `has_backend` is true if the backend that the record names exists.
+pub(super) fn classify(
+    inspection: &Inspection,
+    volume: VolumeView,
+    claim_waits: bool,
+    has_backend: bool,
+) -> Option<OrphanKind> {
     let directory = inspection.directory;
     match (volume, &inspection.record) {
         (VolumeView::Foreign, _) | (VolumeView::Absent, ReadRecord::Nothing) => None,
@@ -35,6 +40,8 @@ pub(super) fn classify(inspection: &Inspection, volume: VolumeView, claim_waits:
         }
         (VolumeView::Legacy, ReadRecord::Record(record, _)) => classify_volume(record.file_id, directory),
         (VolumeView::Absent, ReadRecord::Record(record, _)) if claim_waits && record.state.belongs_to_volume() => None,
+        // No backend recovers, resumes or purges it.
+        (VolumeView::Absent, ReadRecord::Record(..)) if !has_backend => Some(OrphanKind::RecordWithoutBackend),
         (VolumeView::Absent, ReadRecord::Record(record, _)) => classify_record(record, inspection),
     }
 }
@@ -195,9 +202,9 @@ mod tests {
             ),
         ] {
             let look = seen(found, directory, PathState::Nothing);
-            assert_eq!(classify(&look, volume, false), expected, "{look:?} {volume:?}");
+            assert_eq!(classify(&look, volume, false, true), expected, "{look:?} {volume:?}");
             assert_eq!(
-                classify(&look, volume, true),
+                classify(&look, volume, true, true),
                 expected,
                 "its claim exists: {look:?} {volume:?}"
             );
@@ -321,22 +328,46 @@ mod tests {
         ] {
             let open = state.belongs_to_volume();
             let look = seen(record(state, file_id), directory, archive);
-            assert_eq!(classify(&look, VolumeView::Absent, false), expected, "{look:?}");
+            assert_eq!(classify(&look, VolumeView::Absent, false, true), expected, "{look:?}");
             let waited_for = expected.filter(|_| !open);
             assert_eq!(
-                classify(&look, VolumeView::Absent, true),
+                classify(&look, VolumeView::Absent, true, true),
                 waited_for,
                 "its claim exists: {look:?}"
             );
         }
         let absent = seen(ReadRecord::Nothing, PathState::Nothing, PathState::Nothing);
-        assert_eq!(classify(&absent, VolumeView::Absent, false), None);
+        assert_eq!(classify(&absent, VolumeView::Absent, false, true), None);
         let broken = seen(
             ReadRecord::Unreadable(RecordError::Truncated),
             PathState::Nothing,
             PathState::Nothing,
         );
-        assert_eq!(classify(&broken, VolumeView::Absent, false), Some(RecordUnreadable));
+        assert_eq!(
+            classify(&broken, VolumeView::Absent, false, true),
+            Some(RecordUnreadable)
+        );
+    }
+
+    #[test]
+    fn any_record_of_a_backend_that_does_not_exist_is_an_orphan() {
+        for state in [
+            State::Creating,
+            State::Live,
+            State::Deleting { since: 1 },
+            State::Tombstone { since: 1 },
+            State::Archived(note()),
+            State::Copying(note()),
+        ] {
+            let open = state.belongs_to_volume();
+            let look = seen(record(state, Some(7)), PathState::Nothing, OURS);
+            let expected = Some(OrphanKind::RecordWithoutBackend);
+            assert_eq!(classify(&look, VolumeView::Absent, false, false), expected, "{look:?}");
+            // Another backend on the export resumes it for the claim.
+            let waiting = classify(&look, VolumeView::Absent, true, false);
+            assert_eq!(waiting, expected.filter(|_| !open), "{look:?}");
+            assert_eq!(classify(&look, VolumeView::Foreign, false, false), None);
+        }
     }
 
     #[test]
@@ -345,6 +376,6 @@ mod tests {
             shared_with: Some("by-hand".into()),
             ..seen(record(State::Live, Some(7)), OURS, PathState::Nothing)
         };
-        assert_eq!(classify(&look, VolumeView::Absent, false), None);
+        assert_eq!(classify(&look, VolumeView::Absent, false, true), None);
     }
 }

@@ -145,7 +145,7 @@ impl<'a> OrphanScan<'a> {
         {
             self.complete_record(volume, inspection).await?;
         }
-        Ok(inspection.is_some_and(|inspection| classify(&inspection, view, false).is_some()))
+        Ok(inspection.is_some_and(|inspection| self.classify(&inspection, view, false).is_some()))
     }
 
     /// Runs the second check, between two reads of the volume from the API server.
@@ -169,7 +169,8 @@ impl<'a> OrphanScan<'a> {
             _ => false,
         };
         let view = self.view(now.as_ref());
-        let kind = classify(&inspection, view, claim_waits)
+        let kind = self
+            .classify(&inspection, view, claim_waits)
             .filter(|_| view != VolumeView::Absent || self.is_ours(&inspection));
         let Some(kind) = kind.filter(|_| !self.is_in_progress(volume, suspected)) else {
             return Ok(None);
@@ -245,32 +246,17 @@ impl<'a> OrphanScan<'a> {
         )
     }
 
-    /// Returns true if this backend reports a record without a volume: it created the record, or the backend that
-    /// created it no longer exists and this backend is the first one on the export.
+    /// Returns true if this backend reports a record without a volume.
     fn is_ours(&self, inspection: &Inspection) -> bool {
-        let ReadRecord::Record(record, _) = &inspection.record else {
-            // The record does not name its backend.
-            return self.is_first();
-        };
-        record.backend == self.backend.name || (!self.exists(&record.backend) && self.is_first())
+        let recorded = recorded_backend(inspection);
+        self.ctx.reports_record_of(self.backend, self.export_id, recorded)
     }
 
-    fn exists(&self, backend: &str) -> bool {
-        self.ctx.stores.backends.get(&ObjectRef::new(backend)).is_some()
-    }
-
-    fn is_first(&self) -> bool {
-        let here = |backend: &Backend| {
-            let known = backend.last_probe();
-            known
-                .identity
-                .as_ref()
-                .is_some_and(|identity| identity.id == self.export_id)
-        };
-        // Sorted by name.
-        let all = self.ctx.backends.all();
-        let first = all.iter().find(|backend| here(backend));
-        first.is_none_or(|first| first.name == self.backend.name)
+    /// Classifies an inspected volume.
+    fn classify(&self, inspection: &Inspection, view: VolumeView, claim_waits: bool) -> Option<OrphanKind> {
+        let backends = &self.ctx.stores.backends;
+        let has_backend = recorded_backend(inspection).is_none_or(|name| backends.get(&ObjectRef::new(name)).is_some());
+        classify(inspection, view, claim_waits, has_backend)
     }
 
     fn add(&mut self, kind: OrphanKind, orphan: Orphan) {
@@ -373,6 +359,14 @@ fn path_of(volume: Option<&PersistentVolume>, backend: &NfsBackend) -> Option<Di
     let volume = volume?;
     let named = volume.annotations().get(VOLUME_DIRECTORY).map(String::as_str);
     DirectoryPath::parse(named.or_else(|| directory_on(volume, backend))?).ok()
+}
+
+/// Returns the name of the backend in a record.
+fn recorded_backend(inspection: &Inspection) -> Option<&str> {
+    match &inspection.record {
+        ReadRecord::Record(record, _) => Some(&record.backend),
+        ReadRecord::Nothing | ReadRecord::Unreadable(_) => None,
+    }
 }
 
 /// Returns the directory to report for an orphan.

@@ -10,8 +10,8 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use export_store::{
-    ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecords,
-    WriteProbe,
+    ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecord,
+    UnsignedRecords, WriteProbe,
 };
 use nfs_client::{self, FsStat};
 
@@ -117,6 +117,7 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     let confirmed = identity.clone();
     probe.identity = Some(identity);
     let Ok(confirmed) = confirmed else { return probe };
+    let export_id = confirmed.id.clone();
     backend.set_confirmed(confirmed);
     let written = check_writable(ctx, backend, &export).await;
     probe.full = written.as_ref().ok().and_then(|written| written.full).map(full);
@@ -125,7 +126,9 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         Err(error) => failed(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
-    probe.doubts = backend.is_recovered_on(&export).then(|| export.unsigned_records());
+    probe.doubts = backend
+        .is_recovered_on(&export)
+        .then(|| doubts(ctx, backend, &export, &export_id));
     probe
 }
 
@@ -166,6 +169,14 @@ async fn check_writable(
     backend.set_recovered(export);
     backend.purge_requested.notify_one();
     Ok(written)
+}
+
+/// Returns the records that this cluster did not sign, without those that another backend on the export reports.
+fn doubts(ctx: &Context, backend: &Backend, export: &ExportStore, export_id: &str) -> UnsignedRecords {
+    let mut doubts = export.unsigned_records();
+    let is_ours = |record: &UnsignedRecord| ctx.reports_record_of(backend, export_id, Some(&record.backend));
+    doubts.own.retain(is_ours);
+    doubts
 }
 
 /// Returns true if a directory without a volume may be one that this cluster began and never created a volume for. A

@@ -139,6 +139,10 @@ fn apply_probe(
         object: Arc::clone(object),
         store: probe.confirmed().and(probe.export.clone()),
         identity: probe.confirmed().cloned(),
+        writable: probe
+            .writable
+            .as_ref()
+            .is_some_and(|writable| writable.status == Some(true)),
         ready: ready.clone(),
         probed_at: Instant::now(),
         interval: probe_interval(object),

@@ -142,6 +142,7 @@ mod tests {
     fn doubted(number: usize, trust: SignatureStatus) -> UnsignedRecord {
         UnsignedRecord {
             volume: format!("pvc-{number}"),
+            backend: "main".into(),
             claim: ClaimRef {
                 namespace: "team".into(),
                 name: "data".into(),

@@ -63,6 +63,7 @@ mod tests {
             object: Arc::new(serde_json::from_value(spec).unwrap()),
             store: None,
             identity: None,
+            writable: false,
             ready: PlannedCondition::holds(Reason::Ready, ""),
             probed_at: Instant::now(),
             interval: Duration::from_secs(30),

@@ -23,6 +23,8 @@ pub struct ProbeSnapshot {
     pub store: Option<Arc<ExportStore>>,
     /// Identity found on the export.
     pub identity: Option<Identity>,
+    /// True if the export could be written.
+    pub writable: bool,
     /// Condition that shows if claims can be provisioned on the backend.
     pub ready: PlannedCondition,
     /// Time when the probe ended.
@@ -42,6 +44,7 @@ impl ProbeSnapshot {
             object,
             store: None,
             identity: None,
+            writable: false,
             ready: PlannedCondition::unknown(Reason::NotProbed, "not probed yet"),
             probed_at: now,
             interval: Duration::ZERO,

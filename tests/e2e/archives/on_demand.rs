@@ -334,7 +334,10 @@ async fn a_backup_is_available_to_another_namespace_only_if_it_allows_that() -> 
     let archive = env.objects.create(&backup(&name, &env.name, "data")).await?;
     in_state(&env, &archive, "Available").await?;
     other.objects.delete(&claim).await?;
-    let claim = other.objects.create(&asking(other.claim("again", &class), &name)).await?;
+    let claim = other
+        .objects
+        .create(&asking(other.claim("again", &class), &name))
+        .await?;
     wait_refused(&other, &claim, "ArchiveNotFound").await?;
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [other.name]}}});
     env.objects.patch(&archive, allowed).await?;

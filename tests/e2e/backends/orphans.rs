@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "DirectoryWithoutVolume",
     "VolumeWithoutDirectory",
     "VolumeWithOtherDirectory",
@@ -19,6 +19,7 @@ const KINDS: [&str; 7] = [
     "RecordWithoutDirectory",
     "ArchiveWithoutDirectory",
     "RecordUnreadable",
+    "RecordWithoutBackend",
 ];
 
 /// Minimum age of an orphan. The second check follows after half of it.
@@ -197,6 +198,13 @@ async fn damages(env: &DedicatedCluster) -> Result<Vec<Damage>, Failure> {
                 let archive = directory.with_file_name(format!("archived-{own}"));
                 fs::rename(&archive, &away)?;
                 Box::new(move || fs::rename(&away, &archive))
+            }
+            "RecordWithoutBackend" => {
+                force_away(env, &volume).await?;
+                let mut content: Value = serde_json::from_slice(&fs::read(&record)?)?;
+                content["backend"] = json!("former");
+                fs::write(&record, content.to_string())?;
+                Box::new(move || fs::remove_dir_all(&directory).and_then(|()| fs::remove_file(&record)))
             }
             _ => {
                 let content = fs::read(&record)?;

@@ -24,7 +24,9 @@ async fn claim_on(env: &DedicatedCluster, backend: &str, name: &str) -> Result<(
 /// Returns the warnings and errors in the operator's log.
 fn warnings(env: &DedicatedCluster) -> Result<Vec<String>, Failure> {
     let log = fs::read_to_string(env.operator.log())?;
-    let lines = log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR"));
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("WARN") || line.contains("ERROR"));
     Ok(lines.map(str::to_owned).collect())
 }
 

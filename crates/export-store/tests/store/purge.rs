@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
-use std::time::Duration;
 
 use export_store::{ExportStore, Holder, PurgeLimits, Reclaimed};
 use nfs_client::Credential;
@@ -83,7 +82,7 @@ async fn a_purge_stops_at_its_limits_and_is_resumed_by_the_next() {
     deleted(&export, "1", "a", created.file_id).await;
     let limits = PurgeLimits {
         removals: 500,
-        time: Duration::from_secs(60),
+        ..PurgeLimits::default()
     };
     let report = export.purge_trash(limits).await.unwrap();
     assert!(report.interrupted && report.left.entries == 1, "{report:?}");
@@ -203,4 +202,28 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
     assert_eq!(done, Reclaimed::Deleted);
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backends_on_one_export_count_and_purge_its_trash_once() {
+    let fixture = StoreFixture::start().await;
+    let fast = fixture.client();
+    let slow = StoreClient {
+        backend: "slow",
+        ..fast.clone()
+    };
+    let (fast, slow) = (fast.open().await, slow.open().await);
+    let made = slow.provision(&request("1", "d1")).await.unwrap();
+    fs::write(fixture.on_disk("d1/data"), "x").unwrap();
+    let reclaimed = slow.delete(&reclaim("1", "d1", made.file_id)).await.unwrap();
+    assert_eq!(reclaimed, Reclaimed::Deleted);
+    let others = PurgeLimits {
+        shared_trash: false,
+        ..PurgeLimits::default()
+    };
+    let report = slow.purge_trash(others).await.unwrap();
+    assert_eq!((report.removed, report.left.entries), (0, 0));
+    assert_eq!(fast.trash().await.unwrap().entries, 1);
+    let report = fast.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.removed > 0, report.left.entries), (true, 0));
 }

@@ -97,6 +97,7 @@ impl Fixture {
         let limits = PurgeLimits {
             removals: u64::MAX,
             time: Duration::from_secs(3600),
+            ..PurgeLimits::default()
         };
         let report = self.managed.purge_trash(limits).await?;
         match report.left.entries {

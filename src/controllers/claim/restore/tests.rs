@@ -107,12 +107,7 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
             json!({}),
             Err(Reason::ArchiveNotFound),
         ),
-        (
-            "another",
-            at("other", "else"),
-            json!({}),
-            Err(Reason::ArchiveNotFound),
-        ),
+        ("another", at("other", "else"), json!({}), Err(Reason::ArchiveNotFound)),
         (
             "without a known namespace UID",
             at("team", ""),
