@@ -7,12 +7,12 @@ use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::{PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::runtime::{WatchStreamExt, predicates, watcher};
 use kube::{Api, ResourceExt};
 
 use crate::compat::nfs_subdir;
 use crate::runtime::readiness::Cache;
-use crate::runtime::watch_filters::{WatchEvent, applied_or_deleted};
+use crate::runtime::watch_filters::{WatchEvent, applied_if_changed, applied_or_deleted};
 use crate::state::context::Context;
 use crate::state::recovery::MissingDependency;
 
@@ -39,9 +39,10 @@ pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api:
         .reflect(writer)
         .inspect(report_filled(&ctx, Cache::StorageClasses));
     wake_on_change("storage classes", applied_or_deleted(stream), |class| {
-        // A claim may have failed because of the class.
-        ctx.waiting_claims.wake_all();
+        // Claims of other provisioners' classes do not wait here.
         if ctx.settings.serves(&class.provisioner) {
+            // A claim may have failed because of the class.
+            ctx.waiting_claims.wake_all();
             ctx.metrics.register_class(&class.name_any());
         }
         nfs_subdir::volume::class_changed(&ctx, class);
@@ -49,7 +50,8 @@ pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api:
     .await
 }
 
-/// Maintains the cache of Namespaces: names, UIDs and labels. Returns only if the watch ends.
+/// Maintains the cache of Namespaces: names, UIDs and labels. A change of labels wakes the claims of the namespace.
+/// Returns only if the watch ends.
 pub async fn watch_namespaces(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Namespace>>,
@@ -63,16 +65,21 @@ pub async fn watch_namespaces(
         })
         .reflect(writer)
         .inspect(report_filled(&ctx, Cache::Namespaces));
-    wake_on_change("namespaces", applied_or_deleted(stream), |namespace| {
-        ctx.waiting_claims.wake_debounced();
-        ctx.backends
-            .object_appeared(&MissingDependency::Namespace(namespace.name_any()));
-    })
+    wake_on_change(
+        "namespaces",
+        applied_if_changed(stream, predicates::labels),
+        |namespace| {
+            let name = namespace.name_any();
+            ctx.waiting_claims
+                .wake_if(|claim, _| claim.namespace.as_ref() == Some(&name));
+            ctx.backends.object_appeared(&MissingDependency::Namespace(name));
+        },
+    )
     .await
 }
 
-/// Maintains the cache of Nodes: names and labels. Only a change of labels wakes claims, because kubelets write to
-/// their Nodes constantly. Returns only if the watch ends.
+/// Maintains the cache of Nodes: names and labels. A change of labels wakes the claims for which the Node is selected.
+/// Returns only if the watch ends.
 pub async fn watch_nodes(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Node>>,
@@ -86,8 +93,12 @@ pub async fn watch_nodes(
         })
         .reflect(writer)
         .inspect(report_filled(&ctx, Cache::Nodes));
-    let stream = applied_or_deleted(stream).predicate_filter(predicates::labels, PredicateConfig::default());
-    wake_on_change("nodes", stream, |_| ctx.waiting_claims.wake_debounced()).await
+    wake_on_change("nodes", applied_if_changed(stream, predicates::labels), |node| {
+        let name = node.name_any();
+        ctx.waiting_claims
+            .wake_if(|_, blockers| blockers.node.as_ref() == Some(&name));
+    })
+    .await
 }
 
 /// Calls `wake` for every change, because a claim may be waiting for the object.

@@ -123,7 +123,7 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
 
 /// Runs the controller of claims until the operator shuts down.
 pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim>) -> &'static str {
-    let (deleted, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let (deleted, settled, cached) = (Arc::clone(&ctx), Arc::clone(&ctx), Arc::clone(&ctx));
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
         .default_backoff()
@@ -137,7 +137,13 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
             claim::is_settled(claim, &settled.settings, &settled.capacity)
         }))
         .reflect(input.writer)
-        .inspect(report_filled(&ctx, Cache::Claims));
+        .inspect(report_filled(&ctx, Cache::Claims))
+        // After the cache, which the claims that are woken read.
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                claim::observe_cached(event, &cached);
+            }
+        });
     let stream = applied_if_changed(stream, claim::change_fingerprint);
     // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
     // others.

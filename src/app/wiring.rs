@@ -21,11 +21,13 @@ use super::run::{ClusterAccess, Endpoints, Options};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
 use crate::runtime::clock::ServerClock;
+use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::state::backends::BackendRegistry;
+use crate::state::candidates::wake_fitting_claims;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
 use crate::state::last_reported::LastReported;
@@ -38,6 +40,10 @@ use export_store::PathReservations;
 /// if it restarts with a short grace period, and short enough that a server that hangs is reported within a probe
 /// interval.
 const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Maximum number of concurrent writes that report why a claim waits. They are few compared to the writes that provision
+/// claims, so that thousands of waiting claims do not delay those (docs/security.md, Budget).
+const CONDITION_WRITES: usize = 8;
 
 /// The streams and queues that the watches and controllers consume when they start.
 pub(super) struct Wiring {
@@ -108,6 +114,7 @@ pub(super) fn wire(
         path_reservations: Arc::new(PathReservations::default()),
         server_addresses: Arc::default(),
         waiting_claims: Arc::new(waiting_claims),
+        condition_writes: ConcurrencyLimiter::new(CONDITION_WRITES),
         waiting_volumes,
         readiness: endpoints.readiness,
         write_fence: endpoints.write_fence,
@@ -146,8 +153,13 @@ pub(super) fn wire(
 impl Wiring {
     /// Starts the watches and controllers. Each task returns its name when it ends.
     pub(super) fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
-        let waiting = Arc::clone(&ctx.waiting_claims);
-        tokio::spawn(async move { waiting.run_debounced().await });
+        let capacity = Arc::clone(ctx);
+        tokio::spawn(async move {
+            loop {
+                capacity.waiting_claims.wait_for_capacity().await;
+                wake_fitting_claims(&capacity);
+            }
+        });
         let client = &ctx.clients.watches;
         let ctx = || Arc::clone(ctx);
         let mut tasks = JoinSet::new();

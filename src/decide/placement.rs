@@ -10,7 +10,7 @@
 //! claims that are placed at the same time, from the same state, are also distributed.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use export_store::text::{abbreviate, format_bytes};
@@ -177,6 +177,15 @@ pub fn other_node_possible(refusals: &[BackendRefusal]) -> bool {
 /// Returns true if a backend was refused only because its last probe is outdated.
 pub fn probe_is_stale(refusals: &[BackendRefusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
+}
+
+/// Returns the backends that refused the claim only because their capacity is used up. They accept it once there is room
+/// for it.
+pub fn backends_without_capacity(refusals: &[BackendRefusal]) -> BTreeSet<String> {
+    let full = refusals
+        .iter()
+        .filter(|refusal| refusal.reason == Reason::CapacityExceeded);
+    full.map(|refusal| refusal.backend.clone()).collect()
 }
 
 /// Returns true if a class permits a backend by name and by labels. If the class specifies both, both must match.
@@ -353,24 +362,51 @@ pub fn check_capacity(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     check_reserve(backend)
 }
 
-fn check_limit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
-    let Some(limit) = parse_amount("limit", backend.limits.and_then(|limits| limits.limit.as_ref()))? else {
-        return Ok(());
-    };
-    if backend.provisioned.saturating_add(requested) <= limit {
-        return Ok(());
+/// Returns the largest request in bytes that the limits of a backend leave capacity for.
+pub fn room(backend: &Candidate<'_>) -> u128 {
+    let limit = limit_room(backend).map(|room| room.map_or(u128::MAX, |(room, _)| room));
+    let overcommit = overcommit_room(backend).map(|room| room.map_or(u128::MAX, |(room, _)| room));
+    match (check_reserve(backend), limit, overcommit) {
+        (Ok(()), Ok(limit), Ok(overcommit)) => limit.min(overcommit),
+        _ => 0,
     }
-    Err(capacity_exceeded(format!(
-        "{} requested, but {} of capacity.limit {} is already provisioned: request less, or raise the limit",
-        format_bytes(requested),
-        format_bytes(backend.provisioned),
-        format_bytes(limit)
-    )))
+}
+
+// The messages contain no figure that changes with other claims: otherwise, each volume that is created or deleted would
+// cause a write for each waiting claim (docs/security.md, Budget).
+
+fn check_limit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
+    match limit_room(backend)? {
+        Some((room, limit)) if requested > room => Err(capacity_exceeded(format!(
+            "{} requested, which is more than capacity.limit {} has left: request less, or raise the limit",
+            format_bytes(requested),
+            format_bytes(limit)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes that `capacity.limit` has left, and the limit.
+fn limit_room(backend: &Candidate<'_>) -> Result<Option<(u128, u128)>, (Reason, String)> {
+    let limit = parse_amount("limit", backend.limits.and_then(|limits| limits.limit.as_ref()))?;
+    Ok(limit.map(|limit| (limit.saturating_sub(backend.provisioned), limit)))
 }
 
 fn check_overcommit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
+    match overcommit_room(backend)? {
+        Some((room, percent)) if requested > room => Err(capacity_exceeded(format!(
+            "{} requested, which is more than capacity.overcommitPercent {percent} has left on all backends of the export: \
+             request less, or raise the percentage",
+            format_bytes(requested),
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes that `capacity.overcommitPercent` has left, and the percentage.
+fn overcommit_room(backend: &Candidate<'_>) -> Result<Option<(u128, u128)>, (Reason, String)> {
     let Some(percent) = backend.limits.and_then(|limits| limits.overcommit_percent) else {
-        return Ok(());
+        return Ok(None);
     };
     let Some(total) = backend.total else {
         return Err(capacity_exceeded(
@@ -383,17 +419,7 @@ fn check_overcommit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     let share = (total / 100)
         .saturating_mul(percent)
         .saturating_add(total % 100 * percent / 100);
-    if backend.provisioned_on_export.saturating_add(requested) <= share {
-        return Ok(());
-    }
-    Err(capacity_exceeded(format!(
-        "{} requested, but {} of {} (capacity.overcommitPercent {percent} of {}) is already provisioned on all backends of \
-         the export: request less, or raise the percentage",
-        format_bytes(requested),
-        format_bytes(backend.provisioned_on_export),
-        format_bytes(share),
-        format_bytes(total),
-    )))
+    Ok(Some((share.saturating_sub(backend.provisioned_on_export), percent)))
 }
 
 fn check_reserve(backend: &Candidate<'_>) -> CheckResult {
@@ -402,9 +428,8 @@ fn check_reserve(backend: &Candidate<'_>) -> CheckResult {
     };
     match backend.available {
         Some(available) if available >= reserve => Ok(()),
-        Some(available) => Err(capacity_exceeded(format!(
-            "free space {} is below capacity.reserve {}: free space, or lower the reserve",
-            format_bytes(available),
+        Some(_) => Err(capacity_exceeded(format!(
+            "the free space is below capacity.reserve {}: free space, or lower the reserve",
             format_bytes(reserve)
         ))),
         None => Err(capacity_exceeded(

@@ -1,25 +1,27 @@
 //! Limits the concurrent calls to a backend, and queues the objects that wait for a slot.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::runtime::fair_queue::FairQueue;
 use crate::runtime::waiting::WaitSet;
 
-/// Concurrency limit of a backend for one kind of work.
+/// Concurrency limit of a backend for one kind of work. Namespaces take turns (docs/security.md, Budget).
 pub struct ConcurrencyLimiter<R> {
     slots: Arc<Semaphore>,
     /// Slots that objects may occupy after a failure.
-    lane: Arc<Semaphore>,
+    retry_slots: Arc<Semaphore>,
     queue: Mutex<Queue<R>>,
 }
 
 /// Permission for one call at a time on a backend. Dropping it releases the slot and wakes the next queued object.
 pub struct Slot<'a, R: Eq + Hash + Clone> {
     permits: Option<Permits>,
-    gate: &'a ConcurrencyLimiter<R>,
+    limiter: &'a ConcurrencyLimiter<R>,
     waiting: &'a WaitSet<R>,
 }
 
@@ -40,45 +42,67 @@ const RETRY_SHARE: usize = 8;
 /// One in this many dequeued objects is a failed one, so that a stream of new objects does not starve it.
 const TURNS: u32 = 8;
 
+/// Maximum time for which a slot is reserved for an object that was woken. Its reconciliation begins within
+/// milliseconds, unless the object was deleted while the watch was disconnected.
+const RESERVED: Duration = Duration::from_secs(5);
+
 /// Permit for a slot and, for an object that failed, the permit for a retry.
 type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// Objects that wait for a slot, without duplicates.
 struct Queue<R> {
-    fresh: VecDeque<R>,
-    again: VecDeque<R>,
-    members: HashSet<R>,
+    new: FairQueue<R>,
+    retries: FairQueue<R>,
+    /// Objects that were woken. A slot is reserved for each, so that no object that arrives meanwhile gets ahead of it.
+    woken: HashMap<R, (Priority, Instant)>,
     served: u32,
 }
 
+impl<R> Default for Queue<R> {
+    fn default() -> Self {
+        Self {
+            new: FairQueue::default(),
+            retries: FairQueue::default(),
+            woken: HashMap::new(),
+            served: 0,
+        }
+    }
+}
+
 impl<R: Eq + Hash + Clone> Queue<R> {
-    fn push(&mut self, object: R, coming: Priority) {
-        if !self.members.insert(object.clone()) {
+    fn push(&mut self, object: R, namespace: &str, priority: Priority) {
+        if self.new.contains(&object) || self.retries.contains(&object) {
             return;
         }
-        match coming {
-            Priority::New => self.fresh.push_back(object),
-            Priority::Retry => self.again.push_back(object),
+        match priority {
+            Priority::New => self.new.push(object, namespace),
+            Priority::Retry => self.retries.push(object, namespace),
         }
     }
 
-    /// Removes and returns the next object. Returns a failed object only if `lane_open`.
-    fn pop(&mut self, lane_open: bool) -> Option<(R, Priority)> {
+    /// Removes and returns the next object. Returns a failed object only if `may_retry`.
+    fn pop(&mut self, may_retry: bool) -> Option<(R, Priority)> {
         self.served = self.served.wrapping_add(1);
         let order = if self.served.is_multiple_of(TURNS) {
             [Priority::Retry, Priority::New]
         } else {
             [Priority::New, Priority::Retry]
         };
-        let (object, coming) = order.into_iter().find_map(|coming| {
-            let object = match coming {
-                Priority::New => self.fresh.pop_front(),
-                Priority::Retry => lane_open.then(|| self.again.pop_front()).flatten(),
+        order.into_iter().find_map(|priority| {
+            let object = match priority {
+                Priority::New => self.new.pop(),
+                Priority::Retry => may_retry.then(|| self.retries.pop()).flatten(),
             };
-            Some((object?, coming))
-        })?;
-        self.members.remove(&object);
-        Some((object, coming))
+            Some((object?, priority))
+        })
+    }
+
+    /// Returns the number of slots and of retry slots that are reserved.
+    fn reserved(&mut self, now: Instant) -> (usize, usize) {
+        self.woken
+            .retain(|_, (_, since)| now.saturating_duration_since(*since) < RESERVED);
+        let retries = self.woken.values().filter(|(priority, _)| *priority == Priority::Retry);
+        (self.woken.len(), retries.count())
     }
 }
 
@@ -86,7 +110,7 @@ impl<R: Eq + Hash + Clone> Drop for Slot<'_, R> {
     fn drop(&mut self) {
         // Release the permits first: the object that is woken needs them.
         drop(self.permits.take());
-        self.gate.wake_next(self.waiting);
+        self.limiter.wake_next(self.waiting);
     }
 }
 
@@ -95,53 +119,89 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
     pub fn new(slots: usize) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(slots)),
-            lane: Arc::new(Semaphore::new(slots.div_ceil(RETRY_SHARE))),
-            queue: Mutex::new(Queue {
-                fresh: VecDeque::new(),
-                again: VecDeque::new(),
-                members: HashSet::new(),
-                served: 0,
-            }),
+            retry_slots: Arc::new(Semaphore::new(slots.div_ceil(RETRY_SHARE))),
+            queue: Mutex::default(),
         }
     }
 
     /// Returns a slot for an object. If no slot is free, queues the object, which is woken when one becomes free.
-    pub fn enter<'a>(&'a self, object: &R, coming: Priority, waiting: &'a WaitSet<R>) -> Option<Slot<'a, R>> {
+    pub fn enter<'a>(
+        &'a self,
+        object: &R,
+        namespace: &str,
+        priority: Priority,
+        waiting: &'a WaitSet<R>,
+    ) -> Option<Slot<'a, R>> {
         // Hold the lock until the object is queued, so that a slot that is released meanwhile wakes it.
         let mut queue = self.queue();
-        let permits = self.permits(coming);
-        if permits.is_none() {
-            queue.push(object.clone(), coming);
-        }
-        permits.map(|permits| Slot {
-            permits: Some(permits),
-            gate: self,
-            waiting,
-        })
-    }
-
-    fn permits(&self, coming: Priority) -> Option<Permits> {
-        let one_of = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
-        match coming {
-            Priority::New => Some((one_of(&self.slots)?, None)),
-            Priority::Retry => {
-                let lane = one_of(&self.lane)?;
-                Some((one_of(&self.slots)?, Some(lane)))
+        let had_reservation = queue.woken.remove(object).is_some();
+        let (reserved, reserved_retries) = queue.reserved(Instant::now());
+        let is_free = self.slots.available_permits() > reserved
+            && (priority == Priority::New || self.retry_slots.available_permits() > reserved_retries);
+        let permits = is_free.then(|| self.permits(priority)).flatten();
+        match permits {
+            Some(permits) => {
+                queue.new.remove(object);
+                queue.retries.remove(object);
+                Some(Slot {
+                    permits: Some(permits),
+                    limiter: self,
+                    waiting,
+                })
+            }
+            None => {
+                queue.push(object.clone(), namespace, priority);
+                drop(queue);
+                if had_reservation {
+                    // It failed since it was queued, and no slot for a retry is free.
+                    self.wake_next(waiting);
+                }
+                None
             }
         }
     }
 
-    /// Wakes as many queued objects as there are free slots. An object that is woken may no longer exist or may use
-    /// another backend, so each probe calls this too.
+    fn permits(&self, priority: Priority) -> Option<Permits> {
+        let one_of = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
+        match priority {
+            Priority::New => Some((one_of(&self.slots)?, None)),
+            Priority::Retry => {
+                let retry = one_of(&self.retry_slots)?;
+                Some((one_of(&self.slots)?, Some(retry)))
+            }
+        }
+    }
+
+    /// Ends the reservation of an object that was woken and no longer needs a slot.
+    pub fn pass(&self, object: &R, waiting: &WaitSet<R>) {
+        let reserved = self.queue().woken.remove(object).is_some();
+        if reserved {
+            self.wake_next(waiting);
+        }
+    }
+
+    /// Forgets a deleted object.
+    pub fn forget(&self, object: &R, waiting: &WaitSet<R>) {
+        let mut queue = self.queue();
+        queue.new.remove(object);
+        queue.retries.remove(object);
+        drop(queue);
+        self.pass(object, waiting);
+    }
+
+    /// Wakes as many queued objects as there are free slots. The deletion of an object that was woken may be missed, so
+    /// each probe calls this too.
     pub fn wake_next(&self, waiting: &WaitSet<R>) {
         // An object that fails to enter may briefly hold a permit. The lock ensures that it is queued by now.
-        let mut queue = self.queue();
-        let mut lane = self.lane.available_permits();
-        for _ in 0..self.slots.available_permits() {
-            let Some((next, coming)) = queue.pop(lane > 0) else {
+        let (mut queue, now) = (self.queue(), Instant::now());
+        let (reserved, reserved_retries) = queue.reserved(now);
+        let mut retries = self.retry_slots.available_permits().saturating_sub(reserved_retries);
+        for _ in reserved..self.slots.available_permits() {
+            let Some((next, priority)) = queue.pop(retries > 0) else {
                 return;
             };
-            lane = lane.saturating_sub(usize::from(coming == Priority::Retry));
+            retries = retries.saturating_sub(usize::from(priority == Priority::Retry));
+            queue.woken.insert(next.clone(), (priority, now));
             waiting.wake(next);
         }
     }
@@ -159,24 +219,28 @@ mod tests {
     #[test]
     fn an_object_without_a_slot_is_woken_when_one_is_free() {
         let (waiting, mut woken) = WaitSet::<&str>::new();
-        let gate = ConcurrencyLimiter::new(1);
-        let first = gate.enter(&"first", Priority::New, &waiting).unwrap();
-        assert!(gate.enter(&"second", Priority::New, &waiting).is_none());
-        assert!(gate.enter(&"second", Priority::New, &waiting).is_none());
+        let limiter = ConcurrencyLimiter::new(1);
+        let first = limiter.enter(&"first", "", Priority::New, &waiting).unwrap();
+        assert!(limiter.enter(&"second", "", Priority::New, &waiting).is_none());
+        assert!(limiter.enter(&"second", "", Priority::New, &waiting).is_none());
         assert!(woken.try_recv().is_err());
         drop(first);
         assert_eq!(woken.try_recv(), Ok("second"));
         assert!(woken.try_recv().is_err(), "it was in the queue once");
-        assert!(gate.enter(&"second", Priority::New, &waiting).is_some());
+        assert!(limiter.enter(&"second", "", Priority::New, &waiting).is_some());
     }
 
     #[test]
     fn many_that_failed_before_leave_slots_to_one_that_comes_for_the_first_time() {
         let (waiting, mut woken) = WaitSet::<u32>::new();
-        let gate = ConcurrencyLimiter::new(16);
-        let failed: Vec<_> = (0..16).map(|n| gate.enter(&n, Priority::Retry, &waiting)).collect();
+        let limiter = ConcurrencyLimiter::new(16);
+        let failed: Vec<_> = (0..16)
+            .map(|n| limiter.enter(&n, "", Priority::Retry, &waiting))
+            .collect();
         assert_eq!(failed.iter().flatten().count(), 2, "one slot in eight");
-        let new: Vec<_> = (100..114).map(|n| gate.enter(&n, Priority::New, &waiting)).collect();
+        let new: Vec<_> = (100..114)
+            .map(|n| limiter.enter(&n, "", Priority::New, &waiting))
+            .collect();
         assert!(new.iter().all(Option::is_some));
         drop(new);
         assert!(
@@ -186,21 +250,16 @@ mod tests {
         drop(failed);
         assert_eq!(woken.try_recv(), Ok(2));
         assert_eq!(woken.try_recv(), Ok(3));
-        assert!(gate.enter(&2, Priority::Retry, &waiting).is_some());
+        assert!(limiter.enter(&2, "", Priority::Retry, &waiting).is_some());
     }
 
     #[test]
     fn failed_objects_yield_but_are_not_starved() {
-        let mut queue = Queue {
-            fresh: VecDeque::new(),
-            again: VecDeque::new(),
-            members: HashSet::new(),
-            served: 0,
-        };
-        queue.push(1000, Priority::Retry);
-        queue.push(1001, Priority::Retry);
+        let mut queue = Queue::default();
+        queue.push(1000, "", Priority::Retry);
+        queue.push(1001, "", Priority::Retry);
         for number in 0..20 {
-            queue.push(number, Priority::New);
+            queue.push(number, "", Priority::New);
         }
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop(true))
             .map(|(number, _)| number)
@@ -210,5 +269,47 @@ mod tests {
         assert_eq!(order.iter().position(|number| *number == 1001), Some(15));
         let fresh: Vec<i32> = order.into_iter().filter(|number| *number < 1000).collect();
         assert_eq!(fresh, (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn many_objects_of_one_namespace_delay_another_namespace_by_one_slot() {
+        let (waiting, mut woken) = WaitSet::<(&str, u32)>::new();
+        let limiter = ConcurrencyLimiter::new(1);
+        let enter = |object: (&'static str, u32)| limiter.enter(&object, object.0, Priority::New, &waiting);
+        let mut running = enter(("large", 0));
+        assert!((1..10_000).all(|number| enter(("large", number)).is_none()));
+        assert!(enter(("small", 0)).is_none());
+        for expected in [("large", 1), ("small", 0), ("large", 2)] {
+            drop(running.take());
+            assert_eq!(woken.try_recv(), Ok(expected));
+            assert!(woken.try_recv().is_err());
+            assert!(
+                enter(("late", 0)).is_none(),
+                "the slot is reserved for the object that was woken"
+            );
+            limiter.forget(&("late", 0), &waiting);
+            running = enter(expected);
+            assert!(running.is_some());
+        }
+    }
+
+    #[test]
+    fn a_slot_that_a_woken_object_does_not_need_goes_to_the_next_one() {
+        let (waiting, mut woken) = WaitSet::<&str>::new();
+        let limiter = ConcurrencyLimiter::new(1);
+        let first = limiter.enter(&"first", "", Priority::New, &waiting);
+        for name in ["deleted while queued", "deleted after that", "placed elsewhere", "last"] {
+            assert!(limiter.enter(&name, "", Priority::New, &waiting).is_none());
+        }
+        limiter.forget(&"deleted while queued", &waiting);
+        drop(first);
+        assert_eq!(woken.try_recv(), Ok("deleted after that"));
+        limiter.forget(&"deleted after that", &waiting);
+        assert_eq!(woken.try_recv(), Ok("placed elsewhere"));
+        limiter.pass(&"placed elsewhere", &waiting);
+        limiter.pass(&"placed elsewhere", &waiting);
+        assert_eq!(woken.try_recv(), Ok("last"));
+        assert!(woken.try_recv().is_err());
+        assert!(limiter.enter(&"last", "", Priority::New, &waiting).is_some());
     }
 }

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod concurrency_limiter;
 pub mod election;
 pub mod events;
+pub mod fair_queue;
 mod fenced_stream;
 mod held_lease;
 pub mod http;

@@ -1,13 +1,17 @@
 //! Objects that wait for something other than their own change, and their wake-ups.
 //!
-//! Waiting claims are woken by changes of StorageClasses, Namespaces and Nodes (`app/caches.rs`), by backends that become
-//! ready, change or go (`controllers/backend/reconcile.rs`, `removal.rs`), by volumes that go (`state/volume_indexer.rs`),
-//! by the end of a recovery pass (`recovery/mod.rs`), of a copy (`state/copy_jobs/job.rs`) and of an archive's change
-//! (`Context::wake_restores`), and by a slot that becomes free (`concurrency_limiter.rs`).
+//! All waiting claims are woken by changes of this operator's StorageClasses (`app/caches.rs`), by backends that become
+//! ready, change or go (`controllers/backend/reconcile.rs`, `removal.rs`), and by the end of a recovery pass
+//! (`recovery/mod.rs`). Changes that tenants can cause wake only the claims that wait for them ([`Blockers`]): capacity
+//! that becomes free (`state/candidates.rs`), a Namespace or a Node (`app/caches.rs`), a source that becomes Bound
+//! (`app/controllers.rs`), an outdated probe that is repeated (`controllers/backend/reconcile.rs`), the end of a copy
+//! (`state/copy_jobs/job.rs`), an archive's change (`Context::wake_restores`), a recovered volume that is deleted
+//! (`state/volume_indexer.rs`), and a slot that becomes free (`concurrency_limiter.rs`).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -23,17 +27,99 @@ pub type VolumeRef = ObjectRef<PersistentVolume>;
 pub struct WaitSet<R> {
     state: Mutex<WaitState<R>>,
     wake_tx: mpsc::UnboundedSender<R>,
-    soon: Notify,
+    freed: Notify,
 }
 
-/// Changes within this time cause one wake-up: a thousand deleted volumes must not wake every claim a thousand times.
+/// Capacity that becomes free within this time is offered to the waiting objects at once.
 const DEBOUNCE: Duration = Duration::from_millis(250);
 
+/// What an object waits for, besides the changes that wake all objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blockers<R> {
+    /// Capacity on any of several backends.
+    pub capacity: Option<CapacityDemand>,
+    /// The selected Node, whose labels may change.
+    pub node: Option<String>,
+    /// The object whose data it copies, which is not bound yet.
+    pub source: Option<R>,
+    /// The next probe of a backend whose last probe is outdated.
+    pub probe: bool,
+}
+
+impl<R> Default for Blockers<R> {
+    fn default() -> Self {
+        Self {
+            capacity: None,
+            node: None,
+            source: None,
+            probe: false,
+        }
+    }
+}
+
+/// Capacity that an object waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapacityDemand {
+    /// The namespace of the object. Namespaces take turns.
+    pub namespace: String,
+    /// The backends, any of which may serve the object.
+    pub backends: BTreeSet<String>,
+    /// The size in bytes.
+    pub bytes: u128,
+}
+
 struct WaitState<R> {
-    waiting: HashSet<R>,
+    waiting: HashMap<Arc<R>, Entry<R>>,
     /// Objects that failed. Fewer changes wake them.
     failing: HashSet<R>,
+    /// The objects that wait for capacity, by backend.
+    demands: HashMap<String, Demands<R>>,
+    /// The objects that wait for their source, by source.
+    by_source: HashMap<R, HashSet<Arc<R>>>,
     epoch: Epoch,
+    last: u64,
+}
+
+struct Entry<R> {
+    blockers: Blockers<R>,
+    /// Distinguishes demands of the same size, the earlier one first.
+    number: u64,
+}
+
+/// The objects that wait for the capacity of one backend.
+struct Demands<R> {
+    /// By namespace, then by size.
+    by_namespace: BTreeMap<String, BTreeMap<(u128, u64), Arc<R>>>,
+    /// The namespace that was served last.
+    last_served: String,
+}
+
+impl<R> Default for Demands<R> {
+    fn default() -> Self {
+        Self {
+            by_namespace: BTreeMap::new(),
+            last_served: String::new(),
+        }
+    }
+}
+
+impl<R> Demands<R> {
+    /// Returns an object that needs at most `room` bytes, and its size. The namespaces take turns, and each offers its
+    /// smallest object.
+    fn next(&mut self, room: u128) -> Option<(Arc<R>, u128)> {
+        let later = (Bound::Excluded(self.last_served.clone()), Bound::Unbounded);
+        let earlier = (Bound::Unbounded, Bound::Included(self.last_served.clone()));
+        let turns = self.by_namespace.range(later).chain(self.by_namespace.range(earlier));
+        let (namespace, object, bytes) = turns
+            .filter_map(|(namespace, objects)| {
+                let ((bytes, _), object) = objects.first_key_value()?;
+                Some((namespace, object, *bytes))
+            })
+            .find(|(_, _, bytes)| *bytes <= room)?;
+        let next = (Arc::clone(object), bytes);
+        self.last_served.clone_from(namespace);
+        Some(next)
+    }
 }
 
 /// A point in time, counted in wake-ups. A decision that was made in an earlier epoch may be out of date.
@@ -45,7 +131,62 @@ pub struct Epoch {
     all: u64,
 }
 
-impl<R: Eq + Hash> WaitSet<R> {
+impl<R: Eq + Hash + Clone> WaitState<R> {
+    fn insert(&mut self, object: R, blockers: Blockers<R>) {
+        self.remove(&object);
+        self.last += 1;
+        let (object, number) = (Arc::new(object), self.last);
+        if let Some(demand) = &blockers.capacity {
+            for backend in &demand.backends {
+                let demands = self.demands.entry(backend.clone()).or_default();
+                let objects = demands.by_namespace.entry(demand.namespace.clone()).or_default();
+                objects.insert((demand.bytes, number), Arc::clone(&object));
+            }
+        }
+        if let Some(source) = &blockers.source {
+            let objects = self.by_source.entry(source.clone()).or_default();
+            objects.insert(Arc::clone(&object));
+        }
+        self.waiting.insert(object, Entry { blockers, number });
+    }
+
+    fn remove(&mut self, object: &R) {
+        self.failing.remove(object);
+        let Some(Entry { blockers, number }) = self.waiting.remove(object) else {
+            return;
+        };
+        if let Some(demand) = &blockers.capacity {
+            for backend in &demand.backends {
+                self.remove_demand(backend, &demand.namespace, (demand.bytes, number));
+            }
+        }
+        if let Some(source) = blockers.source
+            && let Some(objects) = self.by_source.get_mut(&source)
+        {
+            objects.remove(object);
+            if objects.is_empty() {
+                self.by_source.remove(&source);
+            }
+        }
+    }
+
+    fn remove_demand(&mut self, backend: &str, namespace: &str, key: (u128, u64)) {
+        let Some(demands) = self.demands.get_mut(backend) else {
+            return;
+        };
+        if let Some(objects) = demands.by_namespace.get_mut(namespace) {
+            objects.remove(&key);
+            if objects.is_empty() {
+                demands.by_namespace.remove(namespace);
+            }
+        }
+        if demands.by_namespace.is_empty() {
+            self.demands.remove(backend);
+        }
+    }
+}
+
+impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// Returns the set and the stream of objects to reconcile. Each wake-up adds an object at most once, so the number
     /// of objects bounds the stream.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<R>) {
@@ -53,43 +194,61 @@ impl<R: Eq + Hash> WaitSet<R> {
         (
             Self {
                 state: Mutex::new(WaitState {
-                    waiting: HashSet::new(),
+                    waiting: HashMap::new(),
                     failing: HashSet::new(),
+                    demands: HashMap::new(),
+                    by_source: HashMap::new(),
                     epoch: Epoch::default(),
+                    last: 0,
                 }),
                 wake_tx,
-                soon: Notify::new(),
+                freed: Notify::new(),
             },
             woken,
         )
     }
 
-    /// Returns the current epoch. Read it before you check whether an object can be served.
-    pub fn epoch(&self) -> Epoch {
-        self.state().epoch
+    /// Removes an object that is about to be checked, and returns the current epoch.
+    pub fn begin_check(&self, object: &R) -> Epoch {
+        let mut state = self.state();
+        state.remove(object);
+        state.epoch
+    }
+
+    /// Forgets a deleted object.
+    pub fn forget(&self, object: &R) {
+        self.state().remove(object);
     }
 
     /// Adds an object that waits, as decided in epoch `known_at`. Returns false if there was a wake-up since. If so,
     /// check again.
-    pub fn add(&self, object: R, known_at: Epoch) -> bool {
+    pub fn add(&self, object: R, blockers: Blockers<R>, known_at: Epoch) -> bool {
         let mut state = self.state();
         if state.epoch != known_at {
             return false;
         }
-        state.failing.remove(&object);
-        state.waiting.insert(object);
+        state.insert(object, blockers);
         true
     }
 
-    /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but not the deletion of a
-    /// volume: thousands of failing objects must not be retried at the rate of other objects' changes. Returns false
+    /// Adds an object before its source is read: if the source becomes bound afterwards, the object is woken.
+    pub fn subscribe(&self, object: R, source: R) {
+        let blockers = Blockers {
+            source: Some(source),
+            ..Blockers::default()
+        };
+        self.state().insert(object, blockers);
+    }
+
+    /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but nothing that a tenant
+    /// can cause: thousands of failing objects must not be retried at the rate of other objects' changes. Returns false
     /// as [`add`](Self::add) does.
     pub fn park_failed(&self, object: R, known_at: Epoch) -> bool {
         let mut state = self.state();
         if state.epoch.all != known_at.all {
             return false;
         }
-        state.waiting.remove(&object);
+        state.remove(&object);
         state.failing.insert(object);
         true
     }
@@ -101,34 +260,62 @@ impl<R: Eq + Hash> WaitSet<R> {
         state.epoch.all += 1;
         let waiting = std::mem::take(&mut state.waiting);
         let failing = std::mem::take(&mut state.failing);
+        state.demands.clear();
+        state.by_source.clear();
         drop(state);
-        for object in waiting.into_iter().chain(failing) {
+        for object in waiting.into_keys().map(Arc::unwrap_or_clone).chain(failing) {
             self.wake(object);
         }
     }
 
-    /// Wakes waiting objects soon, but no failed ones, for changes that come in large numbers.
-    pub fn wake_debounced(&self) {
-        self.soon.notify_one();
-    }
-
-    fn wake_waiting(&self) {
+    /// Wakes the waiting objects that a change may unblock, but no failed ones. Reads all of them, so this is for
+    /// changes that tenants cannot cause.
+    pub fn wake_if(&self, may_unblock: impl Fn(&R, &Blockers<R>) -> bool) {
         let mut state = self.state();
         state.epoch.any += 1;
-        let waiting = std::mem::take(&mut state.waiting);
-        drop(state);
-        for object in waiting {
-            self.wake(object);
+        let waiting = state.waiting.iter();
+        let unblocked = waiting.filter(|(object, entry)| may_unblock(object, &entry.blockers));
+        let unblocked: Vec<Arc<R>> = unblocked.map(|(object, _)| Arc::clone(object)).collect();
+        for object in unblocked {
+            state.remove(&object);
+            self.wake(Arc::unwrap_or_clone(object));
         }
     }
 
-    /// Runs the wake-ups that [`wake_debounced`](Self::wake_debounced) requests. Never returns.
-    pub async fn run_debounced(&self) {
-        loop {
-            self.soon.notified().await;
-            tokio::time::sleep(DEBOUNCE).await;
-            self.wake_waiting();
+    /// Wakes the objects that wait for this source, which is bound now.
+    pub fn wake_dependents(&self, source: &R) {
+        let mut state = self.state();
+        for object in state.by_source.get(source).cloned().unwrap_or_default() {
+            state.remove(&object);
+            self.wake(Arc::unwrap_or_clone(object));
         }
+    }
+
+    /// Returns the backends whose capacity objects wait for.
+    pub fn demanded_backends(&self) -> Vec<String> {
+        self.state().demands.keys().cloned().collect()
+    }
+
+    /// Wakes the objects that fit into `room` bytes of a backend together.
+    pub fn wake_fitting(&self, backend: &str, mut room: u128) {
+        let mut state = self.state();
+        state.epoch.any += 1;
+        while let Some((object, bytes)) = state.demands.get_mut(backend).and_then(|demands| demands.next(room)) {
+            room = room.saturating_sub(bytes);
+            state.remove(&object);
+            self.wake(Arc::unwrap_or_clone(object));
+        }
+    }
+
+    /// Reports that capacity became free.
+    pub fn capacity_freed(&self) {
+        self.freed.notify_one();
+    }
+
+    /// Waits until capacity became free, and a moment longer: a thousand deleted volumes must not be one change each.
+    pub async fn wait_for_capacity(&self) {
+        self.freed.notified().await;
+        tokio::time::sleep(DEBOUNCE).await;
     }
 
     /// Wakes one object.
@@ -146,35 +333,122 @@ impl<R: Eq + Hash> WaitSet<R> {
 mod tests {
     use super::*;
 
+    /// Returns what an object of a namespace waits for that needs capacity on these backends.
+    fn capacity<R>(namespace: &str, backends: &[&str], bytes: u128) -> Blockers<R> {
+        let demand = CapacityDemand {
+            namespace: namespace.to_owned(),
+            backends: backends.iter().map(|&name| name.to_owned()).collect(),
+            bytes,
+        };
+        Blockers {
+            capacity: Some(demand),
+            ..Blockers::default()
+        }
+    }
+
+    fn drain<R>(woken: &mut mpsc::UnboundedReceiver<R>) -> Vec<R> {
+        std::iter::from_fn(|| woken.try_recv().ok()).collect()
+    }
+
     #[test]
     fn a_wake_up_between_the_check_and_the_wait_is_not_lost() {
         let (waiting, mut woken) = WaitSet::<&str>::new();
-        let checked_at = waiting.epoch();
+        let checked_at = waiting.begin_check(&"claim");
         waiting.wake_all();
-        assert!(!waiting.add("claim", checked_at), "it must be checked again");
-        assert!(waiting.add("claim", waiting.epoch()));
+        assert!(
+            !waiting.add("claim", Blockers::default(), checked_at),
+            "it must be checked again"
+        );
+        assert!(waiting.add("claim", Blockers::default(), waiting.begin_check(&"claim")));
         waiting.wake_all();
-        assert_eq!(woken.try_recv(), Ok("claim"));
+        assert_eq!(drain(&mut woken), ["claim"]);
         waiting.wake_all();
-        assert!(woken.try_recv().is_err(), "each is woken once");
+        assert!(drain(&mut woken).is_empty(), "each is woken once");
     }
 
     #[test]
     fn only_a_change_that_may_unblock_failures_wakes_a_failed_object() {
         let (waiting, mut woken) = WaitSet::<&str>::new();
-        let checked_at = waiting.epoch();
-        waiting.wake_waiting();
+        let checked_at = waiting.begin_check(&"failing");
+        waiting.wake_if(|_, _| true);
         assert!(
             waiting.park_failed("failing", checked_at),
             "that wake-up was for waiting objects"
         );
-        assert!(waiting.add("waiting", waiting.epoch()));
-        waiting.wake_waiting();
-        assert_eq!(woken.try_recv(), Ok("waiting"));
-        assert!(woken.try_recv().is_err());
-        let checked_at = waiting.epoch();
+        assert!(waiting.add("waiting", Blockers::default(), waiting.begin_check(&"waiting")));
+        waiting.wake_if(|_, _| true);
+        assert_eq!(drain(&mut woken), ["waiting"]);
+        let checked_at = waiting.begin_check(&"other");
         waiting.wake_all();
-        assert_eq!(woken.try_recv(), Ok("failing"));
+        assert_eq!(drain(&mut woken), ["failing"]);
         assert!(!waiting.park_failed("failing", checked_at), "it must be checked again");
+    }
+
+    #[test]
+    fn free_capacity_wakes_what_fits_and_namespaces_take_turns() {
+        let (waiting, mut woken) = WaitSet::<String>::new();
+        let epoch = waiting.begin_check(&String::new());
+        let add = |name: String, blockers| assert!(waiting.add(name, blockers, epoch));
+        for number in 0..3000 {
+            add(format!("many-{number}"), capacity("many", &["full"], 10));
+        }
+        add("small".to_owned(), capacity("other", &["full", "elsewhere"], 5));
+        add("large".to_owned(), capacity("other", &["full"], 100));
+        add("node".to_owned(), Blockers::default());
+        waiting.wake_fitting("elsewhere", 4);
+        waiting.wake_fitting("full", 4);
+        waiting.wake_fitting("unknown", u128::MAX);
+        assert!(drain(&mut woken).is_empty(), "nothing fits");
+        let epoch = waiting.begin_check(&String::new());
+        waiting.wake_fitting("full", 34);
+        assert!(
+            !waiting.add("late".to_owned(), capacity("late", &["full"], 1), epoch),
+            "it was decided before the capacity was free"
+        );
+        assert_eq!(drain(&mut woken), ["many-0", "small", "many-1"]);
+        waiting.wake_fitting("elsewhere", u128::MAX);
+        assert!(drain(&mut woken).is_empty(), "each is woken once");
+        assert_eq!(waiting.demanded_backends(), ["full"]);
+        waiting.wake_fitting("full", 110);
+        let woken = drain(&mut woken);
+        assert_eq!((woken.len(), woken.first().map(String::as_str)), (2, Some("large")));
+    }
+
+    #[test]
+    fn an_object_is_woken_by_its_own_blockers() {
+        let (waiting, mut woken) = WaitSet::<&str>::new();
+        let epoch = waiting.begin_check(&"node");
+        let node = Blockers {
+            node: Some("n1".to_owned()),
+            ..Blockers::default()
+        };
+        assert!(waiting.add("node", node, epoch));
+        waiting.subscribe("first copy", "source");
+        waiting.subscribe("second copy", "source");
+        waiting.subscribe("other copy", "other source");
+        waiting.forget(&"second copy");
+        waiting.wake_dependents(&"source");
+        waiting.wake_dependents(&"source");
+        assert_eq!(drain(&mut woken), ["first copy"]);
+        waiting.wake_if(|_, blockers| blockers.node.as_deref() == Some("n2"));
+        assert!(drain(&mut woken).is_empty());
+        waiting.wake_if(|_, blockers| blockers.node.as_deref() == Some("n1"));
+        assert_eq!(drain(&mut woken), ["node"]);
+    }
+
+    #[test]
+    fn an_object_that_is_checked_again_leaves_nothing_behind() {
+        let (waiting, _woken) = WaitSet::<&str>::new();
+        let epoch = waiting.begin_check(&"claim");
+        for bytes in [1, 2] {
+            let blockers = Blockers {
+                source: Some("source"),
+                ..capacity("team", &["a", "b"], bytes)
+            };
+            assert!(waiting.add("claim", blockers, epoch));
+        }
+        waiting.begin_check(&"claim");
+        let state = waiting.state();
+        assert!(state.waiting.is_empty() && state.demands.is_empty() && state.by_source.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::placement::Candidate;
+use crate::decide::placement::{self, Candidate};
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::capacity::CapacityState;
 use crate::state::context::Context;
@@ -94,6 +94,27 @@ impl BackendView {
 
     fn export_id(&self) -> Option<&str> {
         self.snapshot.as_ref()?.export_id()
+    }
+}
+
+/// Wakes the claims that wait for capacity and fit in now.
+pub fn wake_fitting_claims(ctx: &Context) {
+    let demanded = ctx.waiting_claims.demanded_backends();
+    if demanded.is_empty() {
+        return;
+    }
+    let views = BackendView::all(ctx, &[]);
+    let room: HashMap<&str, u128> = ctx.capacity.read(|allocated| {
+        let candidates = BackendView::candidates(&views, allocated);
+        candidates
+            .iter()
+            .map(|candidate| (candidate.name, placement::room(candidate)))
+            .collect()
+    });
+    for backend in demanded {
+        if let Some(room) = room.get(backend.as_str()) {
+            ctx.waiting_claims.wake_fitting(&backend, *room);
+        }
     }
 }
 

@@ -177,9 +177,14 @@ impl CapacityTracker {
         }
     }
 
-    /// Forgets a deleted volume.
-    pub fn remove(&self, volume: &str) {
-        self.books().take(volume);
+    /// Forgets a deleted volume. Returns true if it used capacity of a backend.
+    pub fn remove(&self, volume: &str) -> bool {
+        self.books().take(volume).is_some()
+    }
+
+    /// Returns what `read` returns for the current state.
+    pub fn read<T>(&self, read: impl FnOnce(&CapacityState) -> T) -> T {
+        read(&self.books())
     }
 
     /// Releases a reservation whose directory was not created or is removed. A saved volume remains.

@@ -17,6 +17,7 @@ use crate::api::{NfsArchive, NfsBackend};
 use crate::decide::restore_source::requested_archive;
 use crate::runtime::clients::Clients;
 use crate::runtime::clock::ServerClock;
+use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
@@ -149,6 +150,8 @@ pub struct Context {
     pub server_addresses: Arc<ServerAddresses>,
     /// Waiting claims.
     pub waiting_claims: Arc<WaitSet<ClaimRef>>,
+    /// Limits the concurrent writes of conditions of claims that wait.
+    pub condition_writes: ConcurrencyLimiter<ClaimRef>,
     /// Volumes whose reclaim is waiting.
     pub waiting_volumes: WaitSet<VolumeRef>,
     /// Recorder of Kubernetes events.
@@ -208,6 +211,38 @@ impl Context {
             if requested_archive(&claim) == Some(archive) {
                 self.waiting_claims.wake(ObjectRef::from_obj(claim.as_ref()));
             }
+        }
+    }
+
+    /// Forgets that a claim waits, because it was deleted or there is nothing left to do.
+    pub fn forget_claim(&self, claim: &ClaimRef) {
+        self.waiting_claims.forget(claim);
+        self.condition_writes.forget(claim, &self.waiting_claims);
+        for backend in self.backends.all() {
+            backend.claims.forget(claim, &self.waiting_claims);
+        }
+    }
+
+    /// Releases the slots that are reserved for a claim that was woken and does not need them.
+    pub fn release_claim_slots(&self, claim: &ClaimRef) {
+        self.condition_writes.pass(claim, &self.waiting_claims);
+        for backend in self.backends.all() {
+            backend.claims.pass(claim, &self.waiting_claims);
+        }
+    }
+
+    /// Forgets that a volume waits, because it was deleted.
+    pub fn forget_volume(&self, volume: &VolumeRef) {
+        self.waiting_volumes.forget(volume);
+        for backend in self.backends.all() {
+            backend.reclaims.forget(volume, &self.waiting_volumes);
+        }
+    }
+
+    /// Releases the slots that are reserved for a volume that was woken and does not need them.
+    pub fn release_volume_slots(&self, volume: &VolumeRef) {
+        for backend in self.backends.all() {
+            backend.reclaims.pass(volume, &self.waiting_volumes);
         }
     }
 

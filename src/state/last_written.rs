@@ -29,14 +29,20 @@ impl LastWritten {
         planned: &S,
         write: impl Future<Output = Result<(), WriteError>>,
     ) -> Result<bool, WriteError> {
-        let digest = digest(planned);
-        if cached == Some(planned) && self.is_last(uid, digest) {
+        if self.is_current(uid, cached, planned) {
             return Ok(false);
         }
+        let digest = digest(planned);
         self.digests().insert(uid.to_owned(), None);
         write.await?;
         self.digests().insert(uid.to_owned(), digest);
         Ok(true)
+    }
+
+    /// Returns true if the object has the planned status: the cache has it, and this process has not written another one
+    /// since.
+    pub fn is_current<S: Serialize + PartialEq>(&self, uid: &str, cached: Option<&S>, planned: &S) -> bool {
+        cached == Some(planned) && self.is_last(uid, digest(planned))
     }
 
     /// Forgets an object that is deleted, or that this process no longer writes to.

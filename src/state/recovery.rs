@@ -172,12 +172,14 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn part(&mut self, volume: &str) {
-        let claim = self.by_volume.remove(volume);
+    /// Removes a volume, and returns the claim that it was reserved for.
+    fn part(&mut self, volume: &str) -> Option<ClaimName> {
+        let claim = self.by_volume.remove(volume)?;
         // If two volumes are reserved for one claim, the entry of the other one remains.
-        if let Some(claim) = claim.filter(|claim| self.by_claim.get(claim).is_some_and(|other| other == volume)) {
+        if self.by_claim.get(&claim).is_some_and(|other| other == volume) {
             self.by_claim.remove(&claim);
         }
+        Some(claim)
     }
 }
 
@@ -194,9 +196,9 @@ impl RecoveryHolds {
         }
     }
 
-    /// Forgets a deleted volume.
-    pub fn remove(&self, volume: &str) {
-        self.lock().part(volume);
+    /// Forgets a deleted volume, and returns the claim that it was reserved for.
+    pub fn remove(&self, volume: &str) -> Option<ClaimName> {
+        self.lock().part(volume)
     }
 
     /// Returns the volume that is reserved for a claim of this name, or bound to the claim with this UID.

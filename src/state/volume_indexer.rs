@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume};
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
 use crate::api::names;
@@ -66,6 +67,7 @@ impl VolumeIndexer {
             Event::Apply(volume) => add(volume, ctx),
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
+                ctx.forget_volume(&ObjectRef::from_obj(volume));
                 ctx.volume_retries.reset(&uid);
                 ctx.last_reported.forget(&uid);
                 remove(&volume.name_any(), ctx);
@@ -84,13 +86,16 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
     }
 }
 
-/// Forgets a deleted volume, and wakes the claims that may wait for its capacity or its path.
+/// Forgets a deleted volume, and wakes the claims that may wait for its capacity or for the volume itself.
 fn remove(name: &str, ctx: &Context) {
-    ctx.capacity.remove(name);
-    ctx.recovery_holds.remove(name);
+    if ctx.capacity.remove(name) {
+        ctx.waiting_claims.capacity_freed();
+    }
+    if let Some((namespace, claim)) = ctx.recovery_holds.remove(name) {
+        ctx.waiting_claims.wake(ObjectRef::new(&claim).within(&namespace));
+    }
     ctx.usage.forget(name);
     ctx.path_reservations.remove(&Holder::Volume(name.to_owned()));
-    ctx.waiting_claims.wake_debounced();
 }
 
 /// Indexes a volume that exists. A volume of this operator counts on its backend; any volume reserves its directory.

@@ -23,6 +23,7 @@ use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, ProbeSnapshot};
+use crate::state::candidates::wake_fitting_claims;
 use crate::state::context::Context;
 use crate::state::recovery::MissingDependency;
 
@@ -173,11 +174,14 @@ fn apply_probe(
 
 /// Wakes everything that may proceed after a probe.
 fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
+    // The free space may have grown, and a claim that was woken for capacity may not have used it.
+    wake_fitting_claims(ctx);
     backend.claims.wake_next(&ctx.waiting_claims);
+    ctx.condition_writes.wake_next(&ctx.waiting_claims);
     backend.reclaims.wake_next(&ctx.waiting_volumes);
     match unblocked {
         Unblocks::Nothing => {}
-        Unblocks::StaleProbe => ctx.waiting_claims.wake_debounced(),
+        Unblocks::StaleProbe => ctx.waiting_claims.wake_if(|_, blockers| blockers.probe),
         Unblocks::Anything => {
             ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();

@@ -81,7 +81,7 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
     if let Some(connection) = backend.set_connection(None) {
         tokio::spawn(async move { connection.store.nfs().clone().close().await });
     }
-    ctx.waiting_claims.wake_debounced();
+    ctx.waiting_claims.wake_all();
     ctx.waiting_volumes.wake_all();
     archives_of(ctx, name)
         .into_iter()

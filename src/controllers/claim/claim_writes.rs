@@ -56,7 +56,11 @@ pub(super) async fn release_node(
     let uid = claim.uid().unwrap_or_default();
     let pause = ctx.reschedules.remaining(&uid, node, Instant::now());
     if !pause.is_zero() {
-        return Ok(ProvisionOutcome::WrongNode { condition, pause });
+        return Ok(ProvisionOutcome::WrongNode {
+            condition,
+            node: node.to_owned(),
+            pause,
+        });
     }
     let action = "release the selected node";
     let removed = writes::remove_annotation_if_unchanged(&claims(ctx, claim), claim, SELECTED_NODE, action).await;
@@ -72,6 +76,7 @@ pub(super) async fn release_node(
         }
         Err(WriteError::Conflict) => Ok(ProvisionOutcome::WrongNode {
             condition,
+            node: node.to_owned(),
             pause: AFTER_CONFLICT,
         }),
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(ProvisionOutcome::ClaimDeleted),

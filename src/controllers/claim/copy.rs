@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::create_volume::create_volume;
+use super::eligibility::source_claim;
 use super::placement::pending_backend;
 use super::plan::ProvisionPlan;
 use super::provision::{BackendOutcome, ProvisionAttempt, Target};
@@ -16,12 +18,13 @@ use super::restore::ArchiveSource;
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::reads;
+use crate::runtime::waiting::{Blockers, ClaimRef};
 use crate::runtime::writes::WriteError;
 use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
 use crate::state::context::Context;
 use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
-use crate::state::copy_jobs::source::find_claim;
+use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
 use export_store::{ArchiveRef, CopySource, DirectoryRequest, ExportStore};
 
 /// The data to copy, and the export that has it.
@@ -116,6 +119,48 @@ pub(super) async fn copy(
     }
 }
 
+/// Returns the outcome for a claim whose source is not bound according to the watch cache. From now on, the claim is
+/// woken when the source becomes bound, so nothing is polled, however many claims wait for each other.
+pub(super) fn await_source(ctx: &Context, claim: &PersistentVolumeClaim, name: &str) -> Option<ProvisionOutcome> {
+    let source: ClaimRef = ObjectRef::new(name).within(&claim.namespace().unwrap_or_default());
+    ctx.waiting_claims.subscribe(ObjectRef::from_obj(claim), source.clone());
+    let cached = |claim: &ClaimRef| ctx.stores.claims.get(claim);
+    let condition = match is_copied_from_itself(claim, &cached) {
+        true => circular_source(name),
+        // A claim that is not in the cache is settled, belongs to another provisioner, or does not exist.
+        false => check_bound(&*cached(&source)?, name).err()?,
+    };
+    Some(ProvisionOutcome::AwaitingSource {
+        condition,
+        source: Some(source),
+    })
+}
+
+/// Maximum number of sources that are followed to find a cycle. A longer cycle waits like any other claim whose source is
+/// not bound.
+const MAX_SOURCES: usize = 32;
+
+/// Returns true if a claim is to be a copy of a copy of itself.
+fn is_copied_from_itself(
+    claim: &PersistentVolumeClaim,
+    cached: &impl Fn(&ClaimRef) -> Option<Arc<PersistentVolumeClaim>>,
+) -> bool {
+    let own_ref = ObjectRef::from_obj(claim);
+    let source = |claim: &PersistentVolumeClaim| {
+        let name = source_claim(claim).ok().flatten()?;
+        Some(ObjectRef::new(&name).within(&claim.namespace().unwrap_or_default()))
+    };
+    let sources = std::iter::successors(source(claim), |next| source(&*cached(next)?));
+    sources.take(MAX_SOURCES).any(|source| source == own_ref)
+}
+
+fn circular_source(name: &str) -> PlannedCondition {
+    let message = format!(
+        "source claim {name} waits for a copy of this claim: delete one of them, and recreate it without a data source"
+    );
+    PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
+}
+
 /// Starts the copy, if its source is ready.
 async fn start(
     attempt: &ProvisionAttempt<'_>,
@@ -162,9 +207,16 @@ async fn locate_claim(
     Ok(find_claim(attempt.ctx, &namespace, name, Some(attempt.request.bytes))
         .await?
         .map(|found| (found.export, CopySource::Volume(found.request)))
-        .map_err(|condition| match condition.reason {
-            Reason::CopySourceUnsuitable => ProvisionOutcome::Infeasible(condition),
-            _ => ProvisionOutcome::Copying(condition),
+        .map_err(|error| match error {
+            ClaimSourceError::Unbound(condition) => ProvisionOutcome::AwaitingSource {
+                condition,
+                source: Some(ObjectRef::new(name).within(&namespace)),
+            },
+            ClaimSourceError::NotReady(condition) => ProvisionOutcome::AwaitingSource {
+                condition,
+                source: None,
+            },
+            ClaimSourceError::Unsuitable(condition) => ProvisionOutcome::Infeasible(condition),
         }))
 }
 
@@ -179,7 +231,10 @@ fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<LocatedSource
             };
             let message = format!("{source} to copy is on backend {}: {why}", source.backend);
             let condition = PlannedCondition::fails(Reason::CopySourceNotReady, message);
-            Err(ProvisionOutcome::Copying(condition))
+            Err(ProvisionOutcome::AwaitingSource {
+                condition,
+                source: None,
+            })
         }
     }
 }
@@ -191,7 +246,7 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: C
     let reason = condition.reason;
     if !error.is_target_error() {
         return BackendOutcome::Ended(if reason.is_connectivity() {
-            ProvisionOutcome::Waiting(condition)
+            ProvisionOutcome::Waiting(condition, Blockers::default())
         } else {
             ProvisionOutcome::Failed(condition)
         });
@@ -203,5 +258,52 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: C
             permanent: false,
         },
         Ok(false) | Err(_) => BackendOutcome::Ended(ProvisionOutcome::Failed(condition)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns a claim of the namespace `team` that copies another one.
+    fn copy_of(name: &str, source: Option<&str>) -> Arc<PersistentVolumeClaim> {
+        let source = source.map(|name| json!({"kind": "PersistentVolumeClaim", "name": name}));
+        let claim = json!({"metadata": {"name": name, "namespace": "team"}, "spec": {"dataSource": source}});
+        Arc::new(serde_json::from_value(claim).unwrap())
+    }
+
+    #[test]
+    fn a_cycle_of_copies_is_recognized() {
+        let is_cyclic = |sources: &[(&str, Option<&str>)]| {
+            let claims: Vec<_> = sources.iter().map(|(name, source)| copy_of(name, *source)).collect();
+            let cached = |claim: &ClaimRef| {
+                let found = claims
+                    .iter()
+                    .find(|cached| ObjectRef::from_obj(cached.as_ref()) == *claim);
+                found.cloned()
+            };
+            is_copied_from_itself(claims.first().unwrap(), &cached)
+        };
+        assert!(is_cyclic(&[("a", Some("b")), ("b", Some("a"))]));
+        assert!(is_cyclic(&[("a", Some("b")), ("b", Some("c")), ("c", Some("a"))]));
+        assert!(
+            !is_cyclic(&[("a", Some("b")), ("b", Some("c")), ("c", Some("b"))]),
+            "it is not part of the cycle"
+        );
+        assert!(!is_cyclic(&[("a", Some("b")), ("b", None)]));
+        assert!(!is_cyclic(&[("a", Some("b"))]), "b is not in the cache");
+        let names: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
+        let long: Vec<_> = (0..100)
+            .map(|n| {
+                (
+                    names.get(n).unwrap().as_str(),
+                    names.get((n + 1) % 100).map(String::as_str),
+                )
+            })
+            .collect();
+        assert!(!is_cyclic(&long), "it is not followed to its end");
     }
 }

@@ -191,7 +191,7 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
 
 /// Returns the claim to copy, if the data source is not an archive. If one of the two fields for it is set, the API
 /// server fills in the other.
-fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondition> {
+pub(super) fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondition> {
     let spec = claim.spec.clone().unwrap_or_default();
     let unsupported = |what: &str| {
         PlannedCondition::fails(

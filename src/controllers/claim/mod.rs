@@ -19,5 +19,5 @@ mod volume_object;
 mod volume_settings;
 
 pub use change_fingerprint::change_fingerprint;
-pub use reconcile::{forget, is_settled, on_error, reconcile};
+pub use reconcile::{forget, is_settled, observe_cached, on_error, reconcile};
 pub use report::waiting_by_reason;

@@ -10,8 +10,9 @@ use super::eligibility::ClaimRequest;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, REQUESTED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
-use crate::decide::placement::{self, Claim, Placement};
+use crate::decide::placement::{self, BackendRefusal, Claim, Placement};
 use crate::decide::topology::SelectedNode;
+use crate::runtime::waiting::CapacityDemand;
 use crate::state::backends::Backend;
 use crate::state::candidates::BackendView;
 use crate::state::context::Context;
@@ -24,6 +25,8 @@ pub enum PlacementResult {
     Nowhere {
         /// The condition, with the reason of each backend.
         condition: PlannedCondition,
+        /// The capacity that the claim waits for, if backends refused it only for that.
+        capacity: Option<CapacityDemand>,
         /// True if a backend could serve it on another node than the selected one.
         other_node_possible: bool,
         /// True if the probe of a backend is late, and its result may change this.
@@ -83,6 +86,7 @@ pub fn place(
                 // Unreachable: only a probed backend can be ready.
                 None => PlacementResult::Nowhere {
                     condition: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),
+                    capacity: None,
                     other_node_possible: false,
                     probe_is_stale: false,
                 },
@@ -90,10 +94,20 @@ pub fn place(
         }
         Placement::Nowhere { refusals, summary } => PlacementResult::Nowhere {
             condition: summary,
+            capacity: capacity_demand(&refusals, claim.namespace, request.bytes),
             other_node_possible: placement::other_node_possible(&refusals),
             probe_is_stale: placement::probe_is_stale(&refusals),
         },
     }
+}
+
+fn capacity_demand(refusals: &[BackendRefusal], namespace: &str, bytes: u128) -> Option<CapacityDemand> {
+    let backends = placement::backends_without_capacity(refusals);
+    (!backends.is_empty()).then(|| CapacityDemand {
+        namespace: namespace.to_owned(),
+        backends,
+        bytes,
+    })
 }
 
 /// Returns the class's parameters for placement. A class under an alias is restricted to the alias's backend.

@@ -24,6 +24,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::runtime::concurrency_limiter::Priority;
 use crate::runtime::events::Severity;
+use crate::runtime::waiting::{Blockers, CapacityDemand};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
@@ -87,7 +88,7 @@ pub async fn provision(
         return Ok(ProvisionOutcome::Nothing);
     }
     if let Some(condition) = recovery_hold(ctx, claim, request, &namespace) {
-        return Ok(ProvisionOutcome::Waiting(condition));
+        return Ok(ProvisionOutcome::Waiting(condition, Blockers::default()));
     }
     let mut request = request.clone();
     let (mut restore, mut data_source) = (None, request.source.clone().map(DataSource::Claim));
@@ -122,6 +123,11 @@ pub async fn provision(
     {
         return Ok(ProvisionOutcome::Copying(condition));
     }
+    if let Some(DataSource::Claim(source)) = &attempt.data_source
+        && let Some(outcome) = copy::await_source(ctx, claim, source)
+    {
+        return Ok(outcome);
+    }
     attempt.run().await
 }
 
@@ -154,9 +160,14 @@ impl ProvisionAttempt<'_> {
                 PlacementResult::Nowhere { .. } if self.leave_backend().await => {}
                 PlacementResult::Nowhere {
                     condition,
+                    capacity,
                     other_node_possible,
                     ..
-                } => return self.no_backend(&refusals, condition, other_node_possible).await,
+                } => {
+                    return self
+                        .no_backend(&refusals, condition, capacity, other_node_possible)
+                        .await;
+                }
                 PlacementResult::Infeasible(condition) => return Ok(ProvisionOutcome::Infeasible(condition)),
             }
         }
@@ -170,7 +181,8 @@ impl ProvisionAttempt<'_> {
         };
         let priority = self.ctx.claim_retries.priority(&self.claim.uid().unwrap_or_default());
         let claim = ObjectRef::from_obj(self.claim);
-        let Some(_slot) = backend.claims.enter(&claim, priority, &self.ctx.waiting_claims) else {
+        let (waiting, namespace) = (&self.ctx.waiting_claims, self.namespace.name_any());
+        let Some(_slot) = backend.claims.enter(&claim, &namespace, priority, waiting) else {
             self.ctx.capacity.release(&self.volume);
             return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
@@ -291,10 +303,13 @@ impl ProvisionAttempt<'_> {
         &self,
         refusals: &Refusals,
         condition: PlannedCondition,
+        capacity: Option<CapacityDemand>,
         other_node_possible: bool,
     ) -> Result<ProvisionOutcome, WriteError> {
         if refusals.conditions.is_empty() {
-            return self.wait_or_release_node(condition, other_node_possible).await;
+            return self
+                .wait_or_release_node(condition, capacity, other_node_possible)
+                .await;
         }
         // Every backend that was tried refused, and nothing was created there.
         let placed = self.placed.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
@@ -302,7 +317,9 @@ impl ProvisionAttempt<'_> {
             clear_placed_on(self.ctx, self.claim).await?;
         }
         if other_node_possible && (placed || refusals.any_temporary) {
-            return self.wait_or_release_node(condition, other_node_possible).await;
+            return self
+                .wait_or_release_node(condition, capacity, other_node_possible)
+                .await;
         }
         Ok(if refusals.any_temporary {
             ProvisionOutcome::Failed(condition)
@@ -316,13 +333,21 @@ impl ProvisionAttempt<'_> {
     async fn wait_or_release_node(
         &self,
         condition: PlannedCondition,
+        capacity: Option<CapacityDemand>,
         other_node_possible: bool,
     ) -> Result<ProvisionOutcome, WriteError> {
         match &self.request.node {
             Some(node) if other_node_possible && pending_backend(self.ctx, &self.volume).is_none() => {
                 release_node(self.ctx, self.claim, node, condition).await
             }
-            _ => Ok(ProvisionOutcome::Waiting(condition)),
+            node => {
+                let blockers = Blockers {
+                    capacity,
+                    node: node.clone(),
+                    ..Blockers::default()
+                };
+                Ok(ProvisionOutcome::Waiting(condition, blockers))
+            }
         }
     }
 
@@ -374,7 +399,7 @@ impl ProvisionAttempt<'_> {
         BackendOutcome::Ended(if error.outcome_unknown() {
             ProvisionOutcome::Unknown(condition)
         } else if reason.is_connectivity() {
-            ProvisionOutcome::Waiting(condition)
+            ProvisionOutcome::Waiting(condition, Blockers::default())
         } else {
             ProvisionOutcome::Failed(condition)
         })

@@ -6,6 +6,7 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 
 use super::eligibility::{Eligibility, check_eligibility, class_name};
@@ -17,6 +18,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::decide::reclaim_request::is_bound_to;
 use crate::runtime::reads;
+use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
@@ -26,18 +28,30 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let (started, epoch) = (Instant::now(), ctx.waiting_claims.epoch());
-    let class = class_name(&claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
-    let outcome = match check_eligibility(&claim, class.as_deref(), &ctx.settings) {
+    let own_ref = ObjectRef::from_obj(claim.as_ref());
+    let (started, epoch) = (Instant::now(), ctx.waiting_claims.begin_check(&own_ref));
+    let result = reconcile_now(&claim, &ctx, started, epoch).await;
+    ctx.release_claim_slots(&own_ref);
+    result
+}
+
+async fn reconcile_now(
+    claim: &PersistentVolumeClaim,
+    ctx: &Arc<Context>,
+    started: Instant,
+    epoch: Epoch,
+) -> Result<Action, WriteError> {
+    let class = class_name(claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
+    let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings) {
         Eligibility::Ignore => ProvisionOutcome::Nothing,
-        Eligibility::Bound => report_bound(&claim, &ctx).await?,
-        Eligibility::Lost => lost(&claim),
+        Eligibility::Bound => report_bound(claim, ctx).await?,
+        Eligibility::Lost => lost(claim),
         Eligibility::Infeasible(condition) => ProvisionOutcome::Infeasible(condition),
         // Boxed: most claims are bound, and their futures must stay small.
-        Eligibility::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
+        Eligibility::Provision(request) => Box::pin(provision(ctx, claim, &request)).await?,
     };
-    let action = report(&ctx, &claim, outcome, started, epoch).await?;
-    Ok(expansion::reconcile(&claim, &ctx, epoch).await?.unwrap_or(action))
+    let action = report(ctx, claim, outcome, started, epoch).await?;
+    Ok(expansion::reconcile(claim, ctx, epoch).await?.unwrap_or(action))
 }
 
 /// Forgets a deleted claim.
@@ -48,6 +62,20 @@ pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     ctx.last_written.forget(&uid);
     ctx.copy_jobs.abort(&uid);
     ctx.capacity.finish_expansion(&volume_name(&uid));
+}
+
+/// Handles a change of the cache: a claim that left it waits for nothing, and a claim that is bound can be copied.
+pub fn observe_cached(event: &watcher::Event<PersistentVolumeClaim>, ctx: &Context) {
+    let (watcher::Event::Apply(claim) | watcher::Event::Delete(claim)) = event else {
+        return;
+    };
+    let own_ref = ObjectRef::from_obj(claim);
+    if matches!(event, watcher::Event::Delete(_)) {
+        ctx.forget_claim(&own_ref);
+    }
+    if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") {
+        ctx.waiting_claims.wake_dependents(&own_ref);
+    }
 }
 
 /// Handles a failed write, after which nothing is decided.

@@ -14,9 +14,10 @@ use serde_json::json;
 use super::eligibility::class_name;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers};
+use crate::runtime::concurrency_limiter::{Priority, Slot};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
-use crate::runtime::waiting::Epoch;
+use crate::runtime::waiting::{Blockers, ClaimRef, Epoch};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 
@@ -47,15 +48,24 @@ pub enum ProvisionOutcome {
     /// All slots of a backend are in use; the claim is in its queue.
     Queued,
     /// No backend can serve it now, which is not a failure.
-    Waiting(PlannedCondition),
+    Waiting(PlannedCondition, Blockers<ClaimRef>),
     /// No backend can serve it now, and the next probe of a backend, which is late, may change that.
     AwaitingProbe(PlannedCondition),
-    /// Its volume is being copied, and the end of the copy wakes it; or the source of the copy is not ready.
+    /// Its volume is being copied, and the end of the copy wakes it.
     Copying(PlannedCondition),
+    /// The source of its data is not ready.
+    AwaitingSource {
+        /// The condition.
+        condition: PlannedCondition,
+        /// The claim to copy, if it is not bound yet.
+        source: Option<ClaimRef>,
+    },
     /// No backend serves its selected node, which is released after a pause.
     WrongNode {
         /// The condition.
         condition: PlannedCondition,
+        /// The node.
+        node: String,
         /// The remaining pause.
         pause: Duration,
     },
@@ -71,6 +81,28 @@ pub enum ProvisionOutcome {
     ClaimDeleted,
 }
 
+impl ProvisionOutcome {
+    /// Returns the condition to report if the outcome is that of a check that changed nothing and can be repeated at any
+    /// time.
+    fn repeatable_condition(&self) -> Option<&PlannedCondition> {
+        match self {
+            Self::Waiting(condition, _)
+            | Self::AwaitingProbe(condition)
+            | Self::AwaitingSource { condition, .. }
+            | Self::WrongNode { condition, .. }
+            | Self::Infeasible(condition) => Some(condition),
+            Self::Nothing
+            | Self::Provisioned { .. }
+            | Self::Queued
+            | Self::Copying(_)
+            | Self::Rescheduled(_)
+            | Self::Unknown(_)
+            | Self::Failed(_)
+            | Self::ClaimDeleted => None,
+        }
+    }
+}
+
 /// Reports the outcome, and returns when to reconcile the claim again.
 pub async fn report(
     ctx: &Context,
@@ -82,17 +114,24 @@ pub async fn report(
     let uid = claim.uid().unwrap_or_default();
     let elapsed = started.elapsed();
     let if_unchanged = matches!(outcome, ProvisionOutcome::Provisioned { created_now: false, .. });
-    log(&ObjectRef::from_obj(claim), &outcome, elapsed);
+    let repeatable = outcome.repeatable_condition();
+    let is_repeated = repeatable.is_some_and(|condition| is_written(ctx, claim, condition));
+    let must_queue = repeatable.is_some() && !is_repeated;
+    if !is_repeated {
+        log(&ObjectRef::from_obj(claim), &outcome, elapsed);
+    }
     let mut provisioned_now = false;
     let (condition, action) = match outcome {
         ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
             ctx.claim_retries.reset(&uid);
+            ctx.waiting_claims.forget(&ObjectRef::from_obj(claim));
             return Ok(Action::await_change());
         }
         ProvisionOutcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
         ProvisionOutcome::Provisioned { condition, created_now } => {
             ctx.claim_retries.reset(&uid);
             ctx.reschedules.forget(&uid);
+            ctx.waiting_claims.forget(&ObjectRef::from_obj(claim));
             if created_now {
                 let class = class_name(claim).unwrap_or_default();
                 ctx.metrics.claim_provisioned(&class, elapsed);
@@ -100,20 +139,36 @@ pub async fn report(
             provisioned_now = created_now;
             (condition, Action::await_change())
         }
-        ProvisionOutcome::Waiting(condition) => {
-            let action = wait(ctx, claim, epoch, Action::requeue(jittered(WAITING)));
+        ProvisionOutcome::Waiting(condition, blockers) => {
+            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
+            (condition, action)
+        }
+        ProvisionOutcome::AwaitingSource { condition, source } => {
+            let blockers = Blockers {
+                source,
+                ..Blockers::default()
+            };
+            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
             (condition, action)
         }
         ProvisionOutcome::AwaitingProbe(condition) => {
-            let action = wait(ctx, claim, epoch, Action::requeue(jittered(WAITING)));
+            let blockers = Blockers {
+                probe: true,
+                ..Blockers::default()
+            };
+            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
             if is_reported_waiting(claim) {
                 return Ok(action);
             }
             (condition, action)
         }
         ProvisionOutcome::Copying(condition) => (condition, Action::requeue(jittered(COPYING))),
-        ProvisionOutcome::WrongNode { condition, pause } => {
-            (condition, wait(ctx, claim, epoch, Action::requeue(pause)))
+        ProvisionOutcome::WrongNode { condition, node, pause } => {
+            let blockers = Blockers {
+                node: Some(node),
+                ..Blockers::default()
+            };
+            (condition, wait(ctx, claim, epoch, blockers, Action::requeue(pause)))
         }
         // The same node may be selected again while the watch is disconnected. Then no event follows.
         ProvisionOutcome::Rescheduled(condition) => (condition, Action::requeue(jittered(WAITING))),
@@ -124,7 +179,16 @@ pub async fn report(
             let pause = ctx.claim_retries.record_failure(&uid);
             (condition, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
-        ProvisionOutcome::Infeasible(condition) => (condition, wait(ctx, claim, epoch, Action::await_change())),
+        ProvisionOutcome::Infeasible(condition) => (
+            condition,
+            wait(ctx, claim, epoch, Blockers::default(), Action::await_change()),
+        ),
+    };
+    let _slot = match must_queue.then(|| condition_slot(ctx, claim)) {
+        Some(None) => return Ok(Action::requeue(jittered(QUEUED))),
+        Some(slot) => slot,
+        // The number of such writes is limited otherwise, or there is nothing to write.
+        None => None,
     };
     write_condition(ctx, claim, &condition, if_unchanged).await?;
     if provisioned_now {
@@ -141,11 +205,25 @@ fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
     provisioned_condition(claim).is_some_and(|condition| condition.status != "True")
 }
 
-/// Waits for a change of a backend or a class, or until the delay of the action has passed. Requeues at once if there
-/// was a change since `epoch`.
-fn wait(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch, action: Action) -> Action {
-    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), epoch);
+/// Waits for a change of a backend, of a class or of the blockers, or until the delay of the action has passed. Requeues
+/// at once if there was a change since `epoch`.
+fn wait(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    epoch: Epoch,
+    blockers: Blockers<ClaimRef>,
+    action: Action,
+) -> Action {
+    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), blockers, epoch);
     if waits { action } else { Action::requeue(Duration::ZERO) }
+}
+
+/// Returns a slot to write the condition of a claim that waits. If no slot is free, the claim is queued fairly by
+/// namespace and checked again when it has one, so that it does not hold anything and does not report an outdated reason.
+fn condition_slot<'a>(ctx: &'a Context, claim: &PersistentVolumeClaim) -> Option<Slot<'a, ClaimRef>> {
+    let (object, namespace) = (ObjectRef::from_obj(claim), claim.namespace().unwrap_or_default());
+    let waiting = &ctx.waiting_claims;
+    ctx.condition_writes.enter(&object, &namespace, Priority::New, waiting)
 }
 
 /// Sets the condition, then publishes an event, unless the claim already has this condition.
@@ -159,13 +237,12 @@ async fn write_condition(
     if_unchanged: bool,
 ) -> Result<(), WriteError> {
     let previous = provisioned_condition(claim);
-    let status = if planned.status == Some(true) { "True" } else { "False" };
+    let status = status_text(planned);
     let message = planned.message.clone();
     let reason = planned.reason.to_string();
     let same_reason =
         previous.is_some_and(|previous| previous.status == status && previous.reason.as_deref() == Some(&reason));
-    let cached = previous.map(|previous| (&*previous.status, previous.reason.clone(), previous.message.clone()));
-    let state = (status, Some(reason.clone()), Some(message.clone()));
+    let (cached, state) = (cached_state(claim), planned_state(planned));
     let since = previous
         .filter(|previous| previous.status == status)
         .and_then(|previous| previous.last_transition_time.clone())
@@ -200,6 +277,38 @@ async fn write_condition(
         last_written.forget(&uid);
     }
     Ok(())
+}
+
+/// What is compared to find out if a condition changed: status, reason and message.
+type ConditionState = (String, Option<String>, Option<String>);
+
+fn cached_state(claim: &PersistentVolumeClaim) -> Option<ConditionState> {
+    let condition = provisioned_condition(claim)?;
+    Some((
+        condition.status.clone(),
+        condition.reason.clone(),
+        condition.message.clone(),
+    ))
+}
+
+fn planned_state(planned: &PlannedCondition) -> ConditionState {
+    (
+        status_text(planned).to_owned(),
+        Some(planned.reason.to_string()),
+        Some(planned.message.clone()),
+    )
+}
+
+fn status_text(planned: &PlannedCondition) -> &'static str {
+    if planned.status == Some(true) { "True" } else { "False" }
+}
+
+/// Returns true if the claim already has this condition.
+fn is_written(ctx: &Context, claim: &PersistentVolumeClaim, planned: &PlannedCondition) -> bool {
+    let uid = claim.uid().unwrap_or_default();
+    let cached = cached_state(claim);
+    ctx.last_written
+        .is_current(&uid, cached.as_ref(), &planned_state(planned))
 }
 
 /// Writes the condition. Also succeeds if the claim no longer exists, or if it was changed and `if_unchanged` is set.
@@ -277,7 +386,8 @@ fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &ProvisionOutcome, ela
         ProvisionOutcome::Copying(condition) | ProvisionOutcome::AwaitingProbe(condition) => {
             tracing::debug!(%claim, ms, "{}", condition.message)
         }
-        ProvisionOutcome::Waiting(condition)
+        ProvisionOutcome::Waiting(condition, _)
+        | ProvisionOutcome::AwaitingSource { condition, .. }
         | ProvisionOutcome::WrongNode { condition, .. }
         | ProvisionOutcome::Rescheduled(condition) => {
             tracing::info!(%claim, ms, reason = %condition.reason, "waiting: {}", condition.message)

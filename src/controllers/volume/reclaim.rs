@@ -36,8 +36,8 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
         return Ok(ReclaimOutcome::Waiting(snapshot.ready.clone()));
     };
     let priority = ctx.volume_retries.priority(&seen.uid().unwrap_or_default());
-    let reclaims = &backend.reclaims;
-    let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), priority, &ctx.waiting_volumes) else {
+    let (reclaims, namespace) = (&backend.reclaims, claim_namespace(seen));
+    let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), namespace, priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
     };
     let Some(volume) = read_released(ctx, seen).await? else {
@@ -79,6 +79,12 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
         );
     }
     Ok(ReclaimOutcome::Reclaimed(condition))
+}
+
+/// Returns the namespace of a volume's claim.
+fn claim_namespace(volume: &PersistentVolume) -> &str {
+    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    claim.and_then(|claim| claim.namespace.as_deref()).unwrap_or_default()
 }
 
 /// Returns the backend of a volume, or the outcome if it cannot be used.

@@ -24,18 +24,25 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let (started, epoch) = (Instant::now(), ctx.waiting_volumes.epoch());
-    let outcome = match plan(&volume, &ctx.settings, backend_policy(&volume, &ctx)) {
+    let own_ref = ObjectRef::from_obj(volume.as_ref());
+    let (started, epoch) = (Instant::now(), ctx.waiting_volumes.begin_check(&own_ref));
+    let outcome = reconcile_now(&volume, &ctx).await;
+    ctx.release_volume_slots(&own_ref);
+    Ok(report(&ctx, &volume, &outcome?, started, epoch))
+}
+
+async fn reconcile_now(volume: &PersistentVolume, ctx: &Context) -> Result<ReclaimOutcome, WriteError> {
+    let outcome = match plan(volume, &ctx.settings, backend_policy(volume, ctx)) {
         // Boxed, like the reclaim: most volumes are bound, and their futures must stay small.
-        VolumePlan::TransferRecord => Box::pin(transfer_record(&ctx, &volume)).await?,
+        VolumePlan::TransferRecord => Box::pin(transfer_record(ctx, volume)).await?,
         VolumePlan::Keep {
             save_metadata,
             finalizers,
-        } => keep(&ctx, &volume, save_metadata, finalizers).await?,
+        } => keep(ctx, volume, save_metadata, finalizers).await?,
         VolumePlan::Refuse(refusal) => ReclaimOutcome::Failed(PlannedCondition::fails(refusal.reason, refusal.message)),
-        VolumePlan::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
+        VolumePlan::Reclaim(_) => Box::pin(reclaim(ctx, volume)).await?,
     };
-    Ok(report(&ctx, &volume, &outcome, started, epoch))
+    Ok(outcome)
 }
 
 /// Handles a failed write, after which nothing is decided.

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
-use crate::runtime::waiting::Epoch;
+use crate::runtime::waiting::{Blockers, Epoch};
 use crate::state::context::Context;
 
 /// Delay after a call with an unknown outcome.
@@ -92,7 +92,9 @@ pub fn report(
 
 /// Waits for a change of a backend, or for the pause to end.
 fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Epoch, pause: Duration) -> Action {
-    let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), epoch);
+    let waits = ctx
+        .waiting_volumes
+        .add(ObjectRef::from_obj(volume), Blockers::default(), epoch);
     Action::requeue(if waits { pause } else { Duration::ZERO })
 }
 

@@ -28,6 +28,26 @@ pub(crate) struct ClaimSource {
     pub(crate) request: ReclaimRequest,
 }
 
+/// Reason why a claim cannot be copied now.
+#[derive(Debug)]
+pub(crate) enum ClaimSourceError {
+    /// It is not bound.
+    Unbound(PlannedCondition),
+    /// It is bound, and its volume cannot be read.
+    NotReady(PlannedCondition),
+    /// It cannot be copied.
+    Unsuitable(PlannedCondition),
+}
+
+impl ClaimSourceError {
+    /// Returns the condition to report.
+    pub(crate) fn into_condition(self) -> PlannedCondition {
+        match self {
+            Self::Unbound(condition) | Self::NotReady(condition) | Self::Unsuitable(condition) => condition,
+        }
+    }
+}
+
 /// Locates the data of a claim. Claim and volume are read from the API server, and the volume must agree with its
 /// backend. If `max_size` is set, a larger volume is unsuitable.
 pub(crate) async fn find_claim(
@@ -35,14 +55,16 @@ pub(crate) async fn find_claim(
     namespace: &str,
     name: &str,
     max_size: Option<u128>,
-) -> Result<Result<ClaimSource, PlannedCondition>, WriteError> {
+) -> Result<Result<ClaimSource, ClaimSourceError>, WriteError> {
     let (claim, volume) = match read_bound_claim(ctx, namespace, name).await? {
         Ok(bound) => bound,
-        Err(condition) => return Ok(Err(condition)),
+        Err(error) => return Ok(Err(error)),
     };
     let suitable = check_ownership(&volume, &claim, &ctx.settings.provisioners())
         .and_then(|()| max_size.map_or(Ok(()), |max_size| check_size(&volume, name, max_size)));
-    Ok(suitable.and_then(|()| locate(ctx, name, &volume)))
+    Ok(suitable
+        .map_err(ClaimSourceError::Unsuitable)
+        .and_then(|()| locate(ctx, name, &volume).map_err(ClaimSourceError::NotReady)))
 }
 
 /// Reads a bound claim and its volume from the API server.
@@ -50,40 +72,35 @@ async fn read_bound_claim(
     ctx: &Context,
     namespace: &str,
     name: &str,
-) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), PlannedCondition>, WriteError> {
+) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), ClaimSourceError>, WriteError> {
     let read = WriteError::action("read the claim to copy");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), namespace);
     let claim = reads::get_opt(&claims, name).await.map_err(read)?;
-    let (claim, volume) = match check_bound(claim, name) {
-        Ok(bound) => bound,
-        Err(condition) => return Ok(Err(condition)),
+    let Some(claim) = claim else {
+        let missing = "does not exist in this namespace: create it, or name another claim in a new object";
+        return Ok(Err(ClaimSourceError::Unbound(not_ready(name, missing))));
+    };
+    let volume = match check_bound(&claim, name) {
+        Ok(volume) => volume,
+        Err(condition) => return Ok(Err(ClaimSourceError::Unbound(condition))),
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let volume = reads::get_opt(&volumes, &volume).await.map_err(read)?;
     // A claim may name any volume: one that does not exist and one of another claim look alike.
     let volume = volume.filter(|volume| is_bound_to(volume, &claim));
-    let without = || not_ready(name, "has no volume that is bound to it");
+    let without = || ClaimSourceError::NotReady(not_ready(name, "has no volume that is bound to it"));
     Ok(volume.map(|volume| (claim, volume)).ok_or_else(without))
 }
 
-/// Returns the claim and the name of its volume if the claim is bound and not being deleted. Pure.
-fn check_bound(
-    claim: Option<PersistentVolumeClaim>,
-    name: &str,
-) -> Result<(PersistentVolumeClaim, String), PlannedCondition> {
-    let Some(claim) = claim else {
-        return Err(not_ready(
-            name,
-            "does not exist in this namespace: create it, or name another claim in a new object",
-        ));
-    };
+/// Returns the name of a claim's volume if the claim is bound and not being deleted. Pure.
+pub(crate) fn check_bound(claim: &PersistentVolumeClaim, name: &str) -> Result<String, PlannedCondition> {
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(not_ready(name, "is being deleted"));
     }
     let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
     match (phase, volume) {
-        (Some("Bound"), Some(volume)) if !volume.is_empty() => Ok((claim, volume)),
+        (Some("Bound"), Some(volume)) if !volume.is_empty() => Ok(volume),
         (Some(phase), _) => Err(not_ready(name, &format!("is {phase}: it must be Bound"))),
         (None, _) => Err(not_ready(name, "has no phase yet: it must be Bound")),
     }
@@ -186,16 +203,13 @@ mod tests {
 
     #[test]
     fn only_a_bound_claim_that_is_not_being_deleted_is_copied() {
-        let result = |claim: Option<PersistentVolumeClaim>| {
-            let found = check_bound(claim, "old").map(|(_, volume)| volume);
-            found.map_err(|condition| condition.reason)
-        };
-        assert_eq!(result(Some(bound())), Ok("pvc-u1".to_owned()));
+        let result = |claim| check_bound(&claim, "old").map_err(|condition| condition.reason);
+        assert_eq!(result(bound()), Ok("pvc-u1".to_owned()));
         let mut deleting = bound();
         deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         let pending = claim(&json!({"phase": "Pending"}), &json!({}));
         let lost = claim(&json!({"phase": "Lost"}), &json!({"volumeName": "pvc-u1"}));
-        for claim in [None, Some(deleting), Some(pending), Some(lost)] {
+        for claim in [deleting, pending, lost] {
             assert_eq!(result(claim), Err(Reason::CopySourceNotReady));
         }
     }

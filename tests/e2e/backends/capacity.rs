@@ -32,7 +32,7 @@ fn with_kind(mut claim: Value) -> Value {
 fn has_reason(claim: &Value) -> bool {
     condition(claim, PROVISIONED).is_some_and(|found| {
         let message = found["message"].as_str().unwrap_or_default();
-        found["reason"] == "CapacityExceeded" && message.contains("of capacity.limit 20Mi is already provisioned")
+        found["reason"] == "CapacityExceeded" && message.contains("more than capacity.limit 20Mi has left")
     })
 }
 

@@ -92,7 +92,7 @@ async fn an_expansion_above_the_limit_is_refused_until_less_is_requested() -> Te
     ask(&env, &claim, "11Mi").await?;
     let message = refused(&env, &claim).await?;
     assert!(
-        message.contains("of capacity.limit 10Mi is already provisioned") && message.contains("request less"),
+        message.contains("more than capacity.limit 10Mi has left") && message.contains("request less"),
         "{message}"
     );
     env.objects.wait_event(&claim, "VolumeResizeFailed", TIMEOUT).await?;

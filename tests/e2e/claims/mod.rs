@@ -7,3 +7,4 @@ pub mod next_backend;
 pub mod overrides;
 pub mod provisioning;
 pub mod refusals;
+pub mod waiting;

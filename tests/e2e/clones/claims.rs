@@ -116,6 +116,31 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
 }
 
 #[tokio::test]
+async fn claims_that_copy_each_other_wait_until_one_of_them_is_replaced() -> Test {
+    let env = TestEnv::new("clone-cycle").await?;
+    let class = env.create_ready_class().await?;
+    let sources = [("a", "b"), ("b", "c"), ("c", "a")];
+    let claim = |name: &str, source: &str| copy_of(source, env.claim(name, &class));
+    for (name, source) in sources {
+        env.objects.create(&claim(name, source)).await?;
+    }
+    for (name, source) in [("a", "b"), ("b", "c")] {
+        wait_refused(&env, &claim(name, source), "CopySourceNotReady").await?;
+    }
+    // This one closed the cycle.
+    let message = wait_refused(&env, &claim("c", "a"), "CopySourceUnsuitable").await?;
+    assert!(message.contains("waits for a copy of this claim"), "{message}");
+    // Each becomes bound with its source, which is faster than any timer.
+    env.objects.delete(&claim("a", "b")).await?;
+    env.objects.wait_gone(&claim("a", "b"), TIMEOUT).await?;
+    env.objects.create(&env.claim("a", &class)).await?;
+    for (name, source) in sources {
+        env.wait_bound(&claim(name, source)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_volume_that_the_operator_did_not_create_is_not_copied() -> Test {
     let env = TestEnv::new("clone-foreign").await?;
     let class = env.create_ready_class().await?;

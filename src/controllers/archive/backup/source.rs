@@ -35,7 +35,7 @@ pub(super) async fn find_source(
     let namespace = namespace.map_err(WriteError::action("read the namespace of the claim to copy"))?;
     let data = match find_claim(ctx, &named.namespace, &named.name, None).await? {
         Ok(data) => data,
-        Err(condition) => return Ok(Err(condition)),
+        Err(error) => return Ok(Err(error.into_condition())),
     };
     // The claim exists, so its namespace was created after the read above.
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {

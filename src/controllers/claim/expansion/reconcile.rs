@@ -18,7 +18,7 @@ use crate::decide::reclaim_request::is_bound_to;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::retry::jittered;
-use crate::runtime::waiting::Epoch;
+use crate::runtime::waiting::{Blockers, CapacityDemand, Epoch};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_indexer::index_volume;
@@ -83,9 +83,14 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
                 volume_metadata::save(ctx, &with_size(volume, size)).await;
             }
             Reservation::Unknown => return Ok(Action::requeue(SOON)),
-            Reservation::Refused(condition) => {
+            Reservation::Refused { condition, missing } => {
                 ctx.capacity.finish_expansion(&volume.name_any());
-                return report_refusal(&claims, &claim, &condition, ctx, epoch).await;
+                let demand = CapacityDemand {
+                    namespace: claim.namespace().unwrap_or_default(),
+                    backends: [backend].into(),
+                    bytes: missing,
+                };
+                return report_refusal(&claims, &claim, &condition, demand, ctx, epoch).await;
             }
         },
         ExpansionPlan::ReportSize(size) => {
@@ -134,6 +139,7 @@ async fn report_refusal(
     claims: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
     condition: &PlannedCondition,
+    demand: CapacityDemand,
     ctx: &Context,
     epoch: Epoch,
 ) -> Result<Action, WriteError> {
@@ -143,7 +149,11 @@ async fn report_refusal(
         tracing::warn!(claim = %ObjectRef::from_obj(claim), reason = %condition.reason, "cannot expand: {}", condition.message);
         event(ctx, claim, Severity::Warning, Reason::VolumeResizeFailed, &note);
     }
-    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), epoch);
+    let blockers = Blockers {
+        capacity: Some(demand),
+        ..Blockers::default()
+    };
+    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), blockers, epoch);
     Ok(Action::requeue(if waits { jittered(WAITING) } else { Duration::ZERO }))
 }
 

@@ -13,16 +13,24 @@ pub enum Reservation {
     /// Not known yet: the backend was not probed.
     Unknown,
     /// The capacity is not available.
-    Refused(PlannedCondition),
+    Refused {
+        condition: PlannedCondition,
+        /// The additional bytes that the volume needs.
+        missing: u128,
+    },
 }
 
 /// Reserves capacity for a larger volume, if available. Readiness and `suspend` do not matter: there is no new volume,
 /// and nothing changes on the export.
 pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reservation {
+    let missing = bytes.saturating_sub(ctx.capacity.size_of(volume).unwrap_or_default());
     let views = BackendView::all(ctx, &[]);
     let Some(view) = views.iter().find(|view| view.name() == backend) else {
         let message = format!("backend {backend} does not exist: recreate it, or request no more than before");
-        return Reservation::Refused(PlannedCondition::fails(Reason::BackendNotFound, message));
+        return Reservation::Refused {
+            condition: PlannedCondition::fails(Reason::BackendNotFound, message),
+            missing,
+        };
     };
     if !view.is_probed() {
         return Reservation::Unknown;
@@ -32,8 +40,9 @@ pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reser
     });
     match reserved {
         Ok(()) => Reservation::Reserved,
-        Err((reason, message)) => {
-            Reservation::Refused(PlannedCondition::fails(reason, format!("backend {backend}: {message}")))
-        }
+        Err((reason, message)) => Reservation::Refused {
+            condition: PlannedCondition::fails(reason, format!("backend {backend}: {message}")),
+            missing,
+        },
     }
 }

@@ -278,3 +278,61 @@ fn only_the_previous_placement_is_considered() {
         Reason::InvalidSpec
     );
 }
+
+#[test]
+fn room_is_the_largest_request_that_fits() {
+    for (what, limit, percent, reserve, expected) in [
+        ("no limits", None, None, None, u128::MAX),
+        ("limit", Some("100Gi"), None, None, 10 * GI),
+        ("limit exceeded", Some("80Gi"), None, None, 0),
+        ("invalid limit", Some("many"), None, None, 0),
+        ("overcommit", None, Some(50), None, 300 * GI),
+        ("both", Some("100Gi"), Some(50), Some("1Gi"), 10 * GI),
+        ("reserve", None, None, Some("51Gi"), 0),
+    ] {
+        let backend = Backend::with("a", |backend| {
+            backend.limits.limit = limit.map(StorageAmount::from);
+            backend.limits.overcommit_percent = percent;
+            backend.limits.reserve = reserve.map(StorageAmount::from);
+            backend.provisioned = 90 * GI;
+            backend.on_export = 200 * GI;
+            backend.available = Some(50 * GI);
+        });
+        let room = room(&backend.candidate());
+        assert_eq!(room, expected, "{what}");
+        assert!(
+            room == 0 || check_capacity(room, &backend.candidate()).is_ok(),
+            "{what}"
+        );
+        assert!(
+            room == u128::MAX || check_capacity(room + 1, &backend.candidate()).is_err(),
+            "{what}"
+        );
+    }
+}
+
+/// Otherwise, each volume that is created or deleted would cause a write for each waiting claim.
+#[test]
+fn a_refusal_for_capacity_does_not_change_with_other_claims() {
+    let limits: [fn(&mut CapacityLimits); 3] = [
+        |limits| limits.limit = Some("100Gi".into()),
+        |limits| limits.overcommit_percent = Some(10),
+        |limits| limits.reserve = Some("500Gi".into()),
+    ];
+    for limit in limits {
+        let condition = |used| {
+            let backend = Backend::with("a", |backend| {
+                limit(&mut backend.limits);
+                backend.take(used);
+                backend.available = Some(400 * GI - used);
+                backend.total = Some(1000 * GI - used);
+            });
+            let claim = TestClaim {
+                requested: 95 * GI,
+                ..TestClaim::default()
+            };
+            nowhere(&claim, &[backend]).1
+        };
+        assert_eq!(condition(90 * GI), condition(80 * GI));
+    }
+}

@@ -1,0 +1,64 @@
+//! Claims that wait for capacity.
+
+use std::collections::BTreeMap;
+
+use rig::TestEnv;
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
+
+use crate::support::shared::{Failure, Test, backend, bound, class, reclaim, text, wait_refused};
+
+const LARGE: usize = 50;
+
+/// Returns the resource version of each claim of this test that waits.
+async fn versions(env: &TestEnv) -> Result<BTreeMap<String, String>, Failure> {
+    let like = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
+    let claims = env.objects.list(&like).await?;
+    let pending = claims.iter().filter(|claim| text(claim, "/status/phase") == "Pending");
+    let version = |claim: &Value| {
+        let field = |path| text(claim, path).to_owned();
+        (field("/metadata/name"), field("/metadata/resourceVersion"))
+    };
+    Ok(pending.map(version).collect())
+}
+
+#[tokio::test]
+async fn volumes_that_come_and_go_cause_no_write_for_claims_that_do_not_fit() -> Test {
+    let env = TestEnv::new("waiting").await?;
+    backend(&env, "backend", json!({"capacity": {"limit": "4Mi"}})).await?;
+    let class = class(&env, "class", "backend", json!({"onDelete": "delete"})).await?;
+    let (holder, holders_volume) = bound(&env, "holder", &class).await?;
+    for number in 0..LARGE {
+        let mut claim = env.claim(&format!("large-{number}"), &class);
+        merge(
+            &mut claim,
+            &json!({"spec": {"resources": {"requests": {"storage": "4Mi"}}}}),
+        );
+        env.objects.create(&claim).await?;
+    }
+    for number in 0..LARGE {
+        wait_refused(&env, &env.claim(&format!("large-{number}"), &class), "CapacityExceeded").await?;
+    }
+    let before = versions(&env).await?;
+    assert_eq!(before.len(), LARGE);
+    for number in 0..5 {
+        let (claim, volume) = bound(&env, &format!("small-{number}"), &class).await?;
+        reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
+    }
+    assert_eq!(versions(&env).await?, before);
+    // Once there is room, one of them gets it.
+    reclaim(&env, &holder, &holders_volume, "VolumeDeleted").await?;
+    rig::wait::until(
+        "one of the large claims to be provisioned",
+        crate::support::shared::TIMEOUT,
+        async || {
+            let waiting = versions(&env).await.map_err(|error| error.to_string())?.len();
+            if waiting == LARGE - 1 {
+                return Ok(());
+            }
+            Err(format!("{waiting} wait"))
+        },
+    )
+    .await?;
+    Ok(())
+}
