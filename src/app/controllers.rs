@@ -104,7 +104,13 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
         .default_backoff()
-        .modify(|archive| archive.metadata.managed_fields = None)
+        // Whoever may delete claims can create any number of archives.
+        .modify(|archive| {
+            archive.metadata.managed_fields = None;
+            archive.metadata.labels = None;
+            archive.metadata.annotations = None;
+            archive.metadata.owner_references = None;
+        })
         .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Archives));
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
@@ -127,7 +133,7 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
         .default_backoff()
-        .modify(|claim| claim.metadata.managed_fields = None)
+        .modify(claim::retain_cached_fields)
         .inspect(move |event| {
             if let Ok(watcher::Event::Delete(claim)) = event {
                 claim::forget(claim, &deleted);

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
+use super::cached_fields::{MAX_METADATA, is_oversized};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::ClassParameters;
@@ -11,6 +12,7 @@ use crate::decide::object_name::is_object_name;
 use crate::decide::quantity::bytes;
 use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
+use export_store::text::format_bytes;
 
 /// Eligibility of a claim.
 #[derive(Debug)]
@@ -153,6 +155,15 @@ fn claim_request(
 
 /// Checks that a claim requests nothing that no backend supports.
 fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
+    if is_oversized(claim) {
+        return Err(PlannedCondition::fails(
+            Reason::LimitExceeded,
+            format!(
+                "the labels and annotations of this claim have more than {} together: remove some",
+                format_bytes(MAX_METADATA as u128)
+            ),
+        ));
+    }
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err(PlannedCondition::fails(

@@ -1,5 +1,6 @@
 //! Claims: checked for eligibility, placed, provisioned as a directory and a volume, expanded, and reported on.
 
+mod cached_fields;
 mod change_fingerprint;
 mod claim_writes;
 mod copy;
@@ -18,6 +19,7 @@ mod rollback;
 mod volume_object;
 mod volume_settings;
 
+pub use cached_fields::retain_cached_fields;
 pub use change_fingerprint::change_fingerprint;
 pub use reconcile::{forget, is_settled, observe_cached, on_error, reconcile};
 pub use report::waiting_by_reason;

@@ -9,5 +9,5 @@ mod plan;
 mod reconcile;
 mod reserve;
 
-pub use plan::is_settled;
+pub use plan::{is_resize_error, is_settled};
 pub use reconcile::reconcile;

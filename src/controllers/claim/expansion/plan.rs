@@ -116,7 +116,7 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
 
 /// Returns true if the claim reports a failed expansion.
 fn has_failed(claim: &PersistentVolumeClaim) -> bool {
-    is_infeasible(claim) || conditions(claim).any(|condition| condition.type_ == RESIZE_ERROR)
+    is_infeasible(claim) || conditions(claim).any(is_resize_error)
 }
 
 fn conditions(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &PersistentVolumeClaimCondition> {
@@ -173,6 +173,11 @@ pub fn refused_status(claim: &PersistentVolumeClaim, condition: &PlannedConditio
         "conditions": all,
         "allocatedResourceStatuses": {"storage": INFEASIBLE},
     }}))
+}
+
+/// Returns true if the condition reports a failed expansion.
+pub fn is_resize_error(condition: &PersistentVolumeClaimCondition) -> bool {
+    condition.type_ == RESIZE_ERROR
 }
 
 fn is_infeasible(claim: &PersistentVolumeClaim) -> bool {
