@@ -26,10 +26,9 @@ pub fn report_filled<K>(ctx: &Arc<Context>, cache: Cache) -> impl Fn(&WatchEvent
     }
 }
 
-/// Returns the configuration of all watches: pages are small, because the process keeps the memory that its first list
-/// needs.
+/// Returns the configuration of all watches. The client limits the size of their pages (`runtime/list_pages.rs`).
 pub fn watch_config() -> watcher::Config {
-    watcher::Config::default().page_size(100)
+    watcher::Config::default()
 }
 
 /// Maintains the cache of StorageClasses. Returns only if the watch ends.

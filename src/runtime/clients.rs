@@ -14,6 +14,8 @@ use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
 use crate::runtime::fenced_stream::FencedStream;
+use crate::runtime::list_pages::paged;
+use crate::runtime::throttle::throttled;
 use crate::runtime::write_fence::WriteFence;
 
 /// Maximum time without data on a call. Conditions, claims and volumes are small: a server that needs longer is
@@ -70,18 +72,26 @@ impl Clients {
         // Omit the identity if the host name is not a valid header value.
         let agent = HeaderValue::from_str(&agent).unwrap_or(HeaderValue::from_static("nfs-operator"));
         config.headers.push((header::USER_AGENT, agent));
-        // Callers retry, because only they know which calls are safe to repeat.
+        // Callers retry writes, because only they know which are safe to repeat.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
         let lease = Client::try_from(config.clone())?;
-        let calls = guarded(config.clone(), guard, max_in_flight)?;
-        config.read_timeout = Some(WATCH_TIMEOUT);
+        let calls = throttled(guarded(config.clone(), guard, max_in_flight)?);
         Ok(Self {
             calls,
-            watches: Client::try_from(config)?,
+            watches: watching(config)?,
             lease,
         })
     }
+}
+
+/// Returns a client for watches and the lists that they begin with.
+fn watching(mut config: Config) -> Result<Client, kube::Error> {
+    config.read_timeout = Some(WATCH_TIMEOUT);
+    // A list consists of many reads. If one of them is refused for overload, it alone is repeated, after the time that
+    // the API server asks for: a list that began again with its first page might never end.
+    config.default_retry = true;
+    Ok(paged(Client::try_from(config)?))
 }
 
 /// Returns a client that sends nothing while the write fence is closed. Builds the same stack as `kube`, which does not
@@ -109,13 +119,17 @@ fn guarded(config: Config, guard: &WriteFence, max_in_flight: Option<Duration>) 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
-    use std::sync::Arc;
+    use std::future::ready;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use axum::Router;
+    use axum::http::{StatusCode, Uri};
+    use futures::TryStreamExt;
     use k8s_openapi::api::core::v1::Namespace;
     use kube::Api;
     use kube::api::{Patch, PatchParams};
+    use kube::runtime::watcher;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -131,6 +145,38 @@ mod tests {
         };
         tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
         (requests, format!("http://{address}"))
+    }
+
+    #[tokio::test]
+    async fn a_page_that_an_overloaded_server_refuses_does_not_restart_the_list() {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (listener, log) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::clone(&requests));
+        let address = listener.local_addr().unwrap();
+        let answer = async move |uri: Uri| {
+            let is_second = uri.query().unwrap_or_default().contains("continue=second");
+            let mut log = log.lock().unwrap();
+            log.push(is_second);
+            let refused = is_second && log.iter().filter(|second| **second).count() == 1;
+            let next = if is_second { "" } else { "second" };
+            let body = format!(
+                r#"{{"kind": "NamespaceList", "apiVersion": "v1",
+                    "metadata": {{"resourceVersion": "1", "continue": "{next}"}},
+                    "items": [{{"metadata": {{"name": "{}"}}}}]}}"#,
+                log.len()
+            );
+            match refused {
+                true => (StatusCode::TOO_MANY_REQUESTS, [("Retry-After", "1")], String::new()),
+                false => (StatusCode::OK, [("Content-Type", "application/json")], body),
+            }
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
+        let client = watching(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+        let api: Api<Namespace> = Api::all(client);
+        let events = watcher(api, watcher::Config::default());
+        let listed = events.try_take_while(|event| ready(Ok(!matches!(event, watcher::Event::InitDone))));
+        let events: Vec<_> = listed.try_collect().await.unwrap();
+        assert_eq!(*requests.lock().unwrap(), [false, true, true]);
+        assert_eq!(events.len(), 3, "the beginning and two namespaces: {events:?}");
     }
 
     #[tokio::test]
