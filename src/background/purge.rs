@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 use super::runner::{self, BackendTask};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::PurgeLimits;
+use export_store::{PurgeLimits, PurgeReport};
 
 /// Interval between attempts to purge entries that could not be removed or that the previous process left.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Delay after the first failed purge. It doubles with each further failure, up to [`INTERVAL`].
+/// Delay after the first purge that failed or changed nothing. It doubles with each further one, up to [`INTERVAL`].
 const INITIAL_BACKOFF: Duration = Duration::from_secs(5);
 
 /// Starts the purges of a backend's trash.
@@ -61,20 +61,57 @@ impl BackendTask for Purger {
                         "purged trash"
                     );
                 }
-                let interrupted = report.interrupted;
+                let delay = self.delay_after(&report);
                 backend.set_purge_report(report);
-                if interrupted {
-                    return Duration::ZERO;
-                }
-                self.backoff = INITIAL_BACKOFF;
-                INTERVAL
+                delay
             }
             Err(error) => {
                 tracing::warn!(backend = backend.name, reason = ?error.kind(), "failed to purge the trash: {error}");
-                let backoff = self.backoff;
-                self.backoff = (2 * backoff).min(INTERVAL);
-                backoff
+                self.back_off()
             }
         }
+    }
+}
+
+impl Purger {
+    /// Returns the time until the next purge. A purge that a limit interrupted is continued at once, unless it changed
+    /// nothing. Pure, except for the backoff.
+    fn delay_after(&mut self, report: &PurgeReport) -> Duration {
+        if report.interrupted && report.removed + report.raised == 0 {
+            return self.back_off();
+        }
+        self.backoff = INITIAL_BACKOFF;
+        if report.interrupted { Duration::ZERO } else { INTERVAL }
+    }
+
+    fn back_off(&mut self) -> Duration {
+        let backoff = self.backoff;
+        self.backoff = (2 * backoff).min(INTERVAL);
+        backoff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_that_changes_nothing_is_repeated_less_and_less_often() {
+        let mut purger = Purger {
+            backoff: INITIAL_BACKOFF,
+        };
+        let interrupted = |removed, raised| PurgeReport {
+            interrupted: true,
+            removed,
+            raised,
+            ..PurgeReport::default()
+        };
+        let delays = [(); 5].map(|()| purger.delay_after(&interrupted(0, 0)).as_secs());
+        assert_eq!(delays, [5, 10, 20, 40, 60]);
+        assert_eq!(purger.delay_after(&interrupted(1, 0)), Duration::ZERO);
+        assert_eq!(purger.delay_after(&interrupted(0, 0)), INITIAL_BACKOFF);
+        // Moving directories up is progress, too.
+        assert_eq!(purger.delay_after(&interrupted(0, 1)), Duration::ZERO);
+        assert_eq!(purger.delay_after(&PurgeReport::default()), INTERVAL);
     }
 }

@@ -39,6 +39,8 @@ pub const ARCHIVED: &str = "archived-";
 const DRAFT: &str = ".draft-";
 /// Prefix of the names of tombstones.
 const TOMBSTONE: &str = ".nfs-operator-deleted-";
+/// Prefix of the names, within the trash, of directories that were moved up from a great depth.
+const RAISED: &str = ".nfs-operator-deep-";
 /// Prefix of the names of probe files.
 const PROBE: &str = "probe-";
 
@@ -126,6 +128,12 @@ pub fn trashed_since(name: &Name) -> Option<i64> {
 pub fn trashed_volume(name: &Name) -> Option<&str> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
     text.rsplit_once('.').map(|(volume, _)| volume)
+}
+
+/// Returns a name for a directory that is moved to the top of its tree in the trash. It is random, because clients may
+/// still create names there.
+pub fn raised() -> Result<Name, ExportError> {
+    name(&format!("{RAISED}{:032x}", rand::random::<u128>()))
 }
 
 /// Returns the name of a volume's staging folder.

@@ -1,10 +1,13 @@
 //! Removes trees by handle, depth first and without recursion, in bounded memory.
 //!
-//! A visit removes the files of a directory and returns its subdirectories. When these are done, the directory is
-//! visited again, until nothing is left or nothing more can be removed.
+//! The trees of the trash take turns ([`queue`]), so that none of them delays the others for long. A turn visits some
+//! directories of one tree. A visit removes the files of a directory and returns its subdirectories. When these are
+//! done, the directory is visited again, until nothing is left or nothing more can be removed. Directories at great
+//! depth are moved to the top of their tree, so that a tree of any depth is removed, and each turn makes progress.
 
 mod batch;
 mod place;
+mod queue;
 mod visit;
 
 use std::collections::{HashMap, HashSet};
@@ -15,50 +18,40 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
 use crate::error::ExportError;
+use crate::purge::batch::is_over;
 use crate::purge::place::{Component, Place};
+pub(crate) use crate::purge::queue::{PurgeQueue, purge};
 use crate::purge::visit::{Child, Task, Visit, VisitResult};
-use crate::request::{PurgeFailure, PurgeReport};
+use crate::request::PurgeFailure;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use nfs_client::{Credential, FileHandle, FileRef, Name};
 
-/// Directories visited at a time.
+/// Directories visited at a time, in all trees together.
 const VISITS: usize = 8;
 /// Compounds of REMOVEs in flight: 4 of 75 names keep a server busy; the rest of the connection is for claims.
 const REMOVALS: usize = 6;
 /// Maximum number of times to empty a directory that does not stay empty.
 const MAX_EMPTIED: u32 = 3;
+/// Reason to skip such a directory.
+const REFILLED: &str = "it does not stay empty: a client writes to it, or the server hides entries";
 /// Maximum number of failures to report individually.
 const MAX_REPORTED: usize = 10;
 /// Maximum length of a path in a report, in characters. Its end is kept.
 const MAX_PATH_LEN: usize = 300;
 
-/// Root of a purge.
+/// Root of a tree to empty. The caller removes the root itself.
 pub(super) struct Root<'a> {
     node: &'a FileRef,
-    /// The directory that contains the root, and the name of the root in it.
-    entry: Option<(&'a FileHandle, &'a Name)>,
-}
-
-impl<'a> Root<'a> {
-    /// The trash: its content is removed, the directory itself is kept.
-    pub(super) fn kept(node: &'a FileRef) -> Self {
-        Self { node, entry: None }
-    }
-
-    /// A tombstone: its content is removed, and the caller removes the directory itself.
-    pub(super) fn named(node: &'a FileRef, parent: &'a FileHandle, name: &'a Name) -> Self {
-        Self {
-            node,
-            entry: Some((parent, name)),
-        }
-    }
+    /// The directory that contains the root.
+    parent: &'a FileHandle,
+    name: &'a Name,
 }
 
 /// A directory that is being emptied.
 struct Directory {
     parent: Option<u64>,
-    name: Option<Name>,
+    name: Name,
     handle: FileHandle,
     fileid: u64,
     depth: usize,
@@ -74,112 +67,161 @@ struct Directory {
     given_up: HashSet<u64>,
 }
 
-/// A purge in progress.
-pub(super) struct Purge<'a> {
+/// What all turns of a purge share.
+struct Shared<'a> {
     store: &'a ExportStore,
     verified: &'a VerifiedRoot,
-    most: u64,
+    visits: Semaphore,
+    compounds: Semaphore,
+    /// When the purge ends, even during an endless listing.
     end: Option<Instant>,
-    removed: u64,
-    failures: Vec<PurgeFailure>,
-    failed: u64,
-    interrupted: bool,
 }
 
-impl<'a> Purge<'a> {
-    pub(super) fn new(store: &'a ExportStore, verified: &'a VerifiedRoot, most: u64, end: Option<Instant>) -> Self {
+impl<'a> Shared<'a> {
+    fn new(store: &'a ExportStore, verified: &'a VerifiedRoot, end: Option<Instant>) -> Self {
         Self {
             store,
             verified,
-            most,
+            visits: Semaphore::new(VISITS),
+            compounds: Semaphore::new(REMOVALS),
             end,
-            removed: 0,
-            failures: Vec::new(),
-            failed: 0,
-            interrupted: false,
         }
     }
+}
 
-    /// Reports whether the limits are reached.
-    pub(super) fn is_over(&mut self) -> bool {
-        let late = self.end.is_some_and(|end| Instant::now() >= end);
-        if late || self.removed >= self.most {
-            self.interrupted = true;
-        }
-        self.interrupted
-    }
+/// What one turn of a tree may do.
+#[derive(Debug, Clone, Copy)]
+struct TurnLimits {
+    /// Number of visits. They are counted instead of measuring time, so that a tree on a slow server makes progress,
+    /// too.
+    visits: u64,
+    /// Approximate number of names to remove.
+    removals: u64,
+}
 
-    pub(super) fn report(self) -> PurgeReport {
-        PurgeReport {
-            removed: self.removed,
-            interrupted: self.interrupted,
-            failures: self.failures,
-            failed: self.failed,
-            ..PurgeReport::default()
-        }
-    }
+/// Names that could not be removed.
+#[derive(Debug, Default)]
+struct Failures {
+    /// The first few of them.
+    reported: Vec<PurgeFailure>,
+    count: u64,
+}
 
-    pub(super) fn count_one(&mut self) {
-        self.removed += 1;
-    }
-
-    pub(super) fn fail(&mut self, path: &str, reason: String) {
-        self.failed += 1;
-        if self.failures.len() < MAX_REPORTED {
+impl Failures {
+    fn add(&mut self, path: &str, reason: String) {
+        self.count += 1;
+        if self.reported.len() < MAX_REPORTED {
             let skip = path.chars().count().saturating_sub(MAX_PATH_LEN);
-            self.failures.push(PurgeFailure {
+            self.reported.push(PurgeFailure {
                 path: path.chars().skip(skip).collect(),
                 reason,
             });
         }
     }
 
-    /// Empties a tree. Returns true if nothing is left in it.
-    pub(super) async fn tree(&mut self, root: Root<'_>) -> Result<bool, ExportError> {
-        let compounds = &Semaphore::new(REMOVALS);
-        let mut tree = Tree::new(&root);
-        let mut visits = FuturesUnordered::new();
-        // Copied for the futures, which must not borrow the counters.
-        let (store, verified) = (self.store, self.verified);
-        loop {
-            while visits.len() < VISITS && !self.is_over() {
-                let Some(task) = tree.next_task(self.end) else { break };
-                visits.push(visit::visit(store, verified, compounds, task));
-            }
-            let Some(visit) = visits.next().await else { break };
-            let (id, visit) = visit?;
-            self.removed += visit.removed;
-            for (path, reason) in tree.take(id, visit) {
-                self.fail(&path, reason);
-            }
-        }
-        Ok(tree.is_empty)
+    fn extend(&mut self, other: Self) {
+        let room = MAX_REPORTED.saturating_sub(self.reported.len());
+        self.count += other.count;
+        self.reported.extend(other.reported.into_iter().take(room));
     }
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TurnEnd {
+    /// Nothing is left in the tree.
+    Empty,
+    /// What is left cannot be removed.
+    Stuck,
+    /// The limits were reached, and more names can be removed.
+    Unfinished,
+}
+
+/// Result of a turn.
+#[derive(Debug)]
+struct Turn {
+    removed: u64,
+    /// Directories moved to the top of the tree.
+    raised: u64,
+    failures: Failures,
+    end: TurnEnd,
+}
+
+impl Turn {
+    fn new(end: TurnEnd) -> Self {
+        Self {
+            removed: 0,
+            raised: 0,
+            failures: Failures::default(),
+            end,
+        }
+    }
+
+    /// Returns the result of a turn that removes nothing.
+    fn failed(path: &str, reason: String) -> Self {
+        let mut turn = Self::new(TurnEnd::Stuck);
+        turn.failures.add(path, reason);
+        turn
+    }
+
+    /// Reports whether the turn changed anything, so that the next one gets further.
+    fn is_progress(&self) -> bool {
+        self.removed + self.raised > 0
+    }
+}
+
+/// Empties a tree, up to the limits. Does not remove the root itself.
+async fn empty(shared: &Shared<'_>, root: &Root<'_>, limits: TurnLimits) -> Result<Turn, ExportError> {
+    let mut turn = Turn::new(TurnEnd::Unfinished);
+    let mut tree = Tree::new(root);
+    let (mut started, mut visits) = (0, FuturesUnordered::new());
+    loop {
+        while visits.len() < VISITS && started < limits.visits && turn.removed < limits.removals && !is_over(shared.end)
+        {
+            let Some(task) = tree.next_task(limits.removals - turn.removed) else {
+                break;
+            };
+            started += 1;
+            visits.push(visit::visit(shared, task));
+        }
+        let Some(visit) = visits.next().await else { break };
+        let (id, visit) = visit?;
+        turn.removed += visit.removed;
+        turn.raised += visit.raised;
+        for (path, reason) in tree.take(id, visit) {
+            turn.failures.add(&path, reason);
+        }
+    }
+    turn.end = tree.end;
+    Ok(turn)
 }
 
 /// Directories of a tree that is being emptied.
 struct Tree {
     directories: HashMap<u64, Directory>,
-    /// Directory that contains the root, unless the root is the trash.
-    above: Option<FileHandle>,
+    /// Handle of the root.
+    top: FileHandle,
+    /// Directory that contains the root.
+    above: FileHandle,
     /// Directories to visit, the newest last: it is visited first, so the order is depth first.
     stack: Vec<u64>,
     next: u64,
-    is_empty: bool,
+    end: TurnEnd,
 }
 
 impl Tree {
     fn new(root: &Root<'_>) -> Self {
         let mut tree = Self {
             directories: HashMap::new(),
-            above: root.entry.map(|(parent, _)| parent.clone()),
+            top: root.node.handle.clone(),
+            above: root.parent.clone(),
             stack: Vec::new(),
             next: 0,
-            is_empty: false,
+            end: TurnEnd::Unfinished,
         };
         tree.add(Directory {
             parent: None,
-            name: root.entry.map(|(_, name)| name.clone()),
+            name: root.name.clone(),
             handle: root.node.handle.clone(),
             fileid: root.node.attributes.fileid,
             depth: 0,
@@ -198,7 +240,7 @@ impl Tree {
         self.stack.push(self.next);
     }
 
-    fn next_task(&mut self, end: Option<Instant>) -> Option<Task> {
+    fn next_task(&mut self, removals: u64) -> Option<Task> {
         let id = self.stack.pop()?;
         let ancestors = self.path_to(id).map(|directory| directory.fileid).collect();
         let place = self.place(id);
@@ -207,13 +249,13 @@ impl Tree {
             id,
             handle: directory.handle.clone(),
             depth: directory.depth,
-            is_trash: directory.name.is_none(),
+            top: self.top.clone(),
             actor: directory.actor,
             ready: std::mem::take(&mut directory.ready),
             given_up: directory.given_up.clone(),
             ancestors,
             place,
-            end,
+            removals,
         })
     }
 
@@ -227,14 +269,14 @@ impl Tree {
     fn place(&self, id: u64) -> Place {
         let component = |directory: &Directory| {
             let parent = directory.parent.and_then(|parent| self.directories.get(&parent));
-            Some(Component {
-                parent: parent.map(|parent| &parent.handle).or(self.above.as_ref())?.clone(),
+            Component {
+                parent: parent.map_or(&self.above, |parent| &parent.handle).clone(),
                 actor: parent.and_then(|parent| parent.actor),
-                name: directory.name.clone()?,
+                name: directory.name.clone(),
                 fileid: directory.fileid,
-            })
+            }
         };
-        let mut components: Vec<Component> = self.path_to(id).filter_map(component).collect();
+        let mut components: Vec<Component> = self.path_to(id).map(component).collect();
         components.reverse();
         Place::new(components)
     }
@@ -244,7 +286,7 @@ impl Tree {
         let mut room = MAX_PATH_LEN;
         let mut names: Vec<String> = self
             .path_to(id)
-            .filter_map(|directory| directory.name.as_ref().map(ToString::to_string))
+            .map(|directory| directory.name.to_string())
             .take_while(|name| {
                 let is_needed = room > 0;
                 room = room.saturating_sub(name.chars().count() + 1);
@@ -274,7 +316,7 @@ impl Tree {
             for Child { name, node } in visit.children {
                 self.add(Directory {
                     parent: Some(id),
-                    name: Some(name),
+                    name,
                     fileid: node.attributes.fileid,
                     handle: node.handle,
                     depth,
@@ -304,11 +346,7 @@ impl Tree {
             return Vec::new();
         }
         let path = self.path(id);
-        let whole = |name: Option<Name>| match (name, path.is_empty()) {
-            (None, _) => path.clone(),
-            (Some(name), true) => name.to_string(),
-            (Some(name), false) => format!("{path}/{name}"),
-        };
+        let whole = |name: Option<Name>| name.map_or_else(|| path.clone(), |name| format!("{path}/{name}"));
         failures.into_iter().map(|(name, why)| (whole(name), why)).collect()
     }
 
@@ -319,7 +357,7 @@ impl Tree {
             .parent
             .and_then(|above| self.directories.get_mut(&above).map(|parent| (above, parent)))
         else {
-            self.is_empty = is_empty;
+            self.end = if is_empty { TurnEnd::Empty } else { TurnEnd::Stuck };
             return None;
         };
         parent.pending = parent.pending.saturating_sub(1);
@@ -329,12 +367,11 @@ impl Tree {
         let times = parent.emptied.entry(directory.fileid).or_default();
         *times += u32::from(is_empty);
         if is_empty && *times <= MAX_EMPTIED {
-            parent.ready.extend(directory.name.map(|name| (name, directory.fileid)));
+            parent.ready.push((directory.name, directory.fileid));
             return None;
         }
         parent.given_up.insert(directory.fileid);
-        let why = "it does not stay empty: a client writes to it, or the server hides entries";
-        let failures = is_empty.then(|| (directory.name, why.to_owned()));
+        let failures = is_empty.then(|| (Some(directory.name), REFILLED.to_owned()));
         self.below(above, failures.into_iter().collect()).pop()
     }
 }

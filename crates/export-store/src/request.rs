@@ -298,6 +298,8 @@ pub struct PurgeReport {
     pub left: TrashContent,
     /// Number of names removed.
     pub removed: u64,
+    /// Number of directories that were moved to the top of their tree because they were nested too deeply.
+    pub raised: u64,
     /// The purge stopped at a limit, and more names can be removed.
     pub interrupted: bool,
     /// The first few names that could not be removed.

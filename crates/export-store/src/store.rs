@@ -13,6 +13,7 @@ use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
 use crate::other_clusters::{ForeignDirectory, OtherClusters};
 use crate::path_reservations::{Holder, PathReservations, ReservedPath};
+use crate::purge::PurgeQueue;
 use crate::reclaim::ReclaimAction;
 use crate::record::{Record, RestoreTarget, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::recoverability::Recoverability;
@@ -26,7 +27,7 @@ use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
     TreePlace, adopt, archives, copy, count, create_missing_record, identity, inspection, listing, paths, provision,
-    reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record, write_probe,
+    purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, NfsError, Status};
 use tokio::sync::OwnedMutexGuard;
@@ -67,6 +68,8 @@ pub(crate) struct StoreState {
     pub copying: BTreeMap<String, String>,
     /// Records of tombstones to purge, by volume.
     pub tombstones: BTreeMap<String, Record>,
+    /// The order in which the trash is purged.
+    pub purge_queue: PurgeQueue,
     /// Records without a volume that this cluster did not sign, by volume.
     pub unsigned: BTreeMap<String, UnsignedRecord>,
     /// Other clusters that have records on the export.
@@ -103,6 +106,11 @@ impl ExportStore {
     /// Sets the comparison of servers that have different names. Without one, any two may be the same.
     pub fn with_server_comparison(self, servers: Arc<dyn ServerComparison>) -> Self {
         Self { servers, ..self }
+    }
+
+    /// Returns the name of the backend.
+    pub fn backend(&self) -> &str {
+        &self.config.backend
     }
 
     /// Returns the NFS client.
@@ -291,13 +299,13 @@ impl ExportStore {
 
     /// Permanently removes what is in the trash, including tombstones. Can be dropped and called again at any point.
     pub async fn purge_trash(&self, limits: PurgeLimits) -> Result<PurgeReport, ExportError> {
-        self.with_verified(move |verified| async move { trash::purge(self, &verified, limits).await })
+        self.with_verified(move |verified| async move { purge::purge(self, &verified, limits).await })
             .await
     }
 
     /// Returns what is in the trash, for the backend's status.
     pub async fn trash(&self) -> Result<TrashContent, ExportError> {
-        self.with_verified(move |verified| async move { trash::content(self, &verified).await })
+        self.with_verified(move |verified| async move { trash::content(self, &verified, true).await })
             .await
     }
 }

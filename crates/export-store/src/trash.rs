@@ -1,15 +1,14 @@
-//! The trash: its content and its purge, including tombstones (data-safety rule 6).
+//! The trash and its content, including tombstones (data-safety rule 6). [`crate::purge`] empties it.
 
 use std::time::{Duration, Instant};
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::purge::{Purge, Root};
+use crate::layout;
 use crate::readdir::DirectoryReader;
 use crate::record::{Record, State};
-use crate::request::{PurgeLimits, PurgeReport, TrashContent};
+use crate::request::TrashContent;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths, records};
 use nfs_client::{FileRef, Name, Status};
 
 /// Maximum number of names to try in the trash. Names end with a time in seconds.
@@ -54,10 +53,18 @@ pub(crate) fn track_tombstone(store: &ExportStore, record: &Record) {
     store.state().tombstones.insert(record.volume.clone(), record.clone());
 }
 
-pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Result<TrashContent, ExportError> {
-    shared_content(store, verified)
-        .await
-        .map(|content| content.with_tombstones(store))
+/// Counts the tombstones of the backend and, if requested, the entries of the folder that all backends on the export
+/// share.
+pub(crate) async fn content(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    shared_trash: bool,
+) -> Result<TrashContent, ExportError> {
+    let shared = match shared_trash {
+        true => shared_content(store, verified).await?,
+        false => EntryTimes::default(),
+    };
+    Ok(shared.with_tombstones(store))
 }
 
 /// Counts the entries of the folder.
@@ -113,86 +120,6 @@ impl EntryTimes {
     }
 }
 
-pub(crate) async fn purge(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    limits: PurgeLimits,
-) -> Result<PurgeReport, ExportError> {
-    let end = Instant::now().checked_add(limits.time);
-    let mut purge = Purge::new(store, verified, limits.removals, end);
-    if limits.shared_trash {
-        purge.tree(Root::kept(&verified.trash)).await?;
-    }
-    for record in tombstones(store) {
-        if purge.is_over() {
-            break;
-        }
-        purge_tombstone(store, verified, &record, &mut purge).await?;
-    }
-    let mut report = purge.report();
-    let shared = match limits.shared_trash {
-        true => shared_content(store, verified).await?,
-        false => EntryTimes::default(),
-    };
-    report.left = shared.with_tombstones(store);
-    Ok(report)
-}
-
-fn tombstones(store: &ExportStore) -> Vec<Record> {
+pub(crate) fn tombstones(store: &ExportStore) -> Vec<Record> {
     store.state().tombstones.values().cloned().collect()
-}
-
-async fn purge_tombstone(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    record: &Record,
-    purge: &mut Purge<'_>,
-) -> Result<(), ExportError> {
-    let _lock = store.lock_volume(&record.volume).await?;
-    let doing = || format!("purging the tombstone of {}", record.directory);
-    let nodes = match paths::walk(store, verified, &record.directory).await {
-        Ok(nodes) => nodes,
-        // The parent was replaced. The tombstone was moved with the original parent.
-        Err(error @ ExportError::PathUnusable { .. }) => {
-            purge.fail(&record.directory.to_string(), error.to_string());
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    let has_parent = nodes.len() + 1 >= record.directory.segments().len();
-    let parent = paths::parent(verified, &nodes, &record.directory);
-    let name = layout::tombstone(&record.volume)?;
-    let tombstone = match has_parent {
-        true => store.nfs.lookup(&parent.handle, &name).await.context(doing)?,
-        false => None,
-    };
-    if let Some(tombstone) = tombstone {
-        let file_id = tombstone.attributes.fileid;
-        if !verified.is_plain_directory(&tombstone) || !record.matches_node(&tombstone) {
-            purge.fail(
-                &name.to_string(),
-                "something else has the tombstone's name: remove it manually".into(),
-            );
-            return Ok(());
-        }
-        if !purge.tree(Root::named(&tombstone, &parent.handle, &name)).await? {
-            return Ok(());
-        }
-        let removed = store
-            .for_write(verified)?
-            .remove_directory(&parent.handle, &name, file_id)
-            .await;
-        match removed {
-            Ok(()) => purge.count_one(),
-            Err(error) if error.status() == Some(Status::NotFound) => {}
-            Err(error) if error.status().is_some() => {
-                purge.fail(&name.to_string(), error.to_string());
-                return Ok(());
-            }
-            Err(error) => return Err(error).context(doing),
-        }
-    }
-    records::remove(store, verified, &record.volume).await?;
-    store.state().tombstones.remove(&record.volume);
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use nfs_client::{Client, Credential, FileHandle, Name, NfsError, Status};
 
-/// The names from the root of a purge to a directory, in order. It is empty for the trash itself.
+/// The names from the directory above the root of a purge to a directory, in order.
 #[derive(Debug)]
 pub(super) struct Place(Vec<Component>);
 

@@ -1,14 +1,13 @@
 //! One visit to a directory that is being emptied.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::sync::Semaphore;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
 use crate::path_reservations::Holder;
+use crate::purge::Shared;
 use crate::purge::batch::{batch, is_over};
 use crate::purge::place::Place;
 use crate::readdir::DirectoryReader;
@@ -20,7 +19,7 @@ use nfs_client::{
 };
 
 /// Number of names to remove in one call: servers support between 50 and 100 operations in a compound.
-const CHUNK: usize = 64;
+pub(super) const CHUNK: usize = 64;
 /// Number of concurrent lookups of subdirectories.
 const LOOKUPS: usize = 8;
 /// Group to act with as the owner of a directory whose group is root.
@@ -31,8 +30,8 @@ pub(super) struct Task {
     pub id: u64,
     pub handle: FileHandle,
     pub depth: usize,
-    /// The directory is the trash itself, whose entries are directories of volumes.
-    pub is_trash: bool,
+    /// Root of the tree, to which directories at great depth are moved.
+    pub top: FileHandle,
     pub actor: Option<Credential>,
     /// Subdirectories that are empty now.
     pub ready: Vec<(Name, u64)>,
@@ -42,8 +41,8 @@ pub(super) struct Task {
     pub ancestors: Vec<u64>,
     /// Where the directory was found. Nothing is removed from it elsewhere.
     pub place: Place,
-    /// Time when the purge ends, even during an endless listing.
-    pub end: Option<Instant>,
+    /// Approximate number of names to remove.
+    pub removals: u64,
 }
 
 /// A subdirectory to visit.
@@ -66,6 +65,8 @@ pub(super) enum VisitResult {
 /// Result of a visit.
 pub(super) struct Visit {
     pub removed: u64,
+    /// Subdirectories moved to the top of the tree.
+    pub raised: u64,
     pub children: Vec<Child>,
     pub end: VisitResult,
     pub actor: Option<Credential>,
@@ -75,18 +76,31 @@ pub(super) struct Visit {
     pub failures: Vec<(Option<Name>, String)>,
 }
 
-/// Returns the maximum number of subdirectories to visit: many near the root, few at great depth.
+/// Depth at which directories are moved to the top of the tree. Beyond it, each visit would take more memory and more
+/// calls, because it checks the whole path.
+const MAX_VISITED_DEPTH: usize = 64;
+/// Maximum number of subdirectories to move to the top in one visit.
+const RAISED: usize = 64;
+/// Maximum number of subdirectories to visit at great depth, if they cannot be moved.
+const DEEP_BREADTH: usize = 2;
+
+/// Returns the maximum number of subdirectories to visit or to move: many near the root, few at depth.
 fn breadth(depth: usize) -> usize {
     match depth {
         0..8 => 256,
-        8..64 => 16,
-        _ => 2,
+        8..MAX_VISITED_DEPTH => 16,
+        _ => RAISED,
     }
 }
 
 /// Returns the volume or archive that a directory in the trash belongs to. An entry of the trash is named after its
 /// `own` volume, whose object or archive may exist a little longer.
-fn holder_below(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own: Option<&str>) -> Option<Holder> {
+pub(super) fn holder_below(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    file_id: u64,
+    own: Option<&str>,
+) -> Option<Holder> {
     let holder = store.reservations.holder_of(&verified.file_key(file_id), None)?;
     match &holder {
         Holder::Volume(name) | Holder::Archive(name) if own == Some(name) => None,
@@ -94,29 +108,41 @@ fn holder_below(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own:
     }
 }
 
-fn moved_here(holder: &Holder) -> String {
+pub(super) fn moved_here(holder: &Holder) -> String {
     format!("it has the fileid of {holder} and was moved here: move it back to its path")
 }
 
-pub(super) async fn visit(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    compounds: &Semaphore,
-    task: Task,
-) -> Result<(u64, Visit), ExportError> {
-    let id = task.id;
+/// Returns what to do about a refusal of the server.
+pub(super) fn remedy(status: Status) -> &'static str {
+    match status {
+        Status::Access | Status::NotPermitted => {
+            "it may be immutable, or owned by a user that the operator cannot act as: remove it on the server"
+        }
+        Status::InUse => "a client still has it open; retrying",
+        Status::ReadOnly => "make the export writable",
+        Status::Stale => "it was removed or replaced; retrying",
+        Status::Delayed => "the server is busy; retrying",
+        _ => "remove it on the server",
+    }
+}
+
+pub(super) async fn visit(shared: &Shared<'_>, task: Task) -> Result<(u64, Visit), ExportError> {
+    // The semaphore is never closed.
+    let _permit = shared.visits.acquire().await;
+    let (id, store) = (task.id, shared.store);
     let mut visitor = Visitor {
         nfs: task
             .actor
             .map_or_else(|| store.nfs.clone(), |actor| store.nfs.with_credential(actor)),
         store,
-        verified,
-        compounds,
+        verified: shared.verified,
+        shared,
         actor: task.actor,
         denied: false,
         moved: false,
         visit: Visit {
             removed: 0,
+            raised: 0,
             children: Vec::new(),
             end: VisitResult::Stuck,
             actor: task.actor,
@@ -130,6 +156,9 @@ pub(super) async fn visit(
     if visitor.denied && visitor.visit.children.is_empty() && visitor.become_owner().await? {
         visitor.pass().await?;
     }
+    if visitor.task.depth + 1 >= MAX_VISITED_DEPTH {
+        visitor.raise().await?;
+    }
     if visitor.moved {
         visitor.stop();
     }
@@ -140,7 +169,7 @@ pub(super) async fn visit(
 struct Visitor<'a> {
     store: &'a ExportStore,
     verified: &'a VerifiedRoot,
-    compounds: &'a Semaphore,
+    shared: &'a Shared<'a>,
     nfs: Client,
     actor: Option<Credential>,
     /// An operation was refused for lack of permission.
@@ -196,7 +225,7 @@ impl Visitor<'_> {
     /// listed while the previous ones are removed.
     async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
-        let (nfs, end) = (self.nfs.clone(), self.task.end);
+        let (nfs, end) = (self.nfs.clone(), self.shared.end);
         let mut reader = DirectoryReader::new(self.task.handle.clone());
         let mut listed = batch(&nfs, &mut reader, end).await;
         loop {
@@ -218,7 +247,10 @@ impl Visitor<'_> {
             };
             let (following, some_left) = futures::join!(ahead, self.take(listed.entries));
             left |= some_left?;
-            let enough = self.moved || self.visit.children.len() >= breadth(self.task.depth) || is_over(end);
+            let enough = self.moved
+                || self.visit.children.len() >= breadth(self.task.depth)
+                || self.visit.removed >= self.task.removals
+                || is_over(end);
             match following {
                 Some(following) if !enough => listed = following,
                 following => {
@@ -257,18 +289,7 @@ impl Visitor<'_> {
         // An entry without a kind may be a directory.
         let mut subdirectories = Vec::new();
         self.remove(&names, &mut subdirectories).await?;
-        let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
-        if self.task.is_trash {
-            // Directories of volumes are often empty. Remove these without listing them, and ignore errors of the
-            // others for now.
-            let (denied, before) = (self.denied, self.visit.failures.len());
-            let mut left = Vec::new();
-            self.remove(&names, &mut left).await?;
-            let refused = self.visit.failures.split_off(before);
-            left.extend(refused.into_iter().filter_map(|(name, _)| name));
-            self.denied = denied;
-            names = left;
-        }
+        let names = directories.iter().map(|entry| entry.name.clone());
         subdirectories.extend(names);
         let known: Vec<Entry> = directories.into_iter().chain(files).collect();
         let left = some_held || !subdirectories.is_empty() || !self.visit.failures.is_empty();
@@ -280,14 +301,12 @@ impl Visitor<'_> {
     /// stay with all that is in them.
     fn leave_held(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
         let (store, verified) = (self.store, self.verified);
-        let is_trash = self.task.is_trash;
         let mut others = Vec::with_capacity(entries.len());
         for entry in entries {
             let file_id = entry
                 .fileid
                 .filter(|_| matches!(entry.kind, None | Some(FileKind::Directory)));
-            let own = layout::trashed_volume(&entry.name).filter(|_| is_trash);
-            let held = file_id.and_then(|id| Some((id, holder_below(store, verified, id, own)?)));
+            let held = file_id.and_then(|id| Some((id, holder_below(store, verified, id, None)?)));
             match held {
                 Some((id, holder)) => self.visit.given_up.push((id, Some(entry.name), moved_here(&holder))),
                 None => others.push(entry),
@@ -302,7 +321,7 @@ impl Visitor<'_> {
             return Ok(());
         }
         self.store.for_write(self.verified)?;
-        let (nfs, handle, compounds) = (&self.nfs, &self.task.handle, self.compounds);
+        let (nfs, handle, compounds) = (&self.nfs, &self.task.handle, &self.shared.compounds);
         let (own, place) = (&self.store.nfs, &self.task.place);
         let chunks: Vec<Vec<Name>> = names.chunks(CHUNK).map(<[Name]>::to_vec).collect();
         let removals = stream::iter(chunks).map(async |chunk| {
@@ -387,8 +406,7 @@ impl Visitor<'_> {
             Some(Obstacle::NotDirectory) => "it changed during the purge; retrying",
             None if listed.is_some_and(|listed| listed != fileid) => "it changed during the purge; retrying",
             None => {
-                let own = layout::trashed_volume(&name).filter(|_| self.task.is_trash);
-                if let Some(holder) = holder_below(self.store, self.verified, fileid, own) {
+                if let Some(holder) = holder_below(self.store, self.verified, fileid, None) {
                     self.visit.given_up.push((fileid, Some(name), moved_here(&holder)));
                 } else if !self.task.given_up.contains(&fileid) {
                     self.visit.children.push(Child { name, node });
@@ -402,22 +420,62 @@ impl Visitor<'_> {
         self.visit.given_up.push((file_id, Some(name), why.to_owned()));
     }
 
+    /// Moves the subdirectories to the top of the tree, where they are visited later. Within the tree, the entry of the
+    /// trash keeps its name and its turns, and no quota of a project on the server refuses the move. A subdirectory that
+    /// cannot be moved is visited at its depth.
+    async fn raise(&mut self) -> Result<(), ExportError> {
+        for child in std::mem::take(&mut self.visit.children) {
+            if !self.moved && self.raise_one(&child).await? {
+                self.visit.raised += 1;
+            } else if self.visit.children.len() < DEEP_BREADTH {
+                self.visit.children.push(child);
+            }
+        }
+        if self.visit.raised > 0 {
+            self.visit.end = VisitResult::More;
+        }
+        Ok(())
+    }
+
+    /// Moves a subdirectory, by its file ID. Reports whether it was moved.
+    async fn raise_one(&mut self, child: &Child) -> Result<bool, ExportError> {
+        if !self.is_in_place().await? {
+            return Ok(false);
+        }
+        let fileid = child.node.attributes.fileid;
+        let raised = layout::raised()?;
+        let handle = self.task.handle.clone();
+        let (from, to) = ((&handle, &child.name), (&self.task.top.clone(), &raised));
+        loop {
+            self.store.for_write(self.verified)?;
+            match self.nfs.rename(from, fileid, to).await {
+                Ok(()) => break,
+                Err(error) if matches!(error.status(), Some(Status::Access | Status::NotPermitted)) => {
+                    if !self.become_owner().await? {
+                        return Ok(false);
+                    }
+                }
+                Err(error) if error.status().is_some() => return Ok(false),
+                Err(error) => return Err(error).context(|| "moving a directory within the trash".into()),
+            }
+        }
+        if self.is_in_place().await? {
+            return Ok(true);
+        }
+        // The directory was moved out of the trash between the check and the move, so it gets its content back.
+        let returned = self.nfs.rename(to, fileid, from).await;
+        returned
+            .map(|()| false)
+            .context(|| format!("moving {raised} back from the trash"))
+    }
+
     /// Records what the server refused, and continues. Any error other than a server reply ends the purge.
     fn refused(&mut self, name: Option<Name>, error: NfsError) -> Result<(), ExportError> {
         let Some(status) = error.status() else {
             return Err(error).context(|| "purging the trash".into());
         };
         self.denied |= matches!(status, Status::Access | Status::NotPermitted);
-        let remedy = match status {
-            Status::Access | Status::NotPermitted => {
-                "it may be immutable, or owned by a user that the operator cannot act as: remove it on the server"
-            }
-            Status::InUse => "a client still has it open; retrying",
-            Status::ReadOnly => "make the export writable",
-            Status::Stale => "it was removed or replaced; retrying",
-            Status::Delayed => "the server is busy; retrying",
-            _ => "remove it on the server",
-        };
+        let remedy = remedy(status);
         self.visit.failures.push((name, format!("{error}; {remedy}")));
         Ok(())
     }

@@ -155,6 +155,62 @@ async fn a_directory_that_is_moved_out_of_the_trash_during_a_purge_keeps_its_con
     }
 }
 
+/// Nests directories with names of the maximum length.
+fn nest(tree: &mut Tree, top: u64, levels: usize) {
+    let mut inner = top;
+    for _ in 0..levels {
+        inner = tree.add(inner, &[b'd'; 250], DIRECTORY);
+    }
+    tree.add(inner, b"innermost", FILE);
+}
+
+#[tokio::test]
+async fn a_tree_that_is_deeper_than_any_limit_is_purged_completely() {
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    for uid in ["1", "2"] {
+        let made = export.provision(&request(uid, uid)).await.unwrap();
+        let top = server.tree().find(uid).unwrap();
+        nest(&mut server.tree(), top, 3000);
+        export.delete(&reclaim(uid, uid, made.file_id)).await.unwrap();
+    }
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.failed, report.left.entries), (0, 0), "{report:?}");
+    assert!(report.raised >= 2 * 3000 / 64, "{report:?}");
+}
+
+#[tokio::test]
+async fn writers_that_refill_their_directories_delay_the_purge_of_others_only_by_their_turns() {
+    const WRITERS: usize = 12;
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    // Some writers are listed before the others, and some after them.
+    let uids = (0..WRITERS).flat_map(|number| [format!("a-{number}"), format!("m-{number}"), format!("z-{number}")]);
+    for uid in uids {
+        let made = export.provision(&request(&uid, &uid)).await.unwrap();
+        {
+            let mut tree = server.tree();
+            let top = tree.find(&uid).unwrap();
+            tree.add(top, b"file", FILE);
+            if !uid.starts_with('m') {
+                tree.at(top).listing = Listing::Refilled;
+            }
+        }
+        export.delete(&reclaim(&uid, &uid, made.file_id)).await.unwrap();
+    }
+    let limits = PurgeLimits {
+        removals: 300,
+        ..PurgeLimits::default()
+    };
+    // Each purge is used up by some of the writers.
+    for _ in 0..2 * WRITERS {
+        let report = export.purge_trash(limits).await.unwrap();
+        assert!(report.interrupted, "{report:?}");
+    }
+    let left = export.trash().await.unwrap().entries;
+    assert_eq!(left, 2 * WRITERS as u64, "the writers' own directories are left");
+}
+
 #[tokio::test]
 async fn a_listing_that_cannot_be_continued_is_purged_from_the_beginning() {
     let (server, report) = purged(|tree, top| {

@@ -2,5 +2,5 @@
 
 mod adversarial_copies;
 mod adversarial_counts;
-mod adversarial_trees;
+pub mod adversarial_trees;
 mod referrals;

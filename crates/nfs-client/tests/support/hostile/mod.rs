@@ -20,6 +20,8 @@ const SAME: u32 = 10_009;
 const MINOR_VERS_MISMATCH: u32 = 10_021;
 const REP_TOO_BIG: u32 = 10_066;
 const NOT_SAME: u32 = 10_027;
+/// Not a status: the request is not answered.
+const NO_REPLY: u32 = u32::MAX;
 /// Operations that work on a referral: GETATTR of a few attributes, PUTFH, PUTROOTFH, RESTOREFH, SAVEFH.
 const ON_THE_ABSENT: [u32; 5] = [9, 22, 24, 31, 32];
 
@@ -74,7 +76,7 @@ impl Hostile {
             let mut reply = Writer::default();
             reply.u32(xid).u32(1).u32(0).u32(0).u32(0).u32(0);
             if minor == 0 {
-                let results = self.compound(call);
+                let Some(results) = self.compound(call) else { continue };
                 reply.raw(&results);
             } else {
                 reply.u32(MINOR_VERS_MISMATCH).u32(0).u32(0);
@@ -87,7 +89,7 @@ impl Hostile {
         }
     }
 
-    fn compound(&self, mut call: Reader<'_>) -> Vec<u8> {
+    fn compound(&self, mut call: Reader<'_>) -> Option<Vec<u8>> {
         let mut tree = self.tree();
         tree.arrived += 1;
         let count = call.u32();
@@ -103,6 +105,7 @@ impl Hostile {
             }
             last = match operation(&mut tree, &mut progress, number, &mut call, &mut result) {
                 Ok(()) => 0,
+                Err(NO_REPLY) => return None,
                 Err(status) => status,
             };
             results.u32(number).u32(last);
@@ -114,7 +117,7 @@ impl Hostile {
         }
         let mut reply = Writer::default();
         reply.u32(last).u32(0).u32(done).raw(&results.0);
-        reply.0
+        Some(reply.0)
     }
 }
 
@@ -134,6 +137,7 @@ fn settable(call: &mut Reader<'_>, tree: &mut Tree, id: u64) {
     let object = tree.at(id);
     for attribute in set {
         match attribute {
+            4 => object.content.resize(values.u64() as usize, 0),
             33 => object.mode = values.u32(),
             36 => object.owner.0 = String::from_utf8(values.opaque()).unwrap(),
             37 => object.owner.1 = String::from_utf8(values.opaque()).unwrap(),
@@ -203,6 +207,7 @@ fn operation(
                 return Err(NOT_SAME);
             }
             tree.ask_listed(at.current, &wanted)?;
+            tree.refill(at.current);
             result.raw(&tree.list(at.current, cookie, &wanted));
             if let Some((_, change)) = tree.on_listing.take_if(|(listed, _)| *listed == at.current) {
                 change(tree);
@@ -211,7 +216,11 @@ fn operation(
         25 => {
             call.fixed(16);
             let (offset, count) = (call.u64() as usize, call.u32() as usize);
-            let content = &tree.at(at.current).content;
+            let object = tree.at(at.current);
+            if object.silent_from.is_some_and(|from| offset >= from) {
+                return Err(NO_REPLY);
+            }
+            let content = &object.content;
             let end = content.len().min(offset + count);
             result
                 .u32(u32::from(end == content.len()))
@@ -278,8 +287,8 @@ fn change(
             let (offset, _) = (call.u64() as usize, call.u32());
             let data = call.opaque();
             let content = &mut tree.at(at.current).content;
-            content.truncate(offset);
-            content.extend_from_slice(&data);
+            content.resize(content.len().max(offset + data.len()), 0);
+            content[offset..offset + data.len()].copy_from_slice(&data);
             result.u32(data.len() as u32).u32(2).u64(0);
         }
         11 => {

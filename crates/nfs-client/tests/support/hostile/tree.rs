@@ -25,6 +25,8 @@ pub enum Listing {
     Endless,
     /// The same cookies repeatedly.
     Circular,
+    /// A client adds files before each page.
+    Refilled,
 }
 
 #[derive(Clone)]
@@ -45,6 +47,8 @@ pub struct Object {
     pub absent: bool,
     /// Its type in GETATTR, if that differs from a listing.
     pub turns_into: Option<u32>,
+    /// A READ from this offset on is never answered.
+    pub silent_from: Option<usize>,
 }
 
 pub struct Tree {
@@ -105,6 +109,7 @@ impl Tree {
             refuses: None,
             absent: false,
             turns_into: None,
+            silent_from: None,
         };
         self.objects.insert(id, object);
         id
@@ -153,6 +158,16 @@ impl Tree {
         match absent && !wanted.contains(&ERROR) {
             true => Err(MOVED),
             false => Ok(()),
+        }
+    }
+
+    /// Adds files to a directory if a client keeps adding some.
+    pub fn refill(&mut self, directory: u64) {
+        if self.at(directory).listing == Listing::Refilled {
+            for _ in 0..50 {
+                let name = format!("new {:09}", self.next);
+                self.add(directory, name.as_bytes(), FILE);
+            }
         }
     }
 
@@ -218,7 +233,7 @@ impl Tree {
             page.raw(&fattr);
         };
         match directory.listing {
-            Listing::Honest => {
+            Listing::Honest | Listing::Refilled => {
                 let children = directory.children.iter().zip(3_u64..);
                 for ((name, id), place) in children.filter(|(_, place)| *place > cookie).take(100) {
                     entry(place, name, *id);
