@@ -374,6 +374,7 @@ impl From<ErrorKind> for Reason {
             ErrorKind::CopyFailed => Self::CopyFailed,
             ErrorKind::CopyNeedsChown => Self::CopyNeedsChown,
             ErrorKind::CopySourceGone => Self::CopySourceGone,
+            ErrorKind::CopyTooLarge => Self::CopySourceUnsuitable,
             ErrorKind::CrossesFileSystems => Self::CrossesFileSystems,
             ErrorKind::DirectoryExists => Self::DirectoryExists,
             ErrorKind::DirectoryMissing => Self::DirectoryMissing,

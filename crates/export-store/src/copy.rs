@@ -17,7 +17,9 @@ mod context;
 mod count;
 mod error;
 mod file;
+mod limits;
 mod links;
+mod path;
 mod progress;
 mod publish;
 mod source;
@@ -26,13 +28,14 @@ mod to_archive;
 mod tree;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::copy::context::{CopyContext, CopyEndpoint};
 use crate::copy::count::count_source;
 pub use crate::copy::error::CopyError;
+pub use crate::copy::limits::{CopyLimits, MAX_COPIES};
 pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
 pub(crate) use crate::copy::publish::discard_staged;
 pub(crate) use crate::copy::source::open;
@@ -43,33 +46,6 @@ pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_reque
 use crate::copy::tree::TreeCopier;
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
-
-/// Maximum amount of file content in memory, for all copies together, in KiB. Including the requests that contain the
-/// content, and the buffers for these requests, a copy stays far below the 64 MiB that a small pod has.
-const MEMORY: usize = 8 << 10;
-/// Maximum number of files being copied at a time, for all copies together: enough to keep a server busy over a round
-/// trip, and half of a session's slots.
-const FILES: usize = 32;
-/// Maximum number of directories copied concurrently, in addition to the first one of each copy.
-const FORKS: usize = 8;
-
-/// Resources that all copies together may use.
-#[derive(Debug, Clone)]
-pub struct CopyLimits {
-    memory: Arc<Semaphore>,
-    files: Arc<Semaphore>,
-    forks: Arc<Semaphore>,
-}
-
-impl Default for CopyLimits {
-    fn default() -> Self {
-        Self {
-            memory: Arc::new(Semaphore::new(MEMORY)),
-            files: Arc::new(Semaphore::new(FILES)),
-            forks: Arc::new(Semaphore::new(FORKS)),
-        }
-    }
-}
 
 /// Result of a copy.
 type Outcome = Result<(), CopyError>;
@@ -115,14 +91,27 @@ async fn copy_tree(
     let context = Arc::new(CopyContext {
         from: source.endpoint(),
         to,
-        limits: limits.clone(),
+        share: limits.share(),
         progress: Arc::clone(progress),
+        charged: AtomicU64::new(0),
     });
     let copier = Arc::new(TreeCopier::new(&context, staging.links.handle.clone()));
     let mut counting = JoinSet::new();
     counting.spawn(count_source(context, source.root.clone()));
-    copier.copy(&source.root, staging.tree.handle.clone()).await?;
+    tokio::select! {
+        copied = copier.copy(&source.root, staging.tree.handle.clone()) => copied?,
+        // Found before everything is copied.
+        error = wait_for_failure(&mut counting) => return Err(error),
+    }
     // The rest of the count is no longer needed.
     drop(counting);
     source.check_unmoved().await
+}
+
+/// Waits until the count finds that the source is too large.
+async fn wait_for_failure(counting: &mut JoinSet<Outcome>) -> CopyError {
+    match counting.join_next().await {
+        Some(Ok(Err(error))) => error,
+        _ => std::future::pending().await,
+    }
 }

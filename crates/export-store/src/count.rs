@@ -17,7 +17,7 @@ use crate::count::totals::UsageTotals;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::store::ExportStore;
-use crate::tree_walk::{Obstacle, Step, TreeWalk};
+use crate::tree_walk::{Obstacle, Step, TreeWalk, page_size};
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{Client, Entry, FileKind, FileRef, Name, NfsError, Status};
@@ -38,17 +38,6 @@ pub enum Place<'a> {
     Directory(&'a DirectoryPath),
     /// Archive, by its name at the export's root.
     Archive(&'a str),
-}
-
-/// Returns the size of a page in bytes. The server looks up the attributes of each entry, which takes one seek per
-/// entry on a disk with nothing cached. A page has about 250 entries near the root and a few at great depth, because
-/// each directory on the path keeps the names of one page in memory.
-fn page_size(depth: usize) -> u32 {
-    match depth {
-        0..8 => 32 << 10,
-        8..64 => 8 << 10,
-        _ => 1 << 10,
-    }
 }
 
 /// Totals before each directory on the path, to restart it.

@@ -31,6 +31,8 @@ pub enum ErrorKind {
     CopyNeedsChown,
     /// The source of a copy was removed meanwhile.
     CopySourceGone,
+    /// The source of a copy has more content than the claim requests.
+    CopyTooLarge,
     /// The directory is not on the file system of the export's root.
     CrossesFileSystems,
     /// The directory exists and does not belong to the operator.

@@ -92,7 +92,7 @@ mod write_probe;
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, ArchiveStage, RecordedArchive};
 pub use copy::{
-    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome,
+    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
     RequestedArchive, SourceTree, copy_to_archive, copy_volume,
 };
 pub use count::{Place as TreePlace, RateLimiter, TreeUsage};

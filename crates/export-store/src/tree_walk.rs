@@ -13,6 +13,17 @@ use nfs_client::{Attributes, Entry, FileHandle, FileKind, FileRef, FsId, Name, N
 /// takes memory.
 pub(crate) const MAX_DEPTH: usize = 1024;
 
+/// Returns the size of a page in bytes. The server looks up the attributes of each entry, which takes one seek per
+/// entry on a disk with nothing cached. A page has about 250 entries near the root and a few at great depth, because
+/// each directory on the path keeps the names of one page in memory.
+pub(crate) fn page_size(depth: usize) -> u32 {
+    match depth {
+        0..8 => 32 << 10,
+        8..64 => 8 << 10,
+        _ => 1 << 10,
+    }
+}
+
 /// A walk through a tree, with data of the caller for each directory from the root to the current one.
 #[derive(Debug)]
 pub(crate) struct TreeWalk<D> {

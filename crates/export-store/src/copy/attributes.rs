@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::copy::context::CopyContext;
+use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use nfs_client::{Attributes, FileHandle, FullAttributes, SetAttributes, Status};
 
@@ -30,7 +31,7 @@ impl AttributeCopier {
         (from, to): (&FileHandle, &FileHandle),
         attributes: &FullAttributes,
         size: Option<u64>,
-        path: &str,
+        path: CopyPath<'_>,
     ) -> Outcome {
         self.copy_xattrs(from, to, path).await?;
         let (uid, gid) = numeric_owner(attributes, path)?;
@@ -52,7 +53,12 @@ impl AttributeCopier {
     }
 
     /// Copies the owner and the times of a symbolic link.
-    pub(super) async fn copy_to_symlink(&self, to: &FileHandle, attributes: &FullAttributes, path: &str) -> Outcome {
+    pub(super) async fn copy_to_symlink(
+        &self,
+        to: &FileHandle,
+        attributes: &FullAttributes,
+        path: CopyPath<'_>,
+    ) -> Outcome {
         let (uid, gid) = numeric_owner(attributes, path)?;
         let set = SetAttributes {
             uid: Some(uid),
@@ -74,7 +80,7 @@ impl AttributeCopier {
     }
 
     /// Copies user attributes, if both servers support them.
-    async fn copy_xattrs(&self, from: &FileHandle, to: &FileHandle, path: &str) -> Outcome {
+    async fn copy_xattrs(&self, from: &FileHandle, to: &FileHandle, path: CopyPath<'_>) -> Outcome {
         if self.no_source_xattrs.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -115,23 +121,23 @@ impl AttributeCopier {
 }
 
 /// Returns the numeric owner and group.
-fn numeric_owner(attributes: &FullAttributes, path: &str) -> Result<(u32, u32), CopyError> {
+fn numeric_owner(attributes: &FullAttributes, path: CopyPath<'_>) -> Result<(u32, u32), CopyError> {
     let Attributes {
         uid, gid, owner, group, ..
     } = &attributes.attributes;
     uid.zip(*gid).ok_or_else(|| CopyError::OwnerUnknown {
-        path: path.to_owned(),
+        path: path.to_string(),
         owner: format!("{owner}:{group}"),
     })
 }
 
 /// Checks that the target stored the owner.
-fn check_owner((uid, gid): (u32, u32), now: &Attributes, path: &str) -> Outcome {
+fn check_owner((uid, gid): (u32, u32), now: &Attributes, path: CopyPath<'_>) -> Outcome {
     if now.uid == Some(uid) && now.gid == Some(gid) {
         return Ok(());
     }
     Err(CopyError::OwnerNotKept {
-        path: path.to_owned(),
+        path: path.to_string(),
         asked: format!("{uid}:{gid}"),
         got: format!("{}:{}", now.owner, now.group),
     })

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
-use crate::copy::context::CopyContext;
+use crate::copy::context::{Charge, CopyContext};
+use crate::copy::limits::CopyShare;
+use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress};
 use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
 
@@ -54,11 +56,12 @@ impl WriteTracker {
 struct File<'a> {
     from: &'a FileHandle,
     to: &'a FileHandle,
-    path: &'a str,
+    path: CopyPath<'a>,
     /// The file uses less space than its size: zeros may be holes.
     is_sparse: bool,
     /// Size of the file when it was looked up.
     size: u64,
+    charge: &'a Charge<'a>,
 }
 
 /// Copies the content of files. Detects once for all files what the servers support.
@@ -86,7 +89,8 @@ impl ContentCopier {
         &self,
         (from, to): (&FileHandle, &FileHandle),
         details: &FullAttributes,
-        path: &str,
+        path: CopyPath<'_>,
+        charge: &Charge<'_>,
     ) -> Result<Content, CopyError> {
         let size = details.attributes.size;
         let file = File {
@@ -95,8 +99,10 @@ impl ContentCopier {
             path,
             is_sparse: details.used < size,
             size,
+            charge,
         };
         if size > 0 && self.clone_blocks(&file).await? {
+            charge.add(details.used.min(size))?;
             CopyProgress::add(&self.context.progress.bytes, size);
             return Ok(Content::Cloned);
         }
@@ -216,6 +222,7 @@ impl ContentCopier {
                 // The source now ends here. Reading the rest shows why.
                 Ok(copied) if copied.count == 0 => break,
                 Ok(copied) => {
+                    file.charge.add(copied.count)?;
                     tracker.record(copied.verifier, copied.stable);
                     CopyProgress::add(&self.context.progress.bytes, copied.count);
                     position += copied.count;
@@ -235,7 +242,7 @@ impl ContentCopier {
             self.context.source().max_transfer_sizes().0,
             self.context.target().max_transfer_sizes().1,
         );
-        let part = read.min(write).max(1) as u64;
+        let part = (read.min(write).max(1) as u64).min(CopyShare::MAX_PART);
         let (mut position, mut in_flight) = (begin, FuturesUnordered::new());
         loop {
             while position < end && in_flight.len() < PARTS {
@@ -257,9 +264,7 @@ impl ContentCopier {
     /// Reads one part and writes it. Returns the verifiers of the writes.
     async fn stream_part(&self, file: &File<'_>, begin: u64, count: u64) -> Result<Vec<([u8; 8], bool)>, CopyError> {
         let failed = |error| CopyError::of_call(file.path, error);
-        let kib = u32::try_from(count.div_ceil(1024)).unwrap_or(u32::MAX);
-        // The semaphore is never closed.
-        let _memory = self.context.limits.memory.acquire_many(kib).await;
+        let _memory = self.context.share.memory(count).await;
         let (end, mut position, mut writes) = (begin + count, begin, Vec::new());
         while position < end {
             let most = usize::try_from(end - position).unwrap_or(usize::MAX);
@@ -275,6 +280,7 @@ impl ContentCopier {
                 self.check_end(file, position).await?;
                 break;
             }
+            file.charge.add(read as u64)?;
             let hole = file.is_sparse && data.bytes.iter().all(|byte| *byte == 0);
             let mut rest = data.bytes;
             while !hole && !rest.is_empty() {
@@ -294,7 +300,7 @@ impl ContentCopier {
         let now = self.context.source().full_attributes(file.from).await;
         match now {
             Ok(now) if now.attributes.size > position => Err(CopyError::Contradiction {
-                path: file.path.to_owned(),
+                path: file.path.to_string(),
                 why: format!(
                     "its server reports an end at {position} and a size of {} bytes",
                     now.attributes.size

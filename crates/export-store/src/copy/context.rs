@@ -1,10 +1,12 @@
 //! What all parts of a copy use: the two ends, the limits and the progress.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::copy::limits::CopyShare;
 use crate::copy::tree::Directory;
-use crate::copy::{CopyError, CopyLimits, CopyProgress, Outcome};
+use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -38,11 +40,56 @@ impl CopyEndpoint {
 pub(super) struct CopyContext {
     pub from: CopyEndpoint,
     pub to: CopyEndpoint,
-    pub limits: CopyLimits,
+    pub share: CopyShare,
     pub progress: Arc<CopyProgress>,
+    /// Number of bytes copied, or being copied.
+    pub charged: AtomicU64,
+}
+
+/// The content of one file, counted against the maximum of the copy. Dropped if the file is copied again.
+pub(super) struct Charge<'a> {
+    context: &'a CopyContext,
+    bytes: AtomicU64,
+}
+
+impl Charge<'_> {
+    /// Counts bytes that are copied next.
+    pub(super) fn add(&self, bytes: u64) -> Outcome {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.context.charged.fetch_add(bytes, Ordering::Relaxed);
+        self.context.check_size(before.saturating_add(bytes))
+    }
+
+    /// Keeps the count once the file is complete.
+    pub(super) fn keep(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        self.context.charged.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 impl CopyContext {
+    /// Begins to count the content of a file.
+    pub(super) fn charge(&self) -> Charge<'_> {
+        Charge {
+            context: self,
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Checks that the copy may have so many bytes.
+    pub(super) fn check_size(&self, bytes: u64) -> Outcome {
+        match self.share.max_bytes {
+            Some(max_bytes) if bytes > max_bytes => Err(CopyError::TooLarge { max_bytes }),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn source(&self) -> &Client {
         self.from.store.nfs()
     }
@@ -54,7 +101,6 @@ impl CopyContext {
     /// Checks that an existing entry of the target has exactly this name, so that it is not the copy of another name.
     /// Servers that ignore case or normalize Unicode find it by other names, too.
     pub(super) async fn check_name(&self, directory: &Directory, name: &Name, existing: &FileRef) -> Outcome {
-        let path = directory.path_of(name);
         let mut attempt = 1;
         let other = loop {
             match self.find_collision(directory.to(), name, existing).await {
@@ -65,11 +111,13 @@ impl CopyContext {
                     attempt += 1;
                     tokio::time::sleep(PAUSE).await;
                 }
-                Err(error) => return Err(CopyError::of_call(&path, error)),
+                Err(error) => return Err(CopyError::of_call(directory.path_of(name), error)),
             }
         };
-        let other = directory.path_of(&other);
-        Err(CopyError::NamesCollide { path, other })
+        Err(CopyError::NamesCollide {
+            path: directory.path_of(name).to_string(),
+            other: directory.path_of(&other).to_string(),
+        })
     }
 
     /// Returns the name of an existing entry, unless the directory has an entry with exactly the expected name.

@@ -1,7 +1,10 @@
 //! Errors of copying a tree.
 
+use std::fmt::Display;
+
 use crate::ErrorKind;
 use crate::error::ExportError;
+use crate::text::format_bytes;
 use nfs_client::{NfsError, Status};
 
 /// Error of copying a tree. The partial copy is moved into the trash later; it was never published.
@@ -58,6 +61,16 @@ pub enum CopyError {
         /// The exceeded limit.
         why: &'static str,
     },
+    /// The source has more content than the copy may have.
+    #[error(
+        "the source contains more than {}, which is what the claim requests: create another claim that requests at least as much as \
+         the source contains",
+        format_bytes((*max_bytes).into())
+    )]
+    TooLarge {
+        /// Maximum size of the copy, in bytes.
+        max_bytes: u64,
+    },
     /// The target has only one name for two names of the source.
     #[error(
         "{path} and {other} have the same name on the target, whose server ignores case or normalizes Unicode: rename one of them, \
@@ -101,9 +114,9 @@ pub enum CopyError {
 
 impl CopyError {
     /// Returns the error of a failed call. `path` is below the tree's root.
-    pub(super) fn of_call(path: &str, source: NfsError) -> Self {
+    pub(super) fn of_call(path: impl Display, source: NfsError) -> Self {
         Self::Nfs {
-            path: path.to_owned(),
+            path: path.to_string(),
             source: Box::new(source),
         }
     }
@@ -138,6 +151,7 @@ impl CopyError {
             Self::TargetTaken { .. } => ErrorKind::DirectoryExists,
             Self::OwnerUnknown { .. } => ErrorKind::IdMappingRequired,
             Self::OwnerNotKept { .. } => ErrorKind::OwnerRefused,
+            Self::TooLarge { .. } => ErrorKind::CopyTooLarge,
             Self::Nfs { source, .. } => crate::classify(source, &Default::default()),
             Self::ExportChanged
             | Self::TooDeep { .. }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{AcquireError, SemaphorePermit};
 
 use crate::copy::attributes::AttributeCopier;
 use crate::copy::content::{Content, ContentCopier};
 use crate::copy::context::CopyContext;
+use crate::copy::limits::Permit;
 use crate::copy::links::LinkTable;
+use crate::copy::path::CopyPath;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, Status};
@@ -22,8 +23,6 @@ const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Mode of an incomplete file.
 const UNFINISHED: u32 = 0o600;
-/// Maximum amount of memory for a small file, in KiB.
-const SMALL_KIB: u32 = 64;
 
 /// Result of an attempt to copy a file that did not fail permanently.
 enum Attempt {
@@ -36,14 +35,23 @@ enum Attempt {
 struct Entry<'a> {
     directory: &'a Directory,
     name: &'a Name,
-    /// Path below the tree's root, for messages.
-    path: &'a str,
 }
 
 impl Entry<'_> {
-    fn failed(&self, error: NfsError) -> CopyError {
-        CopyError::of_call(self.path, error)
+    fn path(&self) -> CopyPath<'_> {
+        self.directory.path_of(self.name)
     }
+
+    fn failed(&self, error: NfsError) -> CopyError {
+        CopyError::of_call(self.path(), error)
+    }
+}
+
+/// What a file in progress takes of the share of its copy.
+struct Turn<'a> {
+    _file: Permit<'a>,
+    /// Memory for the content of a small file.
+    memory: Permit<'a>,
 }
 
 /// Copies entries that are not directories.
@@ -67,8 +75,7 @@ impl FileCopier {
 
     /// Copies a single entry.
     pub(super) async fn copy(&self, directory: &Directory, name: &Name) -> Outcome {
-        let path = &directory.path_of(name);
-        let entry = Entry { directory, name, path };
+        let entry = Entry { directory, name };
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -88,7 +95,7 @@ impl FileCopier {
 
     async fn attempt(&self, entry: &Entry<'_>) -> Result<Attempt, CopyError> {
         let progress = &self.context.progress;
-        let memory = self.context.limits.memory.acquire_many(SMALL_KIB).await;
+        let turn = self.turn().await;
         let nfs = self.context.source();
         let found = nfs.lookup_and_read(entry.directory.from(), entry.name, SMALL).await;
         let Some(found) = found.map_err(|error| entry.failed(error))? else {
@@ -110,11 +117,23 @@ impl FileCopier {
             }
         }
         if attributes.links > 1 {
-            drop(memory);
+            // Another name of the file may be in progress for as long as its content takes. The wait for it uses nothing
+            // that other copies need.
+            drop(turn);
+            let found = LookupResult { begin: None, ..found };
             return self.copy_hard_link(entry, found).await;
         }
-        let copied = self.copy_regular(entry, found, memory).await;
+        let copied = self.copy_regular(entry, found, turn).await;
         copied.map(|(attempt, _)| attempt)
+    }
+
+    /// Waits until the share of the copy allows one more file.
+    async fn turn(&self) -> Turn<'_> {
+        let share = &self.context.share;
+        Turn {
+            _file: share.file().await,
+            memory: share.memory(SMALL as u64).await,
+        }
     }
 
     /// Copies a file with several names: copies its content once and creates hard links for the other names.
@@ -122,12 +141,12 @@ impl FileCopier {
         let file_id = found.details.attributes.fileid;
         let _lock = self.links.lock(file_id).await;
         let name = (entry.directory, entry.name);
-        if self.links.link(file_id, name, entry.path).await? {
+        if self.links.link(file_id, name).await? {
             CopyProgress::one(&self.context.progress.files);
             return Ok(Attempt::Done);
         }
-        let memory = self.context.limits.memory.acquire_many(SMALL_KIB).await;
-        let (attempt, copy) = self.copy_regular(entry, found, memory).await?;
+        let turn = self.turn().await;
+        let (attempt, copy) = self.copy_regular(entry, found, turn).await?;
         if let (Attempt::Done, Some(copy)) = (&attempt, copy) {
             self.links.add(file_id, &copy).await?;
         }
@@ -138,9 +157,9 @@ impl FileCopier {
         &self,
         entry: &Entry<'_>,
         found: LookupResult,
-        memory: Result<SemaphorePermit<'_>, AcquireError>,
+        turn: Turn<'_>,
     ) -> Result<(Attempt, Option<FileRef>), CopyError> {
-        let (progress, path) = (&self.context.progress, entry.path);
+        let (progress, path) = (&self.context.progress, entry.path());
         let LookupResult { handle, details, begin } = found;
         let size = details.attributes.size;
         let whole = begin.filter(|(data, _)| data.bytes.len() as u64 == size && size <= SMALL as u64);
@@ -148,15 +167,20 @@ impl FileCopier {
             Some((data, _)) => self.create(entry, &data.bytes).await?,
             None => self.create(entry, &Bytes::new()).await?,
         };
+        let charge = self.context.charge();
         let before = details.change_token();
         let changed = match whole {
-            Some((_, after)) => after.differs_from(&before),
+            Some((data, after)) => {
+                charge.add(data.bytes.len() as u64)?;
+                after.differs_from(&before)
+            }
             None => {
                 // Parts of the file use their own share of the memory.
-                drop(memory);
-                let content = self.content.copy((&handle, &copy.handle), &details, path).await?;
+                drop(turn.memory);
+                let content = self.content.copy((&handle, &copy.handle), &details, path, &charge);
+                let content = content.await?;
                 if matches!(content, Content::Lost) {
-                    let path = path.to_owned();
+                    let path = path.to_string();
                     return Ok((Attempt::Retry(CopyError::Lost { path }), None));
                 }
                 match self.context.source().full_attributes(&handle).await {
@@ -171,6 +195,7 @@ impl FileCopier {
         let trailing = (copy.attributes.size != size).then_some(size);
         let handles = (&handle, &copy.handle);
         self.attributes.copy(handles, &details, trailing, path).await?;
+        charge.keep();
         if changed {
             CopyProgress::one(&progress.changed);
         }
@@ -224,7 +249,7 @@ impl FileCopier {
         };
         let attributes = &self.attributes;
         attributes
-            .copy_to_symlink(&copy.handle, &found.details, entry.path)
+            .copy_to_symlink(&copy.handle, &found.details, entry.path())
             .await?;
         CopyProgress::one(&progress.files);
         Ok(Attempt::Done)

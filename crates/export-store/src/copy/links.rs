@@ -41,14 +41,9 @@ impl LinkTable {
 
     /// Creates a hard link to the copy of this file. Returns false if there is no copy yet, or if it has too many
     /// links.
-    pub(super) async fn link(
-        &self,
-        file_id: u64,
-        (directory, name): (&Directory, &Name),
-        path: &str,
-    ) -> Result<bool, CopyError> {
+    pub(super) async fn link(&self, file_id: u64, (directory, name): (&Directory, &Name)) -> Result<bool, CopyError> {
         let nfs = self.context.target();
-        let failed = |error| CopyError::of_call(path, error);
+        let failed = |error| CopyError::of_call(directory.path_of(name), error);
         let copy = nfs.lookup(&self.folder, &entry_name(file_id)?).await;
         let Some(copy) = copy.map_err(failed)? else {
             return Ok(false);
@@ -82,7 +77,7 @@ impl LinkTable {
                     CopyProgress::one(&self.context.progress.unlinked);
                     Ok(())
                 }
-                _ => Err(CopyError::of_call(&entry.to_string(), error)),
+                _ => Err(CopyError::of_call(&entry, error)),
             },
         }
     }

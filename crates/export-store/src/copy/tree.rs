@@ -9,13 +9,14 @@ use tokio::task::JoinSet;
 use crate::copy::attributes::AttributeCopier;
 use crate::copy::context::CopyContext;
 use crate::copy::file::FileCopier;
+use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress, Outcome};
-use crate::tree_walk::{Obstacle, Step, TreeWalk};
+use crate::tree_walk::{Obstacle, Step, TreeWalk, page_size};
 use nfs_client::{ChangeToken, FileHandle, FileKind, FileRef, FullAttributes, Name, SetAttributes, Status};
 
-/// Maximum number of directory names waiting to be copied, in total: 100,000 take about 10 MiB. Only a tree built for
-/// that purpose has this many beside the current path.
-const MAX_QUEUED: usize = 100_000;
+/// Maximum size of the directory names of a copy that wait for their turn, in bytes. Only a tree built for that purpose,
+/// or a server that returns larger pages than requested, has this many beside the current paths.
+const MAX_QUEUED: usize = 2 << 20;
 /// Maximum number of times to list a directory that changes during each listing.
 const MAX_LISTINGS: u32 = 3;
 /// Mode of an incomplete directory: only the operator can enter it.
@@ -25,8 +26,8 @@ const UNFINISHED: u32 = 0o700;
 pub(super) struct Directory {
     from: FileHandle,
     to: FileHandle,
-    /// Path below the tree's root, for messages.
-    pub(super) path: Arc<str>,
+    /// The directory above this one, and its name there; `None` for the root.
+    above: Option<(Arc<Directory>, Name)>,
 }
 
 impl Directory {
@@ -38,8 +39,18 @@ impl Directory {
         &self.to
     }
 
-    pub(super) fn path_of(&self, name: &Name) -> String {
-        format!("{}/{name}", self.path)
+    /// Returns the names that lead here, upwards.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
+        let above = std::iter::successors(self.above.as_ref(), |(directory, _)| directory.above.as_ref());
+        above.map(|(_, name)| name)
+    }
+
+    pub(super) fn path(&self) -> CopyPath<'_> {
+        CopyPath::new(self, None)
+    }
+
+    pub(super) fn path_of<'a>(&'a self, name: &'a Name) -> CopyPath<'a> {
+        CopyPath::new(self, Some(name))
     }
 }
 
@@ -98,7 +109,7 @@ impl TreeCopier {
         let directory = Directory {
             from: from.handle.clone(),
             to,
-            path: Arc::from(""),
+            above: None,
         };
         let before = self.context.source().full_attributes(&from.handle).await;
         let before = before.map_err(|error| CopyError::of_call("/", error))?.change_token();
@@ -131,12 +142,11 @@ impl TreeCopier {
     /// renamed meanwhile. Only names without a copy are copied then.
     async fn must_list_again(&self, walk: &mut Walk) -> Result<bool, CopyError> {
         let current = walk.current();
-        let path = &current.data.directory.path;
         let now = match self.context.source().full_attributes(&current.handle).await {
             Ok(now) => now.change_token(),
             // Removed since it was listed: what was listed is copied.
             Err(error) if error.status() == Some(Status::Stale) => return Ok(false),
-            Err(error) => return Err(CopyError::of_call(path, error)),
+            Err(error) => return Err(CopyError::of_call(current.data.directory.path(), error)),
         };
         if !now.differs_from(&current.data.before) {
             return Ok(false);
@@ -156,14 +166,20 @@ impl TreeCopier {
     /// Reports whether the directory has a copy of this name.
     async fn is_copied(&self, directory: &Directory, name: &Name) -> Result<bool, CopyError> {
         let copy = self.context.target().lookup(&directory.to, name).await;
-        let copy = copy.map_err(|error| CopyError::of_call(&directory.path_of(name), error))?;
+        let copy = copy.map_err(|error| CopyError::of_call(directory.path_of(name), error))?;
         Ok(copy.is_some())
     }
 
     /// Copies the files of the next page of the current directory.
     async fn read_page(self: &Arc<Self>, walk: &mut Walk) -> Outcome {
         let from = walk.current().handle.clone();
-        let page = match walk.read_page(|next| self.context.source().list(&from, next)).await {
+        let (source, depth) = (self.context.source(), walk.depth());
+        let list = async |next| match depth {
+            // Only one directory at a time has these pages in memory: they are as large as the server allows.
+            0 => source.list(&from, next).await,
+            _ => source.list_with_usage(&from, next, page_size(depth)).await,
+        };
+        let page = match walk.read_page(list).await {
             Ok(Some(page)) => page,
             Ok(None) => return Ok(()),
             // Removed since it was looked up, with its content.
@@ -172,7 +188,7 @@ impl TreeCopier {
                 walk.current().stop();
                 return Ok(());
             }
-            Err(error) => return Err(CopyError::of_call(&walk.current().data.directory.path, error)),
+            Err(error) => return Err(CopyError::of_call(walk.current().data.directory.path(), error)),
         };
         self.context.verify_endpoints().await?;
         CopyProgress::add(&self.context.progress.elsewhere, page.elsewhere as u64);
@@ -182,18 +198,20 @@ impl TreeCopier {
             match entry.kind {
                 Some(FileKind::Other) => CopyProgress::one(&self.context.progress.special),
                 Some(FileKind::Regular | FileKind::Symlink) => self.spawn_file(open, entry.name).await?,
-                Some(FileKind::Directory) | None => subdirectories += 1,
+                Some(FileKind::Directory) | None => {
+                    subdirectories += size_of::<Name>() + entry.name.as_bytes().len();
+                }
             }
         }
         open.queued.replace(subdirectories).map_err(|why| CopyError::TooDeep {
-            path: open.directory.path.to_string(),
+            path: open.directory.path().to_string(),
             why,
         })
     }
 
-    /// Starts copying a file as soon as the limits allow one more.
+    /// Starts copying a file as soon as this copy may have one more.
     async fn spawn_file(self: &Arc<Self>, open: &mut OpenCopy, name: Name) -> Outcome {
-        let permit = Arc::clone(&self.context.limits.files).acquire_owned().await;
+        let permit = self.context.share.queue_file().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
         let is_repeated = open.listings > 1;
         open.files.spawn(async move {
@@ -219,7 +237,7 @@ impl TreeCopier {
         }
         let path = parent.path_of(&name);
         let found = self.context.source().lookup_and_read(&parent.from, &name, 0).await;
-        let Some(found) = found.map_err(|error| CopyError::of_call(&path, error))? else {
+        let Some(found) = found.map_err(|error| CopyError::of_call(path, error))? else {
             CopyProgress::one(&self.context.progress.vanished);
             return Ok(());
         };
@@ -239,28 +257,28 @@ impl TreeCopier {
             }
             (Some(Obstacle::Loop), _) => {
                 return Err(CopyError::Contradiction {
-                    path,
+                    path: path.to_string(),
                     why: "the directories form a loop: check the server's file system".to_owned(),
                 });
             }
             (Some(Obstacle::TooDeep), _) => {
                 return Err(CopyError::TooDeep {
-                    path,
+                    path: path.to_string(),
                     why: "it is deeper than 1,024 directories",
                 });
             }
         }
         let file_id = attributes.fileid;
-        let made = self.make(&parent, &name, &path).await?;
+        let made = self.make(&parent, &name).await?;
         let directory = Directory {
             from: found.handle.clone(),
             to: made.handle,
-            path: Arc::from(path),
+            above: Some((parent, name)),
         };
         let queued = walk.current().data.queued.beside();
         let before = found.details.change_token();
         let open = OpenCopy::new(directory, Some(found.details), before, queued);
-        match Arc::clone(&self.context.limits.forks).try_acquire_owned() {
+        match self.context.share.try_fork() {
             Err(_) => walk.enter(file_id, found.handle, open),
             Ok(permit) => {
                 let fork = Arc::clone(self).walk(walk.fork(file_id, found.handle, open));
@@ -278,7 +296,7 @@ impl TreeCopier {
         Ok(())
     }
 
-    async fn make(&self, parent: &Directory, name: &Name, path: &str) -> Result<FileRef, CopyError> {
+    async fn make(&self, parent: &Directory, name: &Name) -> Result<FileRef, CopyError> {
         let nfs = self.context.target();
         let mode = SetAttributes {
             mode: Some(UNFINISHED),
@@ -288,6 +306,7 @@ impl TreeCopier {
             Ok(made) => return Ok(made.node),
             Err(error) => error,
         };
+        let path = parent.path_of(name);
         // Created by a call whose reply was lost, or listed twice. Only the operator can write there.
         if error.outcome_unknown() || error.status() == Some(Status::Exists) {
             let existing = nfs.lookup(&parent.to, name).await;
@@ -308,18 +327,21 @@ impl TreeCopier {
         let Some(attributes) = &open.attributes else {
             return Ok(());
         };
-        let Directory { from, to, path } = &*open.directory;
-        self.attributes.copy((from, to), attributes, None, path).await?;
+        let directory = &open.directory;
+        let handles = (directory.from(), directory.to());
+        self.attributes
+            .copy(handles, attributes, None, directory.path())
+            .await?;
         CopyProgress::one(&self.context.progress.files);
         Ok(())
     }
 }
 
-/// Subdirectories of one page that are still to be copied, counted in the total of the copy until dropped.
+/// Names of the subdirectories of one page that are still to be copied, counted in the total of the copy until dropped.
 #[derive(Default)]
 struct QueuedNames {
     total: Arc<AtomicUsize>,
-    count: usize,
+    bytes: usize,
 }
 
 impl QueuedNames {
@@ -327,15 +349,15 @@ impl QueuedNames {
     fn beside(&self) -> Self {
         Self {
             total: Arc::clone(&self.total),
-            count: 0,
+            bytes: 0,
         }
     }
 
     /// Counts the names of the next page instead. Returns the reason if there are too many in total.
-    fn replace(&mut self, count: usize) -> Result<(), &'static str> {
-        self.total.fetch_sub(self.count, Ordering::Relaxed);
-        self.count = count;
-        let total = self.total.fetch_add(count, Ordering::Relaxed) + count;
+    fn replace(&mut self, bytes: usize) -> Result<(), &'static str> {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+        let total = self.total.fetch_add(bytes, Ordering::Relaxed) + bytes;
         match total > MAX_QUEUED {
             true => Err("the tree is too deep and too broad at once"),
             false => Ok(()),
@@ -345,7 +367,7 @@ impl QueuedNames {
 
 impl Drop for QueuedNames {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.count, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

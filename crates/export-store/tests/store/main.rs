@@ -16,6 +16,7 @@ mod crash;
 mod faults;
 mod fixture;
 mod full;
+mod heap;
 mod identity;
 mod kernel;
 #[path = "../../../nfs-client/tests/support/mod.rs"]
