@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use nfs_client::FsStat;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
-use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels};
+use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::usage::{UsageStore, VolumeUsage};
 use serde_json::Value;
 
@@ -150,7 +150,12 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         claim: "data".to_owned(),
         archive: String::new(),
     };
-    let begin = async { copy_jobs.start(of, |_, _| std::future::pending(), || ()) };
+    let request = SlotRequest {
+        namespace: "team".to_owned(),
+        backends: ["backend".to_owned(), "backend".to_owned()],
+        is_backup: false,
+    };
+    let begin = async { copy_jobs.start(of, request, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
     let text = metrics.text()?;
     let names = text.lines().filter(|line| !line.starts_with('#'));

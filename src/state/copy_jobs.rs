@@ -1,10 +1,11 @@
 //! Background copies. Each is identified by the UID of the claim, or of the archive object, that requested it.
 //!
-//! A limited number of copies runs concurrently. The duration of a copy depends on the amount of data, so a copy does
-//! not block a reconciler: the reconciler starts the copy, reads its progress, and is woken when the copy ends. The
-//! state is in memory only; after a restart, the copy starts again.
+//! A limited number of copies runs concurrently ([`slots`]). The duration of a copy depends on the amount of data, so a
+//! copy does not block a reconciler: the reconciler starts the copy, reads its progress, and is woken when the copy
+//! ends. The state is in memory only; after a restart, the copy starts again.
 
 pub(crate) mod job;
+pub(crate) mod slots;
 pub(crate) mod source;
 
 use std::collections::HashMap;
@@ -16,14 +17,13 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::state::copy_jobs::slots::CopySlots;
+pub use crate::state::copy_jobs::slots::SlotRequest;
 use export_store::{CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, ProvisionedDirectory};
-
-/// Maximum number of concurrent copies. They share the memory and the calls of one budget.
-const MAX_CONCURRENT: usize = 4;
 
 /// Identification of a copy, and the labels of its metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,72 +80,123 @@ enum State {
 }
 
 struct Job {
+    /// Distinguishes it from an aborted copy with the same UID.
+    id: u64,
     labels: CopyLabels,
     progress: Arc<CopyProgress>,
     state: State,
+    /// Starts the task.
+    start: Option<oneshot::Sender<RunningSlot>>,
     task: JoinHandle<()>,
+}
+
+/// The slot of a copy in progress, until this is dropped.
+struct RunningSlot {
+    jobs: CopyJobs,
+    id: u64,
+}
+
+impl Drop for RunningSlot {
+    fn drop(&mut self) {
+        self.jobs.table().slots.remove(self.id);
+        self.jobs.start_waiting();
+    }
 }
 
 /// All copies of this process.
 #[derive(Clone, Default)]
 pub struct CopyJobs(Arc<Inner>);
 
+#[derive(Default)]
 struct Inner {
-    jobs: Mutex<HashMap<String, Job>>,
-    slots: Arc<Semaphore>,
+    table: Mutex<Table>,
     limits: CopyLimits,
 }
 
-impl Default for Inner {
-    fn default() -> Self {
-        Self {
-            jobs: Mutex::default(),
-            slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
-            limits: CopyLimits::default(),
-        }
-    }
+#[derive(Default)]
+struct Table {
+    /// By UID.
+    jobs: HashMap<String, Job>,
+    slots: CopySlots,
+    last_id: u64,
 }
 
 impl CopyJobs {
-    /// Starts a copy unless one exists for the UID. Calls `on_end` when the copy ends.
+    /// Starts a copy unless one exists for the UID, as soon as it gets a slot. Calls `on_end` when the copy ends.
     pub fn start<F>(
         &self,
         labels: CopyLabels,
+        request: SlotRequest,
         copy: impl FnOnce(CopyLimits, Arc<CopyProgress>) -> F,
         on_end: impl FnOnce() + Send + 'static,
     ) where
         F: Future<Output = Result<CopyResult, CopyError>> + Send + 'static,
     {
-        let mut jobs = self.jobs();
-        if jobs.contains_key(&labels.uid) {
+        let mut table = self.table();
+        if table.jobs.contains_key(&labels.uid) {
             return;
         }
         let progress = Arc::new(CopyProgress::default());
         let copying = copy(self.0.limits.clone(), Arc::clone(&progress));
         let (copies, uid) = (self.clone(), labels.uid.clone());
+        let (start, started) = oneshot::channel();
         let task = tokio::spawn(async move {
-            // The semaphore is never closed.
-            let slot = Arc::clone(&copies.0.slots).acquire_owned().await;
-            copies.set_state(&uid, State::Copying);
+            // An aborted copy never starts.
+            let Ok(slot) = started.await else { return };
             let result = copying.await;
-            drop(slot);
-            copies.set_state(&uid, State::Ended(Box::new(result)));
+            copies.end(&uid, slot, result);
             on_end();
         });
-        jobs.insert(
+        table.last_id += 1;
+        let id = table.last_id;
+        let may_start = table.slots.add(id, request);
+        table.jobs.insert(
             labels.uid.clone(),
             Job {
+                id,
                 labels,
                 progress,
                 state: State::Waiting,
+                start: Some(start),
                 task,
             },
         );
+        drop(table);
+        if may_start {
+            self.start_waiting();
+        }
+    }
+
+    /// Starts the copies for which there are slots.
+    fn start_waiting(&self) {
+        loop {
+            let (id, start) = {
+                let mut table = self.table();
+                let Some(id) = table.slots.start_next() else { return };
+                let job = table.jobs.values_mut().find(|job| job.id == id);
+                let start = job.and_then(|job| {
+                    job.state = State::Copying;
+                    job.start.take()
+                });
+                (id, start)
+            };
+            let slot = RunningSlot { jobs: self.clone(), id };
+            // The task of an aborted copy does not receive its slot, which is then free again.
+            drop(start.map(|start| start.send(slot)));
+        }
+    }
+
+    /// Saves the result of a copy.
+    fn end(&self, uid: &str, slot: RunningSlot, result: Result<CopyResult, CopyError>) {
+        if let Some(job) = self.table().jobs.get_mut(uid).filter(|job| job.id == slot.id) {
+            job.state = State::Ended(Box::new(result));
+        }
+        drop(slot);
     }
 
     /// Returns the progress of the copy with this UID.
     pub fn progress(&self, uid: &str) -> Progress {
-        match self.jobs().get(uid) {
+        match self.table().jobs.get(uid) {
             None => Progress::None,
             Some(job) => match job.state {
                 State::Waiting => Progress::Waiting,
@@ -157,7 +208,7 @@ impl CopyJobs {
 
     /// Removes and returns the result of the copy with this UID, or `None` if it has not ended.
     pub fn take_result(&self, uid: &str) -> Option<CopyOutcome> {
-        let mut jobs = self.jobs();
+        let jobs = &mut self.table().jobs;
         let job = jobs.remove(uid)?;
         match job.state {
             State::Ended(result) => Some((*result, job.progress.snapshot())),
@@ -170,29 +221,32 @@ impl CopyJobs {
 
     /// Aborts the copy with this UID. Garbage collection removes the partial data.
     pub fn abort(&self, uid: &str) {
-        if let Some(job) = self.jobs().remove(uid) {
+        if let Some(job) = self.remove(uid) {
             job.task.abort();
         }
     }
 
     /// Aborts the copy with this UID, and waits until its task has ended.
     pub async fn abort_and_wait(&self, uid: &str) {
-        let job = self.jobs().remove(uid);
-        if let Some(job) = job {
+        if let Some(job) = self.remove(uid) {
             job.task.abort();
             // The result of an aborted copy is not needed.
             let _ = job.task.await;
         }
     }
 
-    fn set_state(&self, uid: &str, state: State) {
-        if let Some(job) = self.jobs().get_mut(uid) {
-            job.state = state;
+    /// Removes a copy. A copy in progress keeps its slot until its task has ended.
+    fn remove(&self, uid: &str) -> Option<Job> {
+        let mut table = self.table();
+        let job = table.jobs.remove(uid)?;
+        if matches!(job.state, State::Waiting) {
+            table.slots.remove(job.id);
         }
+        Some(job)
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
-        self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -222,7 +276,8 @@ const METRICS: [CopyMetric; 4] = [
 impl Collector for CopyJobs {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let copies: Vec<(CopyLabels, CopyProgressSnapshot)> = self
-            .jobs()
+            .table()
+            .jobs
             .values()
             .filter(|job| !matches!(job.state, State::Ended(_)))
             .map(|job| (job.labels.clone(), job.progress.snapshot()))
@@ -250,6 +305,7 @@ mod tests {
     use tokio::sync::{Notify, oneshot};
 
     use super::*;
+    use export_store::MAX_COPIES;
 
     fn labels(uid: &str) -> CopyLabels {
         CopyLabels {
@@ -260,12 +316,21 @@ mod tests {
         }
     }
 
+    /// Returns the request for a backup, which is limited only by the number of slots.
+    fn backup() -> SlotRequest {
+        SlotRequest {
+            namespace: "team".to_owned(),
+            backends: ["fast".to_owned(), "fast".to_owned()],
+            is_backup: true,
+        }
+    }
+
     #[tokio::test]
     async fn copies_above_the_limit_wait_and_each_end_is_reported_once() {
         let copies = CopyJobs::default();
         let may_end = Arc::new(Notify::new());
         let mut ends = Vec::new();
-        for number in 0..=MAX_CONCURRENT {
+        for number in 0..=MAX_COPIES {
             let (ended, end) = oneshot::channel();
             ends.push(end);
             let may_end = Arc::clone(&may_end);
@@ -273,12 +338,14 @@ mod tests {
                 may_end.notified().await;
                 Err(CopyError::ExportChanged)
             };
-            copies.start(labels(&number.to_string()), copy, move || ended.send(()).unwrap());
+            copies.start(labels(&number.to_string()), backup(), copy, move || {
+                ended.send(()).unwrap()
+            });
         }
         tokio::task::yield_now().await;
         let waiting = |copies: &CopyJobs| {
             let waits = |number: &usize| matches!(copies.progress(&number.to_string()), Progress::Waiting);
-            (0..=MAX_CONCURRENT).filter(waits).count()
+            (0..=MAX_COPIES).filter(waits).count()
         };
         assert_eq!(waiting(&copies), 1);
         for end in ends {
@@ -292,13 +359,13 @@ mod tests {
     #[tokio::test]
     async fn an_aborted_copy_releases_its_slot() {
         let copies = CopyJobs::default();
-        for number in 0..MAX_CONCURRENT {
+        for number in 0..MAX_COPIES {
             let copy = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
-            copies.start(labels(&number.to_string()), copy, || ());
+            copies.start(labels(&number.to_string()), backup(), copy, || ());
         }
         let (ended, end) = oneshot::channel();
         let copy = |_: CopyLimits, _: Arc<CopyProgress>| async { Err(CopyError::ExportChanged) };
-        copies.start(labels("next"), copy, move || ended.send(()).unwrap());
+        copies.start(labels("next"), backup(), copy, move || ended.send(()).unwrap());
         copies.abort("0");
         end.await.unwrap();
         assert!(copies.take_result("next").is_some());

@@ -7,90 +7,57 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use crate::runtime::writes::WriteError;
 
-/// The statuses last written, by UID of the object. `None` while a write is in progress and after a failed one, because it
-/// may have taken effect.
+/// Digests of the statuses last written, by UID of the object. `None` while a write is in progress and after a failed one,
+/// because it may have taken effect.
 #[derive(Default)]
-pub struct LastWritten(Mutex<HashMap<String, Option<Written>>>);
-
-/// A status that was written.
-struct Written {
-    /// Digest of the status.
-    status: Option<u64>,
-    /// Version of the object in the cache at that time.
-    cached_version: String,
-}
-
-/// An object's status in the watch cache.
-#[derive(Debug)]
-pub struct Cached<'a, S> {
-    /// UID of the object.
-    pub uid: &'a str,
-    /// The `resourceVersion` of the object in the cache.
-    pub version: &'a str,
-    /// The status there.
-    pub status: Option<&'a S>,
-}
-
-impl<'a, S> Cached<'a, S> {
-    /// Returns the status of the object with this metadata.
-    pub fn new(object: &'a ObjectMeta, status: Option<&'a S>) -> Self {
-        Self {
-            uid: object.uid.as_deref().unwrap_or_default(),
-            version: object.resource_version.as_deref().unwrap_or_default(),
-            status,
-        }
-    }
-}
+pub struct LastWritten(Mutex<HashMap<String, Option<u64>>>);
 
 impl LastWritten {
-    /// Runs `write` unless the object [has](Self::is_current) the planned status. Returns true if it was written.
+    /// Runs `write` unless the object has the planned status: the cache has it, and this process has not written another
+    /// one since. Returns true if it was written.
     ///
     /// # Errors
     /// The error of the write. The next call writes again.
     pub async fn write_unless_current<S: Serialize + PartialEq>(
         &self,
-        cached: &Cached<'_, S>,
+        uid: &str,
+        cached: Option<&S>,
         planned: &S,
         write: impl Future<Output = Result<(), WriteError>>,
     ) -> Result<bool, WriteError> {
-        if self.is_current(cached, planned) {
+        if self.is_current(uid, cached, planned) {
             return Ok(false);
         }
-        let written = Written {
-            status: digest(planned),
-            cached_version: cached.version.to_owned(),
-        };
-        self.entries().insert(cached.uid.to_owned(), None);
+        let digest = digest(planned);
+        self.digests().insert(uid.to_owned(), None);
         write.await?;
-        self.entries().insert(cached.uid.to_owned(), Some(written));
+        self.digests().insert(uid.to_owned(), digest);
         Ok(true)
     }
 
-    /// Returns true if the object has the planned status: this process wrote no other one, and the cache has it, or the
-    /// cache has not changed since this process wrote it.
-    pub fn is_current<S: Serialize + PartialEq>(&self, cached: &Cached<'_, S>, planned: &S) -> bool {
-        let entries = self.entries();
-        match entries.get(cached.uid) {
-            None => cached.status == Some(planned),
-            Some(None) => false,
-            Some(Some(last)) => {
-                let in_cache = cached.status == Some(planned) || cached.version == last.cached_version;
-                in_cache && last.status.is_some() && last.status == digest(planned)
-            }
-        }
+    /// Returns true if the object has the planned status: the cache has it, and this process has not written another one
+    /// since.
+    pub fn is_current<S: Serialize + PartialEq>(&self, uid: &str, cached: Option<&S>, planned: &S) -> bool {
+        cached == Some(planned) && self.is_last(uid, digest(planned))
     }
 
     /// Forgets an object that is deleted, or that this process no longer writes to.
     pub fn forget(&self, uid: &str) {
-        self.entries().remove(uid);
+        self.digests().remove(uid);
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<String, Option<Written>>> {
+    /// Returns true if the last write of this process, if any, was of this status.
+    fn is_last(&self, uid: &str, planned: Option<u64>) -> bool {
+        let digests = self.digests();
+        let last = digests.get(uid);
+        last.is_none_or(|last| last.is_some() && *last == planned)
+    }
+
+    fn digests(&self) -> MutexGuard<'_, HashMap<String, Option<u64>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,75 +77,42 @@ mod tests {
 
     use super::*;
 
-    /// The cache does not change: it has this status, at version 1.
-    fn cached<'a>(status: &'a &'static str) -> Cached<'a, &'static str> {
-        at_version("1", status)
-    }
-
-    fn at_version<'a>(version: &'a str, status: &'a &'static str) -> Cached<'a, &'static str> {
-        Cached {
-            uid: "uid",
-            version,
-            status: Some(status),
-        }
-    }
-
-    async fn write(last: &LastWritten, cached: &Cached<'_, &'static str>, planned: &'static str) -> bool {
-        let written = last.write_unless_current(cached, &planned, ready(Ok(())));
+    async fn write(last: &LastWritten, cached: &str, planned: &str) -> bool {
+        let written = last.write_unless_current("uid", Some(&cached), &planned, ready(Ok(())));
         written.await.unwrap()
     }
 
     #[tokio::test]
     async fn a_status_is_written_although_an_outdated_cache_has_it() {
         let last = LastWritten::default();
-        let available = cached(&"Available");
         assert!(
-            !write(&last, &available, "Available").await,
+            !write(&last, "Available", "Available").await,
             "written by an earlier process"
         );
-        assert!(write(&last, &available, "Unknown").await);
+        assert!(write(&last, "Available", "Unknown").await);
         assert!(
-            write(&last, &available, "Available").await,
+            write(&last, "Available", "Available").await,
             "the cache does not have Unknown yet"
         );
         assert!(
-            !write(&last, &available, "Available").await,
+            !write(&last, "Available", "Available").await,
             "the cache is as last written"
         );
-        let changed = at_version("2", &"Other");
-        assert!(write(&last, &changed, "Available").await, "somebody else wrote Other");
-        assert!(write(&last, &available, "Unknown").await);
+        assert!(write(&last, "Other", "Available").await, "somebody else wrote Other");
+        assert!(write(&last, "Available", "Unknown").await);
         last.forget("uid");
-        assert!(!write(&last, &available, "Available").await);
-    }
-
-    #[tokio::test]
-    async fn a_status_is_written_once_while_the_cache_is_outdated() {
-        let last = LastWritten::default();
-        let outdated = cached(&"Available");
-        assert!(write(&last, &outdated, "Unknown").await);
-        assert!(
-            !write(&last, &outdated, "Unknown").await,
-            "the watch has not delivered the write"
-        );
-        let other_change = at_version("2", &"Available");
-        assert!(
-            write(&last, &other_change, "Unknown").await,
-            "somebody may have overwritten it"
-        );
-        assert!(!write(&last, &at_version("3", &"Unknown"), "Unknown").await);
+        assert!(!write(&last, "Available", "Available").await);
     }
 
     #[tokio::test]
     async fn a_status_is_written_again_after_a_write_whose_outcome_is_unknown() {
         let last = LastWritten::default();
-        let available = cached(&"Available");
-        let failed = last.write_unless_current(&available, &"Unknown", ready(Err(WriteError::Conflict)));
+        let failed = last.write_unless_current("uid", Some(&"Available"), &"Unknown", ready(Err(WriteError::Conflict)));
         assert!(failed.await.is_err());
         assert!(
-            write(&last, &available, "Available").await,
+            write(&last, "Available", "Available").await,
             "Unknown may have been written"
         );
-        assert!(!write(&last, &available, "Available").await);
+        assert!(!write(&last, "Available", "Available").await);
     }
 }

@@ -191,6 +191,7 @@ async fn start(
         backend: Arc::clone(&target.backend),
         export: Arc::clone(&target.export),
         request: Box::new(request),
+        max_bytes: u64::try_from(attempt.request.bytes).unwrap_or(u64::MAX),
     };
     let condition = CopyJob::of(attempt.ctx, attempt.claim).start_or_progress(task, source);
     Ok(BackendOutcome::Ended(
@@ -244,6 +245,15 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: C
     let Target { backend, export, .. } = target;
     let CopyFailure { error, condition } = failure;
     let reason = condition.reason;
+    let uid = attempt.claim.uid().unwrap_or_default();
+    if reason == Reason::CopySourceUnsuitable {
+        // Another attempt would fail as late. What is copied uses space.
+        let discarded = roll_back(attempt.ctx, backend, export, &attempt.volume, &uid).await;
+        return BackendOutcome::Ended(match discarded {
+            Ok(true) => ProvisionOutcome::Infeasible(condition),
+            Ok(false) | Err(_) => ProvisionOutcome::Failed(condition),
+        });
+    }
     if !error.is_target_error() {
         return BackendOutcome::Ended(if reason.is_connectivity() {
             ProvisionOutcome::Waiting(condition, Blockers::default())
@@ -251,7 +261,6 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: C
             ProvisionOutcome::Failed(condition)
         });
     }
-    let uid = attempt.claim.uid().unwrap_or_default();
     match roll_back(attempt.ctx, backend, export, &attempt.volume, &uid).await {
         Ok(true) => BackendOutcome::Refused {
             condition: PlannedCondition::fails(reason, error.to_string()),

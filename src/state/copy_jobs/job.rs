@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use super::{CopyLabels, CopyResult};
+use super::{CopyLabels, CopyResult, SlotRequest};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -33,6 +33,8 @@ pub(crate) enum CopyTask {
         export: Arc<ExportStore>,
         /// The directory to create.
         request: Box<DirectoryRequest>,
+        /// Size that the claim requests, in bytes: the copy may have at most as much content.
+        max_bytes: u64,
     },
     /// Copies a volume to a new archive on the same export.
     ToArchive {
@@ -70,7 +72,8 @@ impl<'a> CopyJob<'a> {
     pub(crate) fn start_or_progress(&self, task: CopyTask, source: impl Display) -> Option<PlannedCondition> {
         let requeue = task.requeue(self.ctx);
         let jobs = &self.ctx.copy_jobs;
-        jobs.start(task.labels(), |limits, progress| task.run(limits, progress), requeue);
+        let (labels, request) = (task.labels(), task.slot_request());
+        jobs.start(labels, request, |limits, progress| task.run(limits, progress), requeue);
         self.progress(source)
     }
 
@@ -109,6 +112,27 @@ impl CopyTask {
         }
     }
 
+    /// Returns what decides when the copy gets a slot.
+    fn slot_request(&self) -> SlotRequest {
+        match self {
+            Self::ToVolume {
+                source: (origin, _),
+                export,
+                request,
+                ..
+            } => SlotRequest {
+                namespace: request.claim.namespace.clone(),
+                backends: [origin, export].map(|export| export.backend().to_owned()),
+                is_backup: false,
+            },
+            Self::ToArchive { export, request } => SlotRequest {
+                namespace: request.claim.namespace.clone(),
+                backends: [export, export].map(|export| export.backend().to_owned()),
+                is_backup: true,
+            },
+        }
+    }
+
     /// Returns the function that requeues the object that requests the copy.
     fn requeue(&self, ctx: &Context) -> Box<dyn FnOnce() + Send> {
         match self {
@@ -132,7 +156,9 @@ impl CopyTask {
                 backend,
                 export,
                 request,
+                max_bytes,
             } => {
+                let limits = limits.with_max_bytes(max_bytes);
                 // Garbage collection does not touch the directory while this is held.
                 let Some(_pending) = backend.begin_work(&request.volume, &request.claim) else {
                     return Err(CopyError::ExportChanged);

@@ -165,7 +165,8 @@ pub async fn slow(env: &DedicatedCluster) -> Result<BTreeMap<String, Vec<u8>>, F
             fs::write(root.join(format!("{folder}/{file}")), format!("{folder} {file}"))?;
         }
     }
-    fs::write(root.join("big"), vec![7; 5_000_000])?;
+    // Less than the claims request in total.
+    fs::write(root.join("big"), vec![7; 900_000])?;
     env.proxy.delay(Duration::from_millis(20), Duration::from_millis(20));
     Ok(contents(&root)?)
 }

@@ -1,0 +1,151 @@
+//! Which copies run and which wait: the part of the copies' budget that docs/security.md describes by number of copies.
+//!
+//! The copies of one namespace, and those from or to one backend, leave slots for others. Backups, which administrators
+//! request, have a slot of their own.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use export_store::MAX_COPIES;
+
+/// Maximum number of copies that are no backups: one slot is left for backups.
+const MAX_CLAIMS: usize = MAX_COPIES - 1;
+/// Maximum number of these copies in one namespace.
+const MAX_PER_NAMESPACE: usize = 2;
+/// Maximum number of these copies that read from or write to one backend.
+const MAX_PER_BACKEND: usize = 3;
+
+/// A copy that needs a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotRequest {
+    /// The namespace that gets the data.
+    pub namespace: String,
+    /// The backends of source and target.
+    pub backends: [String; 2],
+    /// An administrator requested it.
+    pub is_backup: bool,
+}
+
+/// The copies that run, and those that wait, in the order of their requests.
+#[derive(Debug, Default)]
+pub(super) struct CopySlots {
+    running: BTreeMap<u64, SlotRequest>,
+    waiting: VecDeque<(u64, SlotRequest)>,
+}
+
+impl CopySlots {
+    /// Adds a copy that waits. Reports whether there is a slot for it: there is none for those that waited before.
+    pub(super) fn add(&mut self, id: u64, request: SlotRequest) -> bool {
+        let may_start = self.running.len() < MAX_COPIES && self.has_room(&request);
+        self.waiting.push_back((id, request));
+        may_start
+    }
+
+    /// Removes a copy that ended or was aborted.
+    pub(super) fn remove(&mut self, id: u64) {
+        if self.running.remove(&id).is_none() {
+            self.waiting.retain(|(waiting, _)| *waiting != id);
+        }
+    }
+
+    /// Gives a slot to the next copy that may have one: first to backups, then to the namespace with the fewest copies.
+    pub(super) fn start_next(&mut self) -> Option<u64> {
+        if self.running.len() >= MAX_COPIES {
+            return None;
+        }
+        let candidates = self.waiting.iter().enumerate();
+        let (position, _) = candidates
+            .filter(|(_, (_, request))| self.has_room(request))
+            .min_by_key(|(position, (_, request))| {
+                (
+                    !request.is_backup,
+                    self.claims(|other| other.namespace == request.namespace),
+                    *position,
+                )
+            })?;
+        let (id, request) = self.waiting.remove(position)?;
+        self.running.insert(id, request);
+        Some(id)
+    }
+
+    fn has_room(&self, request: &SlotRequest) -> bool {
+        request.is_backup
+            || self.claims(|_| true) < MAX_CLAIMS
+                && self.claims(|other| other.namespace == request.namespace) < MAX_PER_NAMESPACE
+                && request
+                    .backends
+                    .iter()
+                    .all(|backend| self.claims(|other| other.backends.contains(backend)) < MAX_PER_BACKEND)
+    }
+
+    /// Counts the running copies that are no backups.
+    fn claims(&self, matches: impl Fn(&SlotRequest) -> bool) -> usize {
+        let claims = self.running.values().filter(|request| !request.is_backup);
+        claims.filter(|request| matches(request)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adds copies of a namespace within a backend, and returns how many of them start.
+    fn start(
+        slots: &mut CopySlots,
+        (namespace, backend): (&str, &str),
+        ids: std::ops::Range<u64>,
+        is_backup: bool,
+    ) -> usize {
+        for id in ids {
+            let request = SlotRequest {
+                namespace: namespace.to_owned(),
+                backends: [backend.to_owned(), backend.to_owned()],
+                is_backup,
+            };
+            slots.add(id, request);
+        }
+        std::iter::from_fn(|| slots.start_next()).count()
+    }
+
+    #[test]
+    fn copies_of_one_namespace_or_backend_leave_slots_for_others_and_for_backups() {
+        let mut slots = CopySlots::default();
+        assert_eq!(start(&mut slots, ("one", "slow"), 0..100, false), MAX_PER_NAMESPACE);
+        assert_eq!(
+            start(&mut slots, ("two", "slow"), 100..200, false),
+            MAX_PER_BACKEND - MAX_PER_NAMESPACE
+        );
+        assert_eq!(
+            start(&mut slots, ("three", "fast"), 200..300, false),
+            MAX_CLAIMS - MAX_PER_BACKEND
+        );
+        assert_eq!(start(&mut slots, ("four", "fast"), 300..301, false), 0);
+        assert_eq!(start(&mut slots, ("one", "slow"), 301..400, true), 1);
+        assert_eq!(slots.running.len(), MAX_COPIES);
+    }
+
+    #[test]
+    fn a_free_slot_is_given_to_backups_first_and_then_to_the_namespace_with_the_fewest_copies() {
+        let mut slots = CopySlots::default();
+        start(&mut slots, ("one", "a"), 0..3, false);
+        start(&mut slots, ("two", "b"), 3..6, false);
+        start(&mut slots, ("three", "c"), 6..7, false);
+        assert_eq!(slots.running.keys().copied().collect::<Vec<_>>(), [0, 1, 3, 4]);
+        slots.remove(0);
+        assert_eq!(slots.start_next(), Some(6), "the only one of its namespace");
+        slots.remove(3);
+        assert_eq!(slots.start_next(), Some(2), "the oldest of those with one copy each");
+        start(&mut slots, ("one", "a"), 7..9, true);
+        slots.remove(4);
+        assert_eq!(slots.start_next(), Some(8));
+        assert_eq!(slots.start_next(), None);
+    }
+
+    #[test]
+    fn a_copy_that_is_aborted_while_it_waits_never_starts() {
+        let mut slots = CopySlots::default();
+        assert_eq!(start(&mut slots, ("one", "a"), 0..4, false), MAX_PER_NAMESPACE);
+        slots.remove(2);
+        slots.remove(0);
+        assert_eq!(slots.start_next(), Some(3));
+    }
+}
