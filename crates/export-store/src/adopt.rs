@@ -5,12 +5,12 @@
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
-use crate::record::{ArchiveState, Record, RetentionTerms, State, handle_of};
+use crate::record::{ArchiveState, Record, RecordedHandle, RetentionTerms, State};
 use crate::records::{Created, ReadRecord};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, other_clusters, paths, records, unsigned_records};
+use crate::{archives, file_holders, layout, other_clusters, paths, records, unsigned_records};
 use nfs_client::{FileRef, Name, Status};
 
 /// Reference to a record.
@@ -190,10 +190,7 @@ async fn verify_record(
             &format!("{place} does not exist, or is not the recorded directory"),
         ));
     };
-    if let Some(other) = store
-        .reservations
-        .holder_of(&verified.file_key(node.attributes.fileid), Some(&holder))
-    {
+    if let Some(other) = file_holders::holder_of(store, verified, &node, Some(volume)).await? {
         return Err(refused(volume, &format!("{place} has the fileid of {other}")));
     }
     if paths::is_backend_root(store, &node, &place).await? {
@@ -202,7 +199,7 @@ async fn verify_record(
     if let State::Archived(archive) = &record.state {
         archives::restrict(store, verified, &node, &archive.target).await?;
     }
-    Ok(to_own_record(store, record, &node))
+    Ok(to_own_record(store, verified, record, &node))
 }
 
 async fn find_archive(
@@ -233,7 +230,7 @@ async fn find_directory(
 
 /// Returns the record as one of this cluster. It must not cause a deletion: the archive never expires, and the
 /// directory is archived even if the policy is Delete.
-fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record {
+fn to_own_record(store: &ExportStore, verified: &VerifiedRoot, record: &Record, node: &FileRef) -> Record {
     let state = match &record.state {
         State::Archived(archive) => {
             let terms = RetentionTerms {
@@ -250,7 +247,7 @@ fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record
     };
     Record {
         backend: store.config.backend.clone(),
-        handle: Some(handle_of(node)),
+        handle: Some(RecordedHandle::new(verified, node)),
         adopted: true,
         restores: None,
         ..record.in_state(state)

@@ -6,7 +6,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
 use crate::path_reservations::{Holder, Reservation, ReservedPath};
-use crate::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, TermsRevision, handle_of};
+use crate::record::{ArchiveState, Record, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision};
 use crate::records::ReadRecord;
 use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
@@ -204,8 +204,9 @@ pub(crate) async fn begin_purge(
     paths::refuse_conflict(store, verified, &holder, &archive.target).await?;
     let directory = find_directory(store, verified, &record, &archive).await?;
     let purging = State::Purging { archive, since: now() };
+    let found = directory.map(|directory| RecordedHandle::new(verified, &directory));
     let record = Record {
-        handle: directory.as_ref().map(handle_of).or_else(|| record.handle.clone()),
+        handle: found.or_else(|| record.handle.clone()),
         ..record.in_state(purging)
     };
     records::replace_to_free_space(store, verified, &record)

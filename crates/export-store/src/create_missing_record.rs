@@ -1,13 +1,13 @@
 use crate::error::ExportError;
 use crate::path_reservations::Holder;
 use crate::reclaim::plan::NameOccupant;
-use crate::record::{Record, State, handle_of};
+use crate::record::{Record, RecordedHandle, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::ReclaimRequest;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
-use crate::{other_clusters, paths, records, rollback, volume_record};
+use crate::{file_holders, other_clusters, paths, records, rollback, volume_record};
 use nfs_client::FileRef;
 
 pub(crate) async fn create_missing_record(
@@ -32,7 +32,7 @@ pub(crate) async fn create_missing_record(
         claim: request.claim.clone(),
         directory: directory.clone(),
         file_id: Some(leaf.attributes.fileid),
-        handle: Some(handle_of(&leaf)),
+        handle: Some(RecordedHandle::new(verified, &leaf)),
         adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
         restores: None,
         note: None,
@@ -92,7 +92,7 @@ async fn find_unclaimed(
     }
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
     let file_id = leaf.attributes.fileid;
-    if let Some(holder) = store.reservations.holder_of(&verified.file_key(file_id), Some(&own)) {
+    if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&request.volume)).await? {
         return Err(ExportError::Held {
             directory: directory.to_string(),
             holder,

@@ -53,6 +53,7 @@ mod count;
 mod create_missing_record;
 mod error;
 mod error_kind;
+mod file_holders;
 mod folders;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -103,7 +104,8 @@ pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath};
 pub use record::{
-    ArchiveState, CopyState, Record, RecordError, RestoreTarget, RetentionTerms, State, TermsRevision, VolumeMetadata,
+    ArchiveState, CopyState, Record, RecordError, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision,
+    VolumeMetadata,
 };
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};

@@ -256,9 +256,9 @@ impl PathReservations {
         self.index().enclosing_holder(places)
     }
 
-    /// Returns the holder of a file ID, except `except`.
-    pub fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
-        self.index().holder_of(file, except)
+    /// Returns the holders of a file ID. Almost always, it has at most one.
+    pub fn holders_of(&self, file: &FileKey) -> Vec<Holder> {
+        self.index().holders_of(file)
     }
 
     /// Reserves `places` for `holder` if there is no conflict, in one step. The same holder can reserve paths several

@@ -8,7 +8,7 @@ use crate::path_reservations::{Holder, Reservation};
 use crate::record::Record;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{Conflict, ReservedPath, layout, other_clusters};
+use crate::{Conflict, ReservedPath, file_holders, layout, other_clusters};
 use nfs_client::{FileKind, FileRef, Status};
 
 /// Returns the paths to reserve for a path relative to the export's root.
@@ -168,10 +168,7 @@ pub(crate) async fn check_parents(
                 why: what_it_is(parent),
             });
         }
-        if let Some(holder) = store
-            .reservations
-            .holder_of(&verified.file_key(parent.attributes.fileid), None)
-        {
+        if let Some(holder) = file_holders::holder_of(store, verified, parent, None).await? {
             return Err(ExportError::Held {
                 directory: path_of(index),
                 holder,

@@ -13,13 +13,13 @@ use crate::naming::DirectoryPath;
 use crate::path_reservations::Holder;
 use crate::provision::create::CreatedDirectory;
 use crate::provision::plan::{PathOccupant, ProvisionStep, RecordProgress, RecordWrite, decide};
-use crate::record::{Record, RecordError, State, handle_of};
+use crate::record::{Record, RecordError, RecordedHandle, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{other_clusters, paths, readdir, records, rollback, volume_record};
+use crate::{file_holders, other_clusters, paths, readdir, records, rollback, volume_record};
 use nfs_client::FileRef;
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -214,7 +214,7 @@ async fn step(
             }
             Ok(Some(CreatedDirectory {
                 file_id: leaf.attributes.fileid,
-                handle: handle_of(leaf),
+                handle: RecordedHandle::new(verified, leaf),
                 adopted: record.adopted(),
                 mode_not_kept: None,
             }))
@@ -313,7 +313,7 @@ async fn observe(
         Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
         Some(leaf) => PathOccupant::Directory {
             file_id: leaf.attributes.fileid,
-            held: other_holder(store, verified, request, leaf).is_some(),
+            held: other_holder(store, verified, request, leaf).await?.is_some(),
             empty: None,
         },
     };
@@ -328,15 +328,13 @@ async fn observe(
 }
 
 /// Returns another holder of an existing directory.
-fn other_holder(
+async fn other_holder(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     leaf: &FileRef,
-) -> Option<Holder> {
-    let holder = Holder::Volume(request.volume.clone());
-    let file = verified.file_key(leaf.attributes.fileid);
-    store.reservations.holder_of(&file, Some(&holder))
+) -> Result<Option<Holder>, ExportError> {
+    file_holders::holder_of(store, verified, leaf, Some(&request.volume)).await
 }
 
 /// Returns the error of a step that refuses an existing directory.
@@ -349,7 +347,7 @@ async fn refuse(
     leaf: &FileRef,
 ) -> Result<(), ExportError> {
     match step {
-        ProvisionStep::Held => match other_holder(store, verified, request, leaf) {
+        ProvisionStep::Held => match other_holder(store, verified, request, leaf).await? {
             Some(holder) => Err(ExportError::Held {
                 directory: directory.to_string(),
                 holder,

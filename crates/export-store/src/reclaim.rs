@@ -13,12 +13,12 @@ use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Reservation};
 pub(crate) use crate::reclaim::plan::ReclaimAction;
 use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimResult, ReclaimStep, decide};
-use crate::record::{Record, State, handle_of};
+use crate::record::{Record, RecordedHandle, State};
 use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
-use crate::{archives, layout, other_clusters, paths, readdir, records, trash, volume_record};
+use crate::{archives, file_holders, layout, other_clusters, paths, readdir, records, trash, volume_record};
 use nfs_client::{FileRef, Name, Status};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -243,11 +243,9 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
     let (verified, record) = (reclaim.verified, &reclaim.record);
     let own = Holder::Volume(record.volume.clone());
     paths::refuse_conflict(store, verified, &own, &record.directory.to_string()).await?;
-    let holder = store
-        .reservations
-        .holder_of(&verified.file_key(reclaim.file_id), Some(&own));
-    if let Some(holder) = holder
-        && holder != Holder::Archive(record.volume.clone())
+    let leaf = paths::leaf(&reclaim.nodes, &record.directory);
+    if let Some(leaf) = leaf
+        && let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume)).await?
     {
         return Err(ExportError::Held {
             directory: record.directory.to_string(),
@@ -257,7 +255,7 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
     let segments = record.directory.segments();
     other_clusters::refuse_removal(store, verified, &record.volume, segments, &reclaim.nodes).await?;
     if record.state == State::Live
-        && let Some(leaf) = paths::leaf(&reclaim.nodes, &record.directory)
+        && let Some(leaf) = leaf
         && paths::is_backend_root(store, leaf, &record.directory.to_string()).await?
     {
         return Err(ExportError::NestedBackend {
@@ -279,8 +277,9 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: NextS
         },
     };
     let leaf = paths::leaf(&reclaim.nodes, reclaim.directory());
+    let found = leaf.map(|leaf| RecordedHandle::new(reclaim.verified, leaf));
     let record = Record {
-        handle: leaf.map(handle_of).or_else(|| reclaim.record.handle.clone()),
+        handle: found.or_else(|| reclaim.record.handle.clone()),
         ..reclaim.record.in_state(state)
     };
     records::replace_to_free_space(store, reclaim.verified, &record).await?;

@@ -14,6 +14,7 @@ use crate::layout;
 use crate::naming::DirectoryPath;
 use crate::request::ClaimRef;
 use crate::signature::SIGNATURE_LENGTH;
+use crate::verified_root::VerifiedRoot;
 use nfs_client::FileRef;
 
 /// Maximum size of a record in bytes, including its signature. A path of 1,024 bytes, an archive's name, and names of
@@ -36,10 +37,10 @@ pub struct Record {
     pub directory: DirectoryPath,
     /// File ID of the directory, once it exists.
     pub file_id: Option<u64>,
-    /// File handle of the directory in hexadecimal, as of the last change of state. The file ID is reused after the
-    /// directory is removed (immediately on ext4), the handle is not. Servers may change handles after a move or an
-    /// upgrade, so the handle is compared only while a change is in progress.
-    pub handle: Option<String>,
+    /// File handle of the directory, as of the last change of state. The file ID is reused after the directory is removed
+    /// (immediately on ext4), the handle is not. Servers may change handles after a move or an upgrade, so the handle
+    /// alone is compared only while a change is in progress.
+    pub handle: Option<RecordedHandle>,
     /// The directory existed before. It is archived even if the policy is Delete.
     pub adopted: bool,
     /// Volume whose archive was restored to this directory.
@@ -48,6 +49,39 @@ pub struct Record {
     pub note: Option<VolumeMetadata>,
     /// State.
     pub state: State,
+}
+
+/// File handle of a directory in a record. Handles are in hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedHandle {
+    directory: String,
+    /// Handle of the folder of records at the same time. As long as the folder has it, the server did not change its
+    /// handles. Unset in the records of earlier releases.
+    folder: Option<String>,
+}
+
+impl RecordedHandle {
+    /// Returns the handle of a directory as looked up just now.
+    pub(crate) fn new(verified: &VerifiedRoot, directory: &FileRef) -> Self {
+        Self {
+            directory: hexadecimal(directory),
+            folder: Some(hexadecimal(&verified.records)),
+        }
+    }
+
+    /// Reports whether a node has this handle.
+    pub(crate) fn is_of(&self, node: &FileRef) -> bool {
+        self.directory == hexadecimal(node)
+    }
+
+    /// Reports whether the server changed its handles since this one was recorded, or may have.
+    pub(crate) fn is_outdated(&self, verified: &VerifiedRoot) -> bool {
+        self.folder.as_ref() != Some(&hexadecimal(&verified.records))
+    }
+}
+
+fn hexadecimal(node: &FileRef) -> String {
+    format!("{:?}", node.handle)
 }
 
 /// Reason why a file is not a valid record.
@@ -76,6 +110,8 @@ struct RecordFile {
     file_id: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     handle: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    folder_handle: Option<String>,
     #[serde(default)]
     adopted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +136,8 @@ impl Record {
             claim: self.claim.clone(),
             directory: self.directory.to_string(),
             file_id: self.file_id,
-            handle: self.handle.clone(),
+            handle: self.handle.as_ref().map(|handle| handle.directory.clone()),
+            folder_handle: self.handle.as_ref().and_then(|handle| handle.folder.clone()),
             adopted: self.adopted,
             restores: self.restores.clone(),
             note: self.note.clone().filter(|_| self.state.belongs_to_volume()),
@@ -168,7 +205,10 @@ impl Record {
             claim: wire.claim,
             directory,
             file_id: wire.file_id,
-            handle: wire.handle,
+            handle: wire.handle.map(|directory| RecordedHandle {
+                directory,
+                folder: wire.folder_handle,
+            }),
             adopted: wire.adopted,
             restores: wire.restores,
             note: wire.note,
@@ -178,7 +218,7 @@ impl Record {
 
     /// Reports whether a node is the recorded directory. Compares file handles only while a change is in progress.
     pub fn matches_node(&self, node: &FileRef) -> bool {
-        let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
+        let same = self.handle.as_ref().is_none_or(|handle| handle.is_of(node));
         let at_rest = matches!(self.state, State::Live | State::Archived(_));
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
     }
@@ -196,11 +236,6 @@ impl Record {
     pub fn in_state(&self, state: State) -> Self {
         Self { state, ..self.clone() }
     }
-}
-
-/// Returns a node's file handle as records store it.
-pub fn handle_of(node: &FileRef) -> String {
-    format!("{:?}", node.handle)
 }
 
 fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RecordError> {

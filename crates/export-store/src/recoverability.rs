@@ -9,7 +9,7 @@ use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{other_clusters, paths, records};
+use crate::{file_holders, other_clusters, paths, records};
 
 /// Result of assessing whether a volume can be recreated from its record.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &
     }
     let own = Holder::Volume(record.volume.clone());
     paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
-    if let Some(holder) = store.reservations.holder_of(&verified.file_key(file_id), Some(&own)) {
+    if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume)).await? {
         return Err(ExportError::Held {
             directory: directory.to_string(),
             holder,

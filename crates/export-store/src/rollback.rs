@@ -5,13 +5,13 @@ use crate::copy;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, MAX_NAME_LEN};
 use crate::path_reservations::Holder;
-use crate::record::{ArchiveState, Record, RecordError, State, handle_of};
+use crate::record::{ArchiveState, Record, RecordError, State};
 use crate::records::ReadRecord;
 use crate::request::RollbackOutcome;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, other_clusters, paths, records, trash};
+use crate::{archives, file_holders, layout, other_clusters, paths, records, trash};
 use nfs_client::{FileRef, Status};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -123,11 +123,11 @@ async fn remove_directory(
     };
     // Compare the handle, too: another directory may reuse the file ID.
     let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
-        || record.handle.as_ref().is_some_and(|handle| *handle != handle_of(leaf));
+        || record.handle.as_ref().is_some_and(|handle| !handle.is_of(leaf));
     if !verified.is_plain_directory(leaf) || other {
         return Ok(RollbackOutcome::DirectoryKept);
     }
-    if let Some(holder) = other_holder(store, verified, record, leaf, superseded).await {
+    if let Some(holder) = other_holder(store, verified, record, leaf, superseded).await? {
         // Without a file ID, nothing shows that it is the operator's. With one, two volumes share the directory.
         if record.file_id.is_none() {
             return Ok(RollbackOutcome::DirectoryKept);
@@ -162,13 +162,11 @@ async fn other_holder(
     record: &Record,
     leaf: &FileRef,
     superseded: bool,
-) -> Option<Holder> {
+) -> Result<Option<Holder>, ExportError> {
     let own = if superseded { "" } else { record.volume.as_str() };
-    let except = Holder::Volume(own.to_owned());
-    let file = verified.file_key(leaf.attributes.fileid);
-    match store.reservations.holder_of(&file, Some(&except)) {
-        Some(holder) => Some(holder),
-        None => conflicting_holder(store, verified, own, &record.directory).await,
+    match file_holders::holder_of(store, verified, leaf, Some(own)).await? {
+        Some(holder) => Ok(Some(holder)),
+        None => Ok(conflicting_holder(store, verified, own, &record.directory).await),
     }
 }
 

@@ -458,6 +458,15 @@ impl Client {
         either!(&self.client, client => client.statistics(self.options()).await)
     }
 
+    /// Reports whether different handles are always those of different objects (RFC 8881 section 5.8.1.10). Always false on
+    /// NFSv3, which does not report it.
+    pub async fn has_unique_handles(&self) -> Result<bool, NfsError> {
+        match &self.client {
+            VersionedClient::V3(_) => Ok(false),
+            VersionedClient::V4(client) => client.has_unique_handles(self.options()).await,
+        }
+    }
+
     /// Ends session and client on the server (DESTROY_SESSION, DESTROY_CLIENTID), if there are any, and closes the
     /// connection. Affects every clone.
     pub async fn close(self) {

@@ -3,7 +3,7 @@
 use crate::copy::{CopyError, SourceTree, Staging, staging};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::provision::create;
-use crate::record::{Record, State, handle_of};
+use crate::record::{Record, RecordedHandle, State};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -38,7 +38,7 @@ pub(crate) async fn publish(
     };
     let record = Record {
         file_id: Some(staging.tree.attributes.fileid),
-        handle: Some(handle_of(&staging.tree)),
+        handle: Some(RecordedHandle::new(&verified, &staging.tree)),
         ..record
     };
     let mode_not_kept = apply_root_attributes(store, &verified, request, source, staging).await?;

@@ -15,7 +15,9 @@ use crate::copy::{
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation};
-use crate::record::{ArchiveState, CopyState, Record, RecordError, RetentionTerms, State, TermsRevision, handle_of};
+use crate::record::{
+    ArchiveState, CopyState, Record, RecordError, RecordedHandle, RetentionTerms, State, TermsRevision,
+};
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::SignatureStatus;
@@ -315,7 +317,7 @@ async fn publish_archive(
     publish::clear_links(store, &verified, staging).await?;
     let record = Record {
         file_id: Some(staging.tree.attributes.fileid),
-        handle: Some(handle_of(&staging.tree)),
+        handle: Some(RecordedHandle::new(&verified, &staging.tree)),
         ..record.in_state(State::Copying(archive))
     };
     records::replace(store, &verified, &record).await?;

@@ -140,14 +140,10 @@ impl PathIndex {
         Some((export.to_string(), *fileid))
     }
 
-    pub(super) fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
-        let export = Arc::clone(self.exports.get(file.0.as_str())?);
-        self.files
-            .get(&(export, file.1))?
-            .iter()
-            .map(|key| key.holder())
-            .find(|holder| Some(*holder) != except)
-            .cloned()
+    pub(super) fn holders_of(&self, file: &FileKey) -> Vec<Holder> {
+        let export = self.exports.get(file.0.as_str());
+        let keys = export.and_then(|export| self.files.get(&(Arc::clone(export), file.1)));
+        keys.into_iter().flatten().map(|key| key.holder().clone()).collect()
     }
 
     pub(super) fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {

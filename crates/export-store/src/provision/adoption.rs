@@ -10,7 +10,7 @@ use crate::records::ReadRecord;
 use crate::request::DirectoryRequest;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, other_clusters, paths, readdir, records};
+use crate::{file_holders, layout, other_clusters, paths, readdir, records};
 use nfs_client::{FileRef, Name};
 
 /// Number of concurrent reads of records.
@@ -64,7 +64,9 @@ async fn check_own_records(
         let Some(record) = record else { continue };
         match &record.state {
             State::Creating | State::Live | State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. }
-                if record.file_id == Some(leaf.attributes.fileid) || overlap(&record.directory, directory) =>
+                if overlap(&record.directory, directory)
+                    || (record.file_id == Some(leaf.attributes.fileid)
+                        && !file_holders::is_other(store, verified, &record, leaf).await?) =>
             {
                 return Err(ExportError::Held {
                     directory: directory.to_string(),

@@ -4,7 +4,7 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::provision::Recorded;
 use crate::provision::applied_attributes::{AppliedAttributes, judge};
-use crate::record::{Record, State, handle_of};
+use crate::record::{Record, RecordedHandle, State};
 use crate::records;
 use crate::request::DirectoryRequest;
 use crate::store::ExportStore;
@@ -17,7 +17,7 @@ const PARENT_MODE: u32 = 0o755;
 /// A directory that exists and whose attributes were checked.
 pub(super) struct CreatedDirectory {
     pub file_id: u64,
-    pub handle: String,
+    pub handle: RecordedHandle,
     pub adopted: bool,
     pub mode_not_kept: Option<u32>,
 }
@@ -51,7 +51,7 @@ pub(super) async fn create_directory(
         mode_refused,
         owner_refused,
     };
-    let made = check_attributes(store, request, directory, &node, &kept)?;
+    let made = check_attributes(store, verified, request, directory, &node, &kept)?;
     mark_live(store, verified, record, &made).await.map(|()| Some(made))
 }
 
@@ -128,7 +128,7 @@ pub(super) async fn apply_attributes(
         mode_refused,
         owner_refused,
     };
-    let made = check_attributes(store, request, directory, leaf, &kept)?;
+    let made = check_attributes(store, verified, request, directory, leaf, &kept)?;
     Ok(CreatedDirectory {
         mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
         ..made
@@ -158,6 +158,7 @@ async fn apply_part(
 
 fn check_attributes(
     store: &ExportStore,
+    verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     node: &FileRef,
@@ -166,7 +167,7 @@ fn check_attributes(
     let mode_not_kept = judge(request, &directory.to_string(), store.config.credential, kept)?;
     Ok(CreatedDirectory {
         file_id: node.attributes.fileid,
-        handle: handle_of(node),
+        handle: RecordedHandle::new(verified, node),
         adopted: false,
         mode_not_kept,
     })

@@ -11,7 +11,7 @@ use crate::path_reservations::Holder;
 use crate::provision::create::CreatedDirectory;
 use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
 use crate::provision::{Recorded, create};
-use crate::record::{ArchiveState, Record, RestoreTarget, State, handle_of};
+use crate::record::{ArchiveState, Record, RecordedHandle, RestoreTarget, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
@@ -113,7 +113,7 @@ async fn restore_step(
             }
             Ok(Some(CreatedDirectory {
                 file_id: leaf.attributes.fileid,
-                handle: handle_of(leaf),
+                handle: RecordedHandle::new(verified, leaf),
                 adopted: restore.own.adopted(),
                 mode_not_kept: None,
             }))
@@ -243,7 +243,7 @@ async fn mark_restoring(
     observed: &ObservedArchive,
 ) -> Result<(), ExportError> {
     let taken = Record {
-        handle: observed.node.as_ref().map(handle_of),
+        handle: observed.node.as_ref().map(|node| RecordedHandle::new(verified, node)),
         ..observed.record.in_state(State::Restoring {
             archive: observed.archive.clone(),
             to: restore.destination(),

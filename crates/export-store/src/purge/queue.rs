@@ -12,14 +12,14 @@ use futures::stream::FuturesUnordered;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::purge::batch::is_over;
-use crate::purge::visit::{CHUNK, holder_below, moved_here, remedy};
+use crate::purge::visit::{CHUNK, moved_here, remedy};
 use crate::purge::{Failures, MAX_EMPTIED, REFILLED, Root, Shared, Turn, TurnEnd, TurnLimits, empty};
 use crate::readdir::DirectoryReader;
 use crate::record::Record;
 use crate::request::{PurgeLimits, PurgeReport};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths, records, trash};
+use crate::{file_holders, layout, paths, records, trash};
 use nfs_client::{Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, Status};
 
 /// Entries whose turns run concurrently. They share the visits ([`super::VISITS`]).
@@ -200,8 +200,16 @@ impl<'a> Run<'a> {
             let file_id = entry
                 .fileid
                 .filter(|_| matches!(entry.kind, None | Some(FileKind::Directory)));
-            let own = layout::trashed_volume(&entry.name);
-            match file_id.and_then(|id| Some((id, holder_below(store, verified, id, own)?))) {
+            let holder = match file_id {
+                Some(file_id) => {
+                    let found = (&verified.trash.handle, &entry.name, file_id);
+                    let own = layout::trashed_volume(&entry.name);
+                    let holder = file_holders::holder_of_entry(store, verified, &store.nfs, found, own).await?;
+                    holder.map(|holder| (file_id, holder))
+                }
+                None => None,
+            };
+            match holder {
                 Some((id, holder)) if self.remember_stuck(id) => {
                     self.failures.add(&entry.name.to_string(), moved_here(&holder));
                 }
@@ -289,7 +297,7 @@ async fn purge_directory(shared: &Shared<'_>, name: &Name, limits: TurnLimits) -
         Err(error) => return refused(name, error),
     };
     let own = layout::trashed_volume(name);
-    let holder = holder_below(store, verified, node.attributes.fileid, own);
+    let holder = file_holders::holder_of(store, verified, &node, own).await?;
     let path = &name.to_string();
     if let Some(holder) = holder {
         return Ok(Turn::failed(path, moved_here(&holder)));

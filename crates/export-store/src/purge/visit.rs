@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::layout;
 use crate::path_reservations::Holder;
 use crate::purge::Shared;
 use crate::purge::batch::{batch, is_over};
@@ -14,6 +13,7 @@ use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::tree_walk::{self, Obstacle};
 use crate::verified_root::VerifiedRoot;
+use crate::{file_holders, layout};
 use nfs_client::{
     Client, Credential, Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status,
 };
@@ -90,21 +90,6 @@ fn breadth(depth: usize) -> usize {
         0..8 => 256,
         8..MAX_VISITED_DEPTH => 16,
         _ => RAISED,
-    }
-}
-
-/// Returns the volume or archive that a directory in the trash belongs to. An entry of the trash is named after its
-/// `own` volume, whose object or archive may exist a little longer.
-pub(super) fn holder_below(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    file_id: u64,
-    own: Option<&str>,
-) -> Option<Holder> {
-    let holder = store.reservations.holder_of(&verified.file_key(file_id), None)?;
-    match &holder {
-        Holder::Volume(name) | Holder::Archive(name) if own == Some(name) => None,
-        _ => Some(holder),
     }
 }
 
@@ -281,7 +266,7 @@ impl Visitor<'_> {
     /// Removes the listed entries. Returns true if any are left.
     async fn take(&mut self, entries: Vec<Entry>) -> Result<bool, ExportError> {
         let listed = entries.len();
-        let entries = self.leave_held(entries);
+        let entries = self.leave_held(entries).await?;
         let some_held = entries.len() < listed;
         let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
         let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
@@ -299,20 +284,27 @@ impl Visitor<'_> {
 
     /// Leaves out the directories that a volume or an archive has. Somebody moved them here, so they are reported and
     /// stay with all that is in them.
-    fn leave_held(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
-        let (store, verified) = (self.store, self.verified);
+    async fn leave_held(&mut self, entries: Vec<Entry>) -> Result<Vec<Entry>, ExportError> {
         let mut others = Vec::with_capacity(entries.len());
         for entry in entries {
             let file_id = entry
                 .fileid
                 .filter(|_| matches!(entry.kind, None | Some(FileKind::Directory)));
-            let held = file_id.and_then(|id| Some((id, holder_below(store, verified, id, None)?)));
-            match held {
+            let holder = match file_id {
+                Some(file_id) => {
+                    let found = (&self.task.handle, &entry.name, file_id);
+                    let holder =
+                        file_holders::holder_of_entry(self.store, self.verified, &self.nfs, found, None).await?;
+                    holder.map(|holder| (file_id, holder))
+                }
+                None => None,
+            };
+            match holder {
                 Some((id, holder)) => self.visit.given_up.push((id, Some(entry.name), moved_here(&holder))),
                 None => others.push(entry),
             }
         }
-        others
+        Ok(others)
     }
 
     /// Removes names. Adds those that are nonempty directories to `subdirectories`.
@@ -387,7 +379,7 @@ impl Visitor<'_> {
             .await;
         for (name, fileid, node) in found {
             match node {
-                Ok(Some(node)) => self.classify(name, fileid, node),
+                Ok(Some(node)) => self.classify(name, fileid, node).await?,
                 Ok(None) => {}
                 Err(error) => self.refused(Some(name), error)?,
             }
@@ -395,7 +387,7 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    fn classify(&mut self, name: Name, listed: Option<u64>, node: FileRef) {
+    async fn classify(&mut self, name: Name, listed: Option<u64>, node: FileRef) -> Result<(), ExportError> {
         let found = &node.attributes;
         let fileid = found.fileid;
         let fsid = self.verified.trash.attributes.fsid;
@@ -406,18 +398,19 @@ impl Visitor<'_> {
             Some(Obstacle::NotDirectory) => "it changed during the purge; retrying",
             None if listed.is_some_and(|listed| listed != fileid) => "it changed during the purge; retrying",
             None => {
-                if let Some(holder) = holder_below(self.store, self.verified, fileid, None) {
+                if let Some(holder) = file_holders::holder_of(self.store, self.verified, &node, None).await? {
                     self.visit.given_up.push((fileid, Some(name), moved_here(&holder)));
                 } else if !self.task.given_up.contains(&fileid) {
                     self.visit.children.push(Child { name, node });
                 }
-                return;
+                return Ok(());
             }
         };
         // Use the file ID of the listing, because the next listing returns it, too. The root of a mounted file system
         // has another one.
         let file_id = listed.unwrap_or(fileid);
         self.visit.given_up.push((file_id, Some(name), why.to_owned()));
+        Ok(())
     }
 
     /// Moves the subdirectories to the top of the tree, where they are visited later. Within the tree, the entry of the

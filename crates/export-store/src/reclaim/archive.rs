@@ -4,7 +4,7 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::archive_name;
 use crate::path_reservations::Holder;
 use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction};
-use crate::record::{ArchiveState, State, handle_of};
+use crate::record::{ArchiveState, State};
 use crate::store::ExportStore;
 use crate::{archives, layout, paths, reclaim, records};
 use nfs_client::FileRef;
@@ -36,9 +36,8 @@ pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>
     let (verified, name) = (reclaim.verified, layout::name(&target)?);
     let found = store.nfs.lookup(&verified.root.handle, &name).await;
     let found = found.context(|| format!("looking up {name}"))?;
-    let same = |node: &FileRef| {
-        verified.is_plain_directory(node) && record.matches_node(node) && record.handle == Some(handle_of(node))
-    };
+    let has_handle = |node: &FileRef| record.handle.as_ref().is_some_and(|handle| handle.is_of(node));
+    let same = |node: &FileRef| verified.is_plain_directory(node) && record.matches_node(node) && has_handle(node);
     let Some(archive) = found.filter(same) else {
         return Ok(());
     };

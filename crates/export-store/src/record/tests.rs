@@ -14,7 +14,10 @@ fn record(state: State) -> Record {
         },
         directory: DirectoryPath::parse("team/data").unwrap(),
         file_id: Some(u64::MAX),
-        handle: Some("0a".into()),
+        handle: Some(RecordedHandle {
+            directory: "0a".into(),
+            folder: Some("0b".into()),
+        }),
         adopted: true,
         restores: None,
         note: None,

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use export_store::ErrorKind;
 use export_store::{
-    ExportError, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome, ServerComparison,
+    ExportError, ExportStore, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome,
+    ServerComparison,
 };
 use nfs_client::Credential;
 
 use crate::archive_crash::{restore, which};
-use crate::fixture::{CLUSTER, StoreClient, StoreFixture, identify, names, reclaim, request};
+use crate::fixture::{CLUSTER, StoreClient, StoreFixture, adopting, identify, names, reclaim, refused, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
@@ -302,4 +303,50 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     assert!(fixture.on_disk("empty").exists());
     uses("elsewhere", "/export/empty");
     assert_eq!(export.rollback("pvc-3", "3").await.unwrap(), RollbackOutcome::Gone);
+}
+
+/// Archives a volume with data and removes the archive by hand. Returns the file ID that it had.
+async fn archived_and_removed(fixture: &StoreFixture, client: &StoreClient, export: &ExportStore, uid: &str) -> u64 {
+    let directory = format!("d{uid}");
+    let made = export.provision(&request(uid, &directory)).await.unwrap();
+    fs::write(fixture.on_disk(&directory).join("mine"), "").unwrap();
+    let archived = export.archive(&reclaim(uid, &directory, made.file_id)).await.unwrap();
+    assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
+    client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+    // As long as it exists, it is the archive's, whatever its name is.
+    let (archive, moved) = (format!("archived-{directory}"), format!("moved-{uid}"));
+    fs::rename(fixture.on_disk(&archive), fixture.on_disk(&moved)).unwrap();
+    let held = (ErrorKind::DirectoryOverlaps, true);
+    assert_eq!(refused(export, &adopting("other", &moved)).await, held);
+    assert_eq!(
+        refused(export, &request("other", &format!("{moved}/below"))).await,
+        held
+    );
+    fs::remove_dir_all(fixture.on_disk(&moved)).unwrap();
+    made.file_id
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fileid_that_was_reused_after_its_directory_was_removed_by_hand_stops_nothing() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").ext4(64 << 20)).await;
+    let client = fixture.client();
+    let export = client.open().await;
+    // The directory of another volume.
+    let number = archived_and_removed(&fixture, &client, &export, "1").await;
+    assert!(with_number(&fixture, number, "d2"), "the number is not reused");
+    let made = export.provision(&adopting("2", "d2")).await.unwrap();
+    assert_eq!(made.file_id, number);
+    export.archive(&reclaim("2", "d2", number)).await.unwrap();
+    assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
+    // A directory that contains those of volumes.
+    let number = archived_and_removed(&fixture, &client, &export, "3").await;
+    assert!(with_number(&fixture, number, "team"), "the number is not reused");
+    export.provision(&request("4", "team/data")).await.unwrap();
+    // A directory in the trash.
+    let number = archived_and_removed(&fixture, &client, &export, "5").await;
+    let trashed = format!(".nfs-operator/{CLUSTER}/trash/pvc-6.1");
+    assert!(with_number(&fixture, number, &trashed), "the number is not reused");
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.failed, report.left.entries), (0, 0), "{report:?}");
+    assert!(!fixture.on_disk(&trashed).exists());
 }

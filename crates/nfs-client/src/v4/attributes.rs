@@ -158,6 +158,7 @@ pub struct DecodedAttributes {
     pub change: Option<u64>,
     pub size: Option<u64>,
     pub fsid: Option<FsId>,
+    pub unique_handles: Option<bool>,
     pub lease_seconds: Option<u32>,
     pub error: Option<u32>,
     pub fileid: Option<u64>,
@@ -209,6 +210,7 @@ fn read_one(found: &mut DecodedAttributes, attribute: u32, values: &mut Decoder)
                 minor: values.u64("fsid")?,
             });
         }
+        attribute::UNIQUE_HANDLES => found.unique_handles = Some(values.boolean("unique_handles")?),
         attribute::LEASE_TIME => found.lease_seconds = Some(values.u32("lease_time")?),
         attribute::RDATTR_ERROR => found.error = Some(values.u32("rdattr_error")?).filter(|code| *code != 0),
         attribute::FILEID => found.fileid = Some(values.u64("fileid")?),

@@ -82,6 +82,7 @@ pub mod attribute {
     pub const CHANGE: u32 = 3;
     pub const SIZE: u32 = 4;
     pub const FSID: u32 = 8;
+    pub const UNIQUE_HANDLES: u32 = 9;
     pub const LEASE_TIME: u32 = 10;
     pub const RDATTR_ERROR: u32 = 11;
     pub const FILEID: u32 = 20;

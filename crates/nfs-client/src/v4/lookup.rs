@@ -3,6 +3,7 @@
 use super::attributes::{self, DecodedAttributes};
 use super::client::Client;
 use super::compound::{Compound, Reply};
+use super::constants::attribute;
 use super::constants::op;
 use crate::address::path_components;
 use crate::call_options::CallOptions;
@@ -260,6 +261,16 @@ impl Client {
             inodes: files_total.unwrap_or(0),
             inodes_free: files_free.unwrap_or(0),
         })
+    }
+
+    /// Reads whether different handles are always those of different objects.
+    pub async fn has_unique_handles(&self, options: CallOptions) -> Result<bool, NfsError> {
+        let root = self.root(options).await?;
+        let mut compound = Compound::new("reading whether handles are unique");
+        compound.at(&root.handle).attributes(&[attribute::UNIQUE_HANDLES]);
+        let mut reply = self.call(options, &compound).await?;
+        reply.op(op::PUTFH)?;
+        Ok(reply.attributes()?.unique_handles.unwrap_or(false))
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Export {
     pub disk: Option<PathBuf>,
     /// A small file system to mount on that directory. Needs root.
     pub tmpfs: Option<Tmpfs>,
+    /// The size in bytes of an ext4 file system with a journal to mount there: it reuses inode numbers at once. Needs root.
+    pub ext4: Option<u64>,
     /// The access of clients.
     pub access: Access,
     /// The users that are mapped to the anonymous user.
@@ -65,6 +67,7 @@ impl Export {
             path: path.into(),
             disk: None,
             tmpfs: None,
+            ext4: None,
             access: Access::default(),
             squash: Squash::default(),
             anonymous: (65534, 65534),
@@ -98,6 +101,18 @@ impl Export {
     pub fn tmpfs(mut self, bytes: u64, inodes: Option<u64>) -> Self {
         self.tmpfs = Some(Tmpfs { bytes, inodes });
         self
+    }
+
+    /// Exports an ext4 file system with this size.
+    #[must_use]
+    pub fn ext4(mut self, bytes: u64) -> Self {
+        self.ext4 = Some(bytes);
+        self
+    }
+
+    /// Returns whether a file system is mounted for the export.
+    pub(super) fn is_mounted(&self) -> bool {
+        self.tmpfs.is_some() || self.ext4.is_some()
     }
 
     /// Adds a line to nfs-ganesha's EXPORT block.

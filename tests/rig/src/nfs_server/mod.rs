@@ -77,8 +77,7 @@ impl NfsServer {
             });
         }
         let folder = run.new_dir("nfs")?;
-        let private =
-            options.private_mounts || options.v3 || options.exports.iter().any(|export| export.tmpfs.is_some());
+        let private = options.private_mounts || options.v3 || options.exports.iter().any(Export::is_mounted);
         let mounts = if private {
             Some(MountNamespace::new(&folder).await?)
         } else {
@@ -151,7 +150,7 @@ impl NfsServer {
         let export = self.exports.iter().find(|export| export.settings.path == path);
         let export = export.ok_or_else(|| Error::Usage(format!("no export {path}")))?;
         Ok(match &self.mounts {
-            Some(mounts) if export.settings.tmpfs.is_some() => mounts.host_path(&export.disk),
+            Some(mounts) if export.settings.is_mounted() => mounts.host_path(&export.disk),
             _ => export.disk.clone(),
         })
     }
@@ -244,15 +243,22 @@ async fn prepare_export(
         .clone()
         .unwrap_or_else(|| folder.join("exports").join(format!("{id}-{name}")));
     fs::create_dir_all(&disk).with_context(|| format!("create {}", disk.display()))?;
-    match (export.tmpfs, mounts) {
-        (None, _) => {}
-        (Some(size), Some(mounts)) => mounts.mount(&disk, size).await?,
-        (Some(_), None) => {
+    match mounts {
+        Some(mounts) => {
+            if let Some(size) = export.tmpfs {
+                mounts.mount(&disk, size).await?;
+            }
+            if let Some(bytes) = export.ext4 {
+                mounts.mount_ext4(&disk, bytes).await?;
+            }
+        }
+        None if export.is_mounted() => {
             return Err(Error::Usage(format!(
-                "export {}: a tmpfs needs a server with private_mounts",
+                "export {}: a file system of its own needs a server with private_mounts",
                 export.path
             )));
         }
+        None => {}
     }
     Ok(ConfiguredExport {
         id,

@@ -65,6 +65,24 @@ impl MountNamespace {
         run(command).await.map(drop)
     }
 
+    /// Mounts an ext4 file system on a directory that also exists on the host. Its image is beside the directory.
+    pub(super) async fn mount_ext4(&self, disk: &Path, bytes: u64) -> Result<()> {
+        let image = disk.with_extension("ext4");
+        let mut create = Command::new("mkfs.ext4");
+        // Blocks of this size make one block group, in which the lowest free number is used.
+        create
+            .args(["-q", "-F", "-b", "4096"])
+            .arg(&image)
+            .arg(format!("{}k", bytes / 1024));
+        run(create).await?;
+        let mut mount = Command::new("nsenter");
+        mount
+            .args(self.nsenter_args())
+            .args(["mount", "-t", "ext4", "-o", "loop"])
+            .args([&image, disk]);
+        run(mount).await.map(drop)
+    }
+
     /// Starts an `rpcbind` for this namespace. It is reachable only by its socket, /run/rpcbind.sock: it has an empty
     /// network namespace, so that it does not occupy port 111.
     ///

@@ -1,0 +1,112 @@
+//! Holders of a directory by its file ID (data-safety rules 5 and 22).
+//!
+//! Servers reuse the file ID of a directory that was removed. If somebody removed it behind the operator's back, its
+//! record and its volume still name the file ID, and must not stand in the way of the next directory with it.
+
+use crate::error::{ErrorContext as _, ExportError};
+use crate::path_reservations::Holder;
+use crate::record::{Record, State};
+use crate::records::{self, ReadRecord};
+use crate::signature::SignatureStatus;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths};
+use nfs_client::{Client, FileHandle, FileRef, Name};
+
+/// Returns a holder of a directory, according to its file ID. Leaves out the volume `own` with its archive, and holders
+/// that certainly lost the directory.
+pub(crate) async fn holder_of(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    node: &FileRef,
+    own: Option<&str>,
+) -> Result<Option<Holder>, ExportError> {
+    for holder in recorded_holders(store, verified, node.attributes.fileid, own) {
+        if !has_lost(store, verified, &holder, node).await? {
+            return Ok(Some(holder));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns a holder of the entry of a listing, which is only looked up if its file ID has a holder.
+pub(crate) async fn holder_of_entry(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    nfs: &Client,
+    (folder, name, file_id): (&FileHandle, &Name, u64),
+    own: Option<&str>,
+) -> Result<Option<Holder>, ExportError> {
+    let Some(holder) = recorded_holders(store, verified, file_id, own).pop() else {
+        return Ok(None);
+    };
+    match nfs.lookup(folder, name).await {
+        Ok(Some(node)) if node.attributes.fileid == file_id => holder_of(store, verified, &node, own).await,
+        // In doubt, it is the holder's.
+        Ok(_) => Ok(Some(holder)),
+        Err(error) if error.status().is_some() => Ok(Some(holder)),
+        Err(error) => Err(error).context(|| format!("looking up {name}")),
+    }
+}
+
+/// Returns the holders of a file ID without the volume `own` and its archive, whether they still have it or not.
+fn recorded_holders(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own: Option<&str>) -> Vec<Holder> {
+    let mut holders = store.reservations.holders_of(&verified.file_key(file_id));
+    holders.retain(|holder| match holder {
+        Holder::Volume(name) | Holder::Archive(name) => own != Some(name),
+        Holder::BackendRoot(_) => true,
+    });
+    holders
+}
+
+async fn has_lost(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    holder: &Holder,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
+        return Ok(false);
+    };
+    match records::read(store, verified, volume).await {
+        Ok(ReadRecord::Record(record, SignatureStatus::Signed)) => is_other(store, verified, &record, node).await,
+        Ok(_) | Err(ExportError::NameUnusable { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reports whether a directory with the file ID in a record is certainly another one than the recorded: no change is in
+/// progress, the recorded path does not lead to the file ID, and the handle differs although the server has not changed
+/// its handles since.
+pub(crate) async fn is_other(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    let differs = |record: &Record| {
+        let handle = record.handle.as_ref();
+        handle.is_some_and(|handle| !handle.is_of(node) && !handle.is_outdated(verified))
+    };
+    if !differs(record) {
+        return Ok(false);
+    }
+    let found = match &record.state {
+        State::Live => match paths::walk(store, verified, &record.directory).await {
+            Ok(nodes) => paths::leaf(&nodes, &record.directory).cloned(),
+            Err(ExportError::PathUnusable { .. }) => None,
+            Err(error) => return Err(error),
+        },
+        State::Archived(archive) => {
+            let name = layout::name(&archive.target)?;
+            let found = store.nfs.lookup(&verified.root.handle, &name).await;
+            found.context(|| format!("looking up {name}"))?
+        }
+        _ => return Ok(false),
+    };
+    if found.is_some_and(|found| record.file_id == Some(found.attributes.fileid)) {
+        return Ok(false);
+    }
+    let unique = store.nfs.has_unique_handles().await;
+    unique.context(|| "reading the attributes of the export's root".into())
+}
