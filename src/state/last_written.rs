@@ -1,72 +1,116 @@
-//! Statuses last written by this process.
+//! Fields last written by this process.
 //!
-//! A watch cache may be older than the process's own last write. If a planned status is compared only with the cache, a
+//! A watch cache may be older than the process's own last write. If planned fields are compared only with the cache, a
 //! write that is needed is skipped, and nothing repeats it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use crate::runtime::writes::WriteError;
 
-/// Digests of the statuses last written, by UID of the object. `None` while a write is in progress and after a failed one,
-/// because it may have taken effect.
+/// The fields last written, by UID of the object and field manager. `None` while a write is in progress and after a failed
+/// one, because it may have taken effect.
 #[derive(Default)]
-pub struct LastWritten(Mutex<HashMap<String, Option<u64>>>);
+pub struct LastWritten(Mutex<HashMap<String, Entries>>);
+
+type Entries = BTreeMap<&'static str, Option<Written>>;
+
+/// Fields that were written.
+struct Written {
+    /// Digest of the fields.
+    fields: Option<u64>,
+    /// Version of the object in the cache at that time.
+    cached_version: String,
+}
+
+/// The fields of a field manager in the watch cache.
+#[derive(Debug)]
+pub struct Cached<'a, S> {
+    /// UID of the object.
+    pub uid: &'a str,
+    /// The field manager.
+    pub manager: &'static str,
+    /// The `resourceVersion` of the object in the cache.
+    pub version: &'a str,
+    /// The fields there.
+    pub fields: Option<&'a S>,
+}
+
+impl<'a, S> Cached<'a, S> {
+    /// Returns the fields of the object with this metadata.
+    pub fn new(object: &'a ObjectMeta, manager: &'static str, fields: Option<&'a S>) -> Self {
+        Self {
+            uid: object.uid.as_deref().unwrap_or_default(),
+            manager,
+            version: object.resource_version.as_deref().unwrap_or_default(),
+            fields,
+        }
+    }
+}
 
 impl LastWritten {
-    /// Runs `write` unless the object has the planned status: the cache has it, and this process has not written another
-    /// one since. Returns true if it was written.
+    /// Runs `write` unless the object [has](Self::is_current) the planned fields. Returns true if they were written.
     ///
     /// # Errors
     /// The error of the write. The next call writes again.
     pub async fn write_unless_current<S: Serialize + PartialEq>(
         &self,
-        uid: &str,
-        cached: Option<&S>,
+        cached: &Cached<'_, S>,
         planned: &S,
         write: impl Future<Output = Result<(), WriteError>>,
     ) -> Result<bool, WriteError> {
-        if self.is_current(uid, cached, planned) {
+        if self.is_current(cached, planned) {
             return Ok(false);
         }
-        let digest = digest(planned);
-        self.digests().insert(uid.to_owned(), None);
+        let written = Written {
+            fields: digest(planned),
+            cached_version: cached.version.to_owned(),
+        };
+        self.insert(cached, None);
         write.await?;
-        self.digests().insert(uid.to_owned(), digest);
+        self.insert(cached, Some(written));
         Ok(true)
     }
 
-    /// Returns true if the object has the planned status: the cache has it, and this process has not written another one
-    /// since.
-    pub fn is_current<S: Serialize + PartialEq>(&self, uid: &str, cached: Option<&S>, planned: &S) -> bool {
-        cached == Some(planned) && self.is_last(uid, digest(planned))
+    /// Returns true if the object has the planned fields: this process wrote no others, and the cache has them, or the cache
+    /// has not changed since this process wrote them.
+    pub fn is_current<S: Serialize + PartialEq>(&self, cached: &Cached<'_, S>, planned: &S) -> bool {
+        let entries = self.entries();
+        match entries.get(cached.uid).and_then(|entries| entries.get(cached.manager)) {
+            None => cached.fields == Some(planned),
+            Some(None) => false,
+            Some(Some(last)) => {
+                let in_cache = cached.fields == Some(planned) || cached.version == last.cached_version;
+                in_cache && last.fields.is_some() && last.fields == digest(planned)
+            }
+        }
     }
 
     /// Forgets an object that is deleted, or that this process no longer writes to.
     pub fn forget(&self, uid: &str) {
-        self.digests().remove(uid);
+        self.entries().remove(uid);
     }
 
-    /// Returns true if the last write of this process, if any, was of this status.
-    fn is_last(&self, uid: &str, planned: Option<u64>) -> bool {
-        let digests = self.digests();
-        let last = digests.get(uid);
-        last.is_none_or(|last| last.is_some() && *last == planned)
+    fn insert<S>(&self, cached: &Cached<'_, S>, written: Option<Written>) {
+        let mut entries = self.entries();
+        let entries = entries.entry(cached.uid.to_owned()).or_default();
+        entries.insert(cached.manager, written);
     }
 
-    fn digests(&self) -> MutexGuard<'_, HashMap<String, Option<u64>>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<String, Entries>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns a hash of a status: ten thousand whole statuses would need megabytes. `None` if it cannot be serialized; it is
-/// then always written.
-fn digest(status: &impl Serialize) -> Option<u64> {
+/// Returns a hash of fields: ten thousand whole statuses would need megabytes. `None` if they cannot be serialized; they
+/// are then always written.
+fn digest(fields: &impl Serialize) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
-    serde_json::to_vec(status).ok()?.hash(&mut hasher);
+    serde_json::to_vec(fields).ok()?.hash(&mut hasher);
     Some(hasher.finish())
 }
 
@@ -77,42 +121,98 @@ mod tests {
 
     use super::*;
 
-    async fn write(last: &LastWritten, cached: &str, planned: &str) -> bool {
-        let written = last.write_unless_current("uid", Some(&cached), &planned, ready(Ok(())));
+    /// The cache does not change: it has this status, at version 1.
+    fn cached<'a>(status: &'a &'static str) -> Cached<'a, &'static str> {
+        at_version("1", status)
+    }
+
+    fn at_version<'a>(version: &'a str, status: &'a &'static str) -> Cached<'a, &'static str> {
+        Cached {
+            uid: "uid",
+            manager: "status",
+            version,
+            fields: Some(status),
+        }
+    }
+
+    async fn write(last: &LastWritten, cached: &Cached<'_, &'static str>, planned: &'static str) -> bool {
+        let written = last.write_unless_current(cached, &planned, ready(Ok(())));
         written.await.unwrap()
     }
 
     #[tokio::test]
     async fn a_status_is_written_although_an_outdated_cache_has_it() {
         let last = LastWritten::default();
+        let available = cached(&"Available");
         assert!(
-            !write(&last, "Available", "Available").await,
+            !write(&last, &available, "Available").await,
             "written by an earlier process"
         );
-        assert!(write(&last, "Available", "Unknown").await);
+        assert!(write(&last, &available, "Unknown").await);
         assert!(
-            write(&last, "Available", "Available").await,
+            write(&last, &available, "Available").await,
             "the cache does not have Unknown yet"
         );
         assert!(
-            !write(&last, "Available", "Available").await,
+            !write(&last, &available, "Available").await,
             "the cache is as last written"
         );
-        assert!(write(&last, "Other", "Available").await, "somebody else wrote Other");
-        assert!(write(&last, "Available", "Unknown").await);
+        let changed = at_version("2", &"Other");
+        assert!(write(&last, &changed, "Available").await, "somebody else wrote Other");
+        assert!(write(&last, &available, "Unknown").await);
         last.forget("uid");
-        assert!(!write(&last, "Available", "Available").await);
+        assert!(!write(&last, &available, "Available").await);
+    }
+
+    #[tokio::test]
+    async fn a_status_is_written_once_while_the_cache_is_outdated() {
+        let last = LastWritten::default();
+        let outdated = cached(&"Available");
+        assert!(write(&last, &outdated, "Unknown").await);
+        assert!(
+            !write(&last, &outdated, "Unknown").await,
+            "the watch has not delivered the write"
+        );
+        let other_change = at_version("2", &"Available");
+        assert!(
+            write(&last, &other_change, "Unknown").await,
+            "somebody may have overwritten it"
+        );
+        assert!(!write(&last, &at_version("3", &"Unknown"), "Unknown").await);
     }
 
     #[tokio::test]
     async fn a_status_is_written_again_after_a_write_whose_outcome_is_unknown() {
         let last = LastWritten::default();
-        let failed = last.write_unless_current("uid", Some(&"Available"), &"Unknown", ready(Err(WriteError::Conflict)));
+        let available = cached(&"Available");
+        let failed = last.write_unless_current(&available, &"Unknown", ready(Err(WriteError::Conflict)));
         assert!(failed.await.is_err());
         assert!(
-            write(&last, "Available", "Available").await,
+            write(&last, &available, "Available").await,
             "Unknown may have been written"
         );
-        assert!(!write(&last, "Available", "Available").await);
+        assert!(!write(&last, &available, "Available").await);
+    }
+
+    #[tokio::test]
+    async fn the_fields_of_each_manager_are_compared_on_their_own() {
+        let last = LastWritten::default();
+        let place = async |version: &str, cached: Option<&str>, planned: Option<&str>| {
+            let cached = Cached {
+                uid: "uid",
+                manager: "placement",
+                version,
+                fields: Some(&cached),
+            };
+            let written = last.write_unless_current(&cached, &planned, ready(Ok(())));
+            written.await.unwrap()
+        };
+        assert!(place("1", None, Some("a")).await);
+        assert!(write(&last, &cached(&"Available"), "Unknown").await, "the condition");
+        assert!(!place("2", Some("a"), Some("a")).await);
+        assert!(place("2", Some("a"), Some("b")).await);
+        assert!(place("2", Some("a"), Some("a")).await, "the cache does not have b yet");
+        assert!(place("2", Some("a"), None).await);
+        assert!(!place("3", None, None).await);
     }
 }

@@ -22,6 +22,7 @@ use crate::runtime::reads;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
+use crate::state::last_written::Cached;
 use export_store::ExportError;
 
 /// Interval between checks of an available archive. The check of its directory only informs users. Ten thousand
@@ -199,13 +200,11 @@ pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
         .status
         .clone()
         .map(|status| NfsArchiveStatus { usage: None, ..status });
-    let uid = object.uid().unwrap_or_default();
     let fields = json!({ "status": planned });
     let (api, action) = (ops::api(ctx), "write the archive's status");
     let write = writes::apply(&api, object, managers::STATUS, fields, true, action);
-    let written = ctx
-        .last_written
-        .write_unless_current(&uid, previous.as_ref(), &planned, write);
+    let cached = Cached::new(&object.metadata, managers::STATUS, previous.as_ref());
+    let written = ctx.last_written.write_unless_current(&cached, &planned, write);
     match written.await {
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(false),
         written => written,

@@ -25,6 +25,7 @@ use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::context::Context;
+use crate::state::last_written::Cached;
 use crate::state::recovery::MissingDependency;
 
 /// Maximum interval between probes of a backend that is not ready: claims wait for it.
@@ -193,7 +194,6 @@ fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
 }
 
 async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendStatus) -> Result<(), WriteError> {
-    let uid = object.uid().unwrap_or_default();
     let (api, fields) = (api(ctx), json!({"status": status}));
     let write = writes::apply(
         &api,
@@ -203,9 +203,8 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
         true,
         "write the backend's status",
     );
-    let written = ctx
-        .last_written
-        .write_unless_current(&uid, object.status.as_ref(), status, write);
+    let cached = Cached::new(&object.metadata, managers::STATUS, object.status.as_ref());
+    let written = ctx.last_written.write_unless_current(&cached, status, write);
     written.await.map(drop)
 }
 

@@ -12,37 +12,43 @@ use crate::api::names::{PLACED_ON, SELECTED_NODE, managers};
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
+use crate::state::last_written::Cached;
 
 /// Delay after a conflict: the claim changed since it was read. Its next event follows; this catches a missed one.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
-/// Writes the backend that a claim is placed on.
+/// Writes the backend that a claim is placed on, unless the claim has it. Returns true if it was written.
 pub(super) async fn set_placed_on(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     backend: &str,
-) -> Result<(), WriteError> {
-    let fields = json!({"metadata": {"annotations": {PLACED_ON: backend}}});
-    let action = "set the claim's placement";
-    writes::apply(&claims(ctx, claim), claim, managers::PLACEMENT, fields, false, action).await
+) -> Result<bool, WriteError> {
+    write_placed_on(ctx, claim, Some(backend), "set the claim's placement").await
 }
 
 /// Clears the placement of a claim that no backend has a directory for. Succeeds if the claim is deleted.
 pub(super) async fn clear_placed_on(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
-    let action = "clear the claim's placement";
-    match writes::apply(
-        &claims(ctx, claim),
-        claim,
-        managers::PLACEMENT,
-        json!({}),
-        false,
-        action,
-    )
-    .await
-    {
+    match write_placed_on(ctx, claim, None, "clear the claim's placement").await {
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
-        written => written,
+        written => written.map(drop),
     }
+}
+
+async fn write_placed_on(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    backend: Option<&str>,
+    action: &'static str,
+) -> Result<bool, WriteError> {
+    let fields = match backend {
+        Some(backend) => json!({"metadata": {"annotations": {PLACED_ON: backend}}}),
+        None => json!({}),
+    };
+    let api = claims(ctx, claim);
+    let placement = claim.annotations().get(PLACED_ON).map(String::as_str);
+    let cached = Cached::new(&claim.metadata, managers::PLACEMENT, Some(&placement));
+    let write = writes::apply(&api, claim, managers::PLACEMENT, fields, false, action);
+    ctx.last_written.write_unless_current(&cached, &backend, write).await
 }
 
 /// Releases the selected node, which no backend serves, so that the scheduler selects another one. It is released after

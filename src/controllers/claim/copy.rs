@@ -87,7 +87,6 @@ pub(super) async fn copy(
     target: &Target,
     plan: ProvisionPlan,
     source: &DataSource,
-    after_refusal: bool,
 ) -> Result<BackendOutcome, WriteError> {
     let result = CopyJob::of(attempt.ctx, attempt.claim).take_result(&target.backend.name);
     if result.is_some() {
@@ -113,9 +112,7 @@ pub(super) async fn copy(
         }
         Some(Err(failure)) => Ok(copy_failed(attempt, target, failure).await),
         // An archive is never the result of a claim's copy.
-        Some(Ok((CopyResult::Archive, _))) | None => {
-            start(attempt, target, plan.directory, source, after_refusal).await
-        }
+        Some(Ok((CopyResult::Archive, _))) | None => start(attempt, target, plan.directory, source).await,
     }
 }
 
@@ -167,7 +164,6 @@ async fn start(
     target: &Target,
     request: DirectoryRequest,
     source: &DataSource,
-    after_refusal: bool,
 ) -> Result<BackendOutcome, WriteError> {
     let located = match source {
         DataSource::Claim(name) => locate_claim(attempt, name).await?,
@@ -183,7 +179,7 @@ async fn start(
             return Ok(BackendOutcome::Ended(outcome));
         }
     };
-    if let Some(deleted) = attempt.set_placed_on(&target.backend, after_refusal).await? {
+    if let Some(deleted) = attempt.set_placed_on(&target.backend).await? {
         return Ok(BackendOutcome::Ended(deleted));
     }
     let task = CopyTask::ToVolume {

@@ -68,7 +68,7 @@ pub(crate) struct ProvisionAttempt<'a> {
     /// The data that is copied to the volume.
     pub(crate) data_source: Option<DataSource>,
     namespace: Arc<PartialObjectMeta<Namespace>>,
-    /// True if this attempt wrote the placement annotation.
+    /// True if this attempt placed the claim on a backend.
     placed: AtomicBool,
 }
 
@@ -143,15 +143,13 @@ impl ProvisionAttempt<'_> {
                 &self.namespace,
                 &refusals.conditions,
             ) {
-                PlacementResult::On(backend) => {
-                    match self.try_backend(&backend, !refusals.conditions.is_empty()).await? {
-                        BackendOutcome::Refused { condition, permanent } => {
-                            refusals.any_temporary |= !permanent;
-                            refusals.conditions.push((backend.name.clone(), condition));
-                        }
-                        BackendOutcome::Ended(outcome) => return Ok(outcome),
+                PlacementResult::On(backend) => match self.try_backend(&backend).await? {
+                    BackendOutcome::Refused { condition, permanent } => {
+                        refusals.any_temporary |= !permanent;
+                        refusals.conditions.push((backend.name.clone(), condition));
                     }
-                }
+                    BackendOutcome::Ended(outcome) => return Ok(outcome),
+                },
                 PlacementResult::Nowhere {
                     condition,
                     probe_is_stale: true,
@@ -173,8 +171,8 @@ impl ProvisionAttempt<'_> {
         }
     }
 
-    /// Tries one backend. With `after_refusal`, the annotation may name the backend that refused before.
-    async fn try_backend(&self, backend: &Arc<Backend>, after_refusal: bool) -> Result<BackendOutcome, WriteError> {
+    /// Tries one backend.
+    async fn try_backend(&self, backend: &Arc<Backend>) -> Result<BackendOutcome, WriteError> {
         let snapshot = backend.last_probe();
         let (Some(export), Some(_)) = (snapshot.store.clone(), &snapshot.identity) else {
             return Ok(self.refused(snapshot.ready.clone(), false));
@@ -196,25 +194,20 @@ impl ProvisionAttempt<'_> {
             Err(condition) => return Ok(self.refused(condition, true)),
         };
         if let Some(source) = &self.data_source {
-            return Box::pin(copy::copy(self, &target, plan, source, after_refusal)).await;
+            return Box::pin(copy::copy(self, &target, plan, source)).await;
         }
         if priority == Priority::Retry
             && let Some(error) = self.dry_run(&target, &plan).await
         {
             return Ok(self.export_failed(backend, &error));
         }
-        self.create(&target, &plan, after_refusal).await
+        self.create(&target, &plan).await
     }
 
     /// Creates the directory and the volume.
-    async fn create(
-        &self,
-        target: &Target,
-        plan: &ProvisionPlan,
-        after_refusal: bool,
-    ) -> Result<BackendOutcome, WriteError> {
+    async fn create(&self, target: &Target, plan: &ProvisionPlan) -> Result<BackendOutcome, WriteError> {
         let Target { backend, export, .. } = target;
-        if let Some(deleted) = self.set_placed_on(backend, after_refusal).await? {
+        if let Some(deleted) = self.set_placed_on(backend).await? {
             return Ok(BackendOutcome::Ended(deleted));
         }
         let Some(_pending) = backend.begin_work(&self.volume, &plan.directory.claim) else {
@@ -272,21 +265,17 @@ impl ProvisionAttempt<'_> {
 
     /// Writes the placement annotation, before anything is created on the backend. Returns the outcome if the claim is
     /// deleted.
-    pub(crate) async fn set_placed_on(
-        &self,
-        backend: &Backend,
-        after_refusal: bool,
-    ) -> Result<Option<ProvisionOutcome>, WriteError> {
-        if !after_refusal && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
-            return Ok(None);
-        }
-        if report::provisioned_condition(self.claim).is_none() && !after_refusal {
-            let note = format!("provisioning volume {} on backend {}", self.volume, backend.name);
-            report::event(self.ctx, self.claim, Severity::Normal, Reason::Provisioning, &note);
-        }
-        self.placed.store(true, Ordering::Relaxed);
-        let Err(error) = set_placed_on(self.ctx, self.claim, &backend.name).await else {
-            return Ok(None);
+    pub(crate) async fn set_placed_on(&self, backend: &Backend) -> Result<Option<ProvisionOutcome>, WriteError> {
+        let is_first = !self.placed.swap(true, Ordering::Relaxed);
+        let error = match set_placed_on(self.ctx, self.claim, &backend.name).await {
+            Ok(written) => {
+                if written && is_first && report::provisioned_condition(self.claim).is_none() {
+                    let note = format!("provisioning volume {} on backend {}", self.volume, backend.name);
+                    report::event(self.ctx, self.claim, Severity::Normal, Reason::Provisioning, &note);
+                }
+                return Ok(None);
+            }
+            Err(error) => error,
         };
         // An earlier attempt may have created something there, so its capacity stays reserved.
         if !backend.has_pending(&self.volume) {
@@ -312,10 +301,8 @@ impl ProvisionAttempt<'_> {
                 .await;
         }
         // Every backend that was tried refused, and nothing was created there.
+        clear_placed_on(self.ctx, self.claim).await?;
         let placed = self.placed.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
-        if placed {
-            clear_placed_on(self.ctx, self.claim).await?;
-        }
         if other_node_possible && (placed || refusals.any_temporary) {
             return self
                 .wait_or_release_node(condition, capacity, other_node_possible)

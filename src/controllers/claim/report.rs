@@ -20,6 +20,7 @@ use crate::runtime::retry::jittered;
 use crate::runtime::waiting::{Blockers, ClaimRef, Epoch};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
+use crate::state::last_written::Cached;
 
 /// Time until a queued claim is checked again. A busy backend wakes the claims in its queue; this catches a missed
 /// wake-up.
@@ -270,7 +271,11 @@ async fn write_condition(
     };
     let last_written = &ctx.last_written;
     last_written
-        .write_unless_current(&uid, cached.as_ref(), &state, write_and_publish)
+        .write_unless_current(
+            &Cached::new(claim.meta(), managers::CONDITION, cached.as_ref()),
+            &state,
+            write_and_publish,
+        )
         .await?;
     if planned.status == Some(true) {
         // The claim has its volume, so no other status follows.
@@ -305,10 +310,11 @@ fn status_text(planned: &PlannedCondition) -> &'static str {
 
 /// Returns true if the claim already has this condition.
 fn is_written(ctx: &Context, claim: &PersistentVolumeClaim, planned: &PlannedCondition) -> bool {
-    let uid = claim.uid().unwrap_or_default();
     let cached = cached_state(claim);
-    ctx.last_written
-        .is_current(&uid, cached.as_ref(), &planned_state(planned))
+    ctx.last_written.is_current(
+        &Cached::new(claim.meta(), managers::CONDITION, cached.as_ref()),
+        &planned_state(planned),
+    )
 }
 
 /// Writes the condition. Also succeeds if the claim no longer exists, or if it was changed and `if_unchanged` is set.
