@@ -2,4 +2,5 @@
 
 pub mod failing_claims;
 pub mod outages;
+pub mod refused_writes;
 pub mod replaced_objects;
