@@ -223,6 +223,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::state::server_addresses::ServerAddresses;
 
     fn settings() -> Settings {
         Settings::for_tests("p", &[])
@@ -249,8 +250,8 @@ mod tests {
         assert_eq!(capacity.totals("a").bytes, 5);
     }
 
-    #[test]
-    fn volumes_of_csi_driver_nfs_reserve_their_directory() {
+    #[tokio::test]
+    async fn volumes_of_csi_driver_nfs_reserve_their_directory() {
         let attributes = json!({"server": "nas", "share": "/export", "subDir": "team/data"});
         let upper_case = json!({"Server": "nas", "SHARE": "/export/", "subdir": "/team/data"});
         let variables = json!({
@@ -285,7 +286,8 @@ mod tests {
             index_volume(&volume, &settings(), &capacity, &paths);
             let directory = [ReservedPath::on_server("nas", "/export/team/data")];
             let expected = within.then(|| Holder::Volume("v".to_owned()));
-            assert_eq!(paths.enclosing_holder(&directory), expected, "{handle} {attributes}");
+            let holder = paths.enclosing_holder(&directory, &ServerAddresses::default()).await;
+            assert_eq!(holder, expected.map(|holder| (holder, None)), "{handle} {attributes}");
         }
     }
 

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::keyed_mutex::KeyedMutex;
+use crate::server_comparison::ServerComparison;
 use index::{Key, PathIndex};
 
 #[cfg(test)]
@@ -239,10 +240,10 @@ impl PathReservations {
     }
 
     /// Returns the conflicts with volumes on servers that have another name, except `except`. One server may have many
-    /// names and addresses, so the caller has to compare the servers. Volumes of this operator whose export another
-    /// backend confirmed are left out.
-    pub fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
-        self.index().possible_overlaps(places, except)
+    /// names and addresses, so the servers have to be compared. Volumes of this operator are left out if their export is
+    /// known not to be that of `places`.
+    fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
+        self.index().possible_overlaps(places, Some(except))
     }
 
     /// Records the identity that a backend's export was confirmed to have, until the backend's roots are set again or
@@ -251,9 +252,30 @@ impl PathReservations {
         self.index().confirm_export(backend, export_id);
     }
 
-    /// Returns the volume or archive whose path is one of `places` or contains it.
-    pub fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
-        self.index().enclosing_holder(places)
+    /// Returns a conflict with a volume whose server has another name, unless the two are known to be different machines.
+    pub(crate) async fn conflict_on_other_server(
+        &self,
+        places: &[ReservedPath],
+        except: &Holder,
+        servers: &dyn ServerComparison,
+    ) -> Option<Conflict> {
+        first_same_server(self.possible_overlaps(places, except), servers).await
+    }
+
+    /// Returns the volume or archive whose path is one of `places` or contains it, whatever the name of its server is. If
+    /// the server has another name, also returns why it counts as the same server.
+    pub async fn enclosing_holder(
+        &self,
+        places: &[ReservedPath],
+        servers: &dyn ServerComparison,
+    ) -> Option<(Holder, Option<String>)> {
+        if let Some(holder) = self.index().enclosing_holder(places) {
+            return Some((holder, None));
+        }
+        let mut possible = self.index().possible_overlaps(places, None);
+        possible.retain(|possible| possible.conflict.relation != Relation::Contains);
+        let conflict = first_same_server(possible, servers).await;
+        conflict.map(|conflict| (conflict.holder, conflict.same_server))
     }
 
     /// Returns the holders of a file ID. Almost always, it has at most one.
@@ -283,6 +305,20 @@ impl PathReservations {
             places,
         })
     }
+}
+
+/// Returns the first conflict whose servers are not known to be different machines.
+async fn first_same_server(possible: Vec<PossibleConflict>, servers: &dyn ServerComparison) -> Option<Conflict> {
+    for possible in possible {
+        let same_server = servers.why_same(&possible.server, &possible.holder_server).await;
+        if same_server.is_some() {
+            return Some(Conflict {
+                same_server,
+                ..possible.conflict
+            });
+        }
+    }
+    None
 }
 
 /// Reserved paths. They are released when this is dropped, unless [`Reservation::keep`] was called.

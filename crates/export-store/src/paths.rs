@@ -73,18 +73,9 @@ pub(crate) async fn conflict(
     }
 }
 
-/// Returns a conflict with a volume whose server has another name, unless the two are known to be different machines.
 async fn conflict_on_other_server(store: &ExportStore, except: &Holder, places: &[ReservedPath]) -> Option<Conflict> {
-    for possible in store.reservations.possible_overlaps(places, except) {
-        let same_server = store.servers.why_same(&possible.server, &possible.holder_server).await;
-        if same_server.is_some() {
-            return Some(Conflict {
-                same_server,
-                ..possible.conflict
-            });
-        }
-    }
-    None
+    let (reservations, servers) = (&store.reservations, &*store.servers);
+    reservations.conflict_on_other_server(places, except, servers).await
 }
 
 /// Fails if another holder than `except` has a path, a parent of it, or a path inside it.

@@ -98,14 +98,10 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         ))
     };
     let volumes = ctx.capacity.export_ids(&backend.name);
-    let expected = expected_identity(object, backend.confirmed().as_ref(), &volumes).and_then(|expected| {
-        // A volume's directory belongs to its user: the operator's own folder is not created in it.
-        let encloser = ctx
-            .path_reservations
-            .enclosing_holder(&roots(&object.spec))
-            .filter(|_| expected.may_create);
-        encloser.map_or(Ok(expected), |holder| Err(enclosed(object, &holder)))
-    });
+    let expected = match expected_identity(object, backend.confirmed().as_ref(), &volumes) {
+        Ok(expected) if expected.may_create => may_create(ctx, object).await.map(|()| expected),
+        expected => expected,
+    };
     if !export.nfs().negotiated().protocol.supports_fencing() {
         // Calls of the previous process may still be in flight, and the identity is the first change. Later probes do not wait.
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
@@ -305,14 +301,21 @@ fn unusable(object: &NfsBackend, source: nfs_client::NfsError) -> ExportError {
     }
 }
 
-fn enclosed(object: &NfsBackend, holder: &Holder) -> PlannedCondition {
-    PlannedCondition::fails(
+/// Checks that the export is not in the directory of a volume, which belongs to its user: the operator's own folder is
+/// not created there.
+async fn may_create(ctx: &Context, object: &NfsBackend) -> Result<(), PlannedCondition> {
+    let (roots, servers) = (roots(&object.spec), &*ctx.server_addresses);
+    let Some((holder, same_server)) = ctx.path_reservations.enclosing_holder(&roots, servers).await else {
+        return Ok(());
+    };
+    let why = same_server.map_or_else(String::new, |why| format!(" ({why})"));
+    Err(PlannedCondition::fails(
         Reason::DirectoryOverlaps,
         format!(
-            "{}:{} is or lies inside {holder}: choose another path",
+            "{}:{} is or lies inside {holder}{why}: choose another path",
             object.spec.server, object.spec.path
         ),
-    )
+    ))
 }
 
 fn failed(error: &ExportError) -> PlannedCondition {

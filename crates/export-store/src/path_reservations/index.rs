@@ -153,7 +153,7 @@ impl PathIndex {
     }
 
     /// The number of servers is small compared to that of volumes, so each of them is searched for the same path.
-    pub(super) fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
+    pub(super) fn possible_overlaps(&self, places: &[ReservedPath], except: Option<&Holder>) -> Vec<PossibleConflict> {
         let own_export = places.iter().find_map(ReservedPath::export);
         let mut found = Vec::new();
         for place in places {
@@ -167,7 +167,7 @@ impl PathIndex {
                 let there = ReservedPath::new(Arc::clone(realm), place.0.path.to_string());
                 let volumes = self.related(&there).filter(|(key, _)| {
                     let holder = key.holder();
-                    matches!(holder, Holder::Volume(_)) && holder != except && !self.is_on_other_export(key, own_export)
+                    matches!(holder, Holder::Volume(_)) && Some(holder) != except && !self.is_on_other_export(key, own_export)
                 });
                 found.extend(volumes.map(|(key, relation)| PossibleConflict {
                     conflict: Conflict {
@@ -206,10 +206,11 @@ impl PathIndex {
     }
 
     /// Reports whether a holder's directory is on another export than `own`, according to a backend that confirmed it.
+    /// False if `own` is not known.
     fn is_on_other_export(&self, key: &Key, own: Option<&str>) -> bool {
         let places = self.held.get(key).map(|held| &held.places);
         let export = places.and_then(|places| places.iter().find_map(ReservedPath::export));
-        export.is_some() && export != own && self.confirmed.values().any(|id| Some(id.as_str()) == export)
+        export.is_some() && own.is_some() && export != own && self.confirmed.values().any(|id| Some(id.as_str()) == export)
     }
 
     pub(super) fn confirm_export(&mut self, backend: &str, export_id: &str) {

@@ -185,3 +185,40 @@ fn ten_thousand_volumes_are_looked_through_in_no_time() {
     // Comparing each path with all others would take 100 million comparisons.
     assert!(begin.elapsed() < std::time::Duration::from_secs(5));
 }
+
+/// Knows `10.0.0.1` as an address of the server `nfs`.
+struct OneServer;
+
+impl ServerComparison for OneServer {
+    fn why_same<'a>(&'a self, _: &'a str, other: &'a str) -> futures::future::BoxFuture<'a, Option<String>> {
+        Box::pin(async move { (other == "nfs").then(|| "the same address".to_owned()) })
+    }
+}
+
+#[tokio::test]
+async fn a_path_lies_inside_a_volume_whatever_the_name_of_its_server_is() {
+    let ledger = PathReservations::new();
+    let place = |server: &str, path: &str| vec![ReservedPath::on_server(server, path)];
+    ledger.insert(volume("static"), place("nfs", "/data/one"), None);
+    ledger.insert(volume("elsewhere"), place("other", "/data"), None);
+    // Its export is confirmed, and that of a path without one is not known.
+    let mut ours = place("nfs", "/data/two");
+    ours.push(ReservedPath::on_export("id", "two"));
+    ledger.insert(volume("ours"), ours, None);
+    ledger.confirm_export("a", "id");
+    for (path, expected) in [
+        ("/data/one", Some("static")),
+        ("/data/one/below", Some("static")),
+        ("/data/two/below", Some("ours")),
+        ("/data", None),
+        ("/data/three", None),
+    ] {
+        let found = ledger.enclosing_holder(&place("10.0.0.1", path), &OneServer).await;
+        let expected = expected.map(|name| (volume(name), Some("the same address".to_owned())));
+        assert_eq!(found, expected, "{path}");
+    }
+    let same_name = ledger
+        .enclosing_holder(&place("nfs", "/data/one/below"), &OneServer)
+        .await;
+    assert_eq!(same_name, Some((volume("static"), None)));
+}
