@@ -107,6 +107,11 @@ impl DirectoryPath {
         self.0.iter().map(|segment| segment.to_ascii_lowercase()).collect()
     }
 
+    /// Reports whether the paths are the same, or one contains the other, ignoring case.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        overlap(&self.folded(), &other.folded())
+    }
+
     /// Shortens the last segment so that the name of its archive fits on a server with a maximum name length of
     /// `name_max` bytes. A shortened segment ends with a hash of the whole path. The same path and limit give the same
     /// result.
@@ -179,6 +184,11 @@ pub fn parse_export_address(text: &str) -> Result<ExportAddress, ExportPathError
     let address = ExportAddress::parse(text)?;
     check_export_path(&address.path)?;
     Ok(address)
+}
+
+/// Reports whether two paths, as segments in lower case, are the same, or one contains the other.
+pub(crate) fn overlap(one: &[String], other: &[String]) -> bool {
+    one.starts_with(other) || other.starts_with(one)
 }
 
 /// Reports whether a path component is the operator's folder on an export, or a tombstone. Ignores case, because

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
+use crate::naming;
 use nfs_client::{FileRef, Name};
 
 /// Maximum number of records in the index of one backend, about 8 MiB. The records of a cluster that does not fit are
@@ -35,9 +36,7 @@ impl Place {
 
     /// Reports whether a directory equals, contains or lies inside this one, or is a node of its path.
     pub fn overlaps(&self, theirs: &[String], file_id: Option<u64>) -> bool {
-        self.segments.starts_with(theirs)
-            || theirs.starts_with(&self.segments)
-            || file_id.is_some_and(|id| self.file_ids.contains(&id))
+        naming::overlap(&self.segments, theirs) || file_id.is_some_and(|id| self.file_ids.contains(&id))
     }
 }
 

@@ -64,7 +64,7 @@ async fn check_own_records(
         let Some(record) = record else { continue };
         match &record.state {
             State::Creating | State::Live | State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. }
-                if overlap(&record.directory, directory)
+                if record.directory.overlaps(directory)
                     || (record.file_id == Some(leaf.attributes.fileid)
                         && !file_holders::is_other(store, verified, &record, leaf).await?) =>
             {
@@ -74,7 +74,7 @@ async fn check_own_records(
                 });
             }
             State::Archived(_) | State::Purging { .. } | State::Restoring { .. }
-                if overlap(&record.directory, directory) && is_foreign(&record, request) =>
+                if record.directory.overlaps(directory) && is_foreign(&record, request) =>
             {
                 return Err(not_adoptable(
                     directory,
@@ -110,12 +110,6 @@ async fn read(store: &ExportStore, verified: &VerifiedRoot, name: Name) -> Resul
         }),
         Err(error) => Err(error),
     }
-}
-
-/// Returns true if the paths are the same, or one contains the other, without regard to case: servers may fold case.
-fn overlap(one: &DirectoryPath, other: &DirectoryPath) -> bool {
-    let mut segments = one.segments().iter().zip(other.segments());
-    segments.all(|(one, other)| one.to_lowercase() == other.to_lowercase())
 }
 
 fn is_foreign(record: &Record, request: &DirectoryRequest) -> bool {
