@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::folders::{check_folder, check_folder_owner};
+use crate::own_files::{self, OwnFile};
 use crate::request::{ExpectedIdentity, Identity, OwnFileIds};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -296,19 +297,11 @@ async fn read_identity_file(
 ) -> Result<Option<(IdentityFile, u64)>, ExportError> {
     let name = layout::name(layout::IDENTITY)?;
     for _ in 0..PATIENCE {
-        let read = store.nfs.read_file(&reserved.handle, &name, MAX_IDENTITY_LEN).await;
-        let file = match read {
-            Ok(None) => return Ok(None),
-            Ok(Some(file)) => file,
-            Err(error) => match error.status() {
-                Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
-                    return Err(damaged("it is not a regular file".into()));
-                }
-                _ if matches!(error, nfs_client::NfsError::Limit { .. }) => {
-                    return Err(damaged(format!("it has more than {MAX_IDENTITY_LEN} bytes")));
-                }
-                _ => return Err(error).context(|| "reading the export's identity".into()),
-            },
+        let doing = || "reading the export's identity".to_owned();
+        let file = match own_files::read(&store.nfs, &reserved.handle, &name, MAX_IDENTITY_LEN, doing).await? {
+            OwnFile::Nothing => return Ok(None),
+            OwnFile::File(file) => file,
+            OwnFile::Unusable(why) => return Err(damaged(why)),
         };
         if let Some(identity) = IdentityFile::parse(&file.content)? {
             let path = format!("{}/{}", layout::RESERVED, layout::IDENTITY);
@@ -350,16 +343,7 @@ async fn publish(
             _ => return Err(error).context(doing),
         },
     }
-    let removed = store
-        .nfs
-        .remove_file(&cluster.handle, &draft_name, draft.attributes.fileid)
-        .await;
-    match removed {
-        Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-            return Err(error).context(doing);
-        }
-        _ => {}
-    }
+    own_files::remove(&store.nfs, &cluster.handle, &draft_name, draft.attributes.fileid, doing).await?;
     let winner = read_identity_file(store, reserved).await?;
     let (winner, file_id) = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
     let own = OwnFileIds {
@@ -388,13 +372,7 @@ pub(crate) async fn create_fresh_file(
             Err(error) => return Err(error).context(doing),
         }
         if let Some(old) = store.nfs.lookup(&folder.handle, name).await.context(doing)? {
-            let removed = store.nfs.remove_file(&folder.handle, name, old.attributes.fileid).await;
-            match removed {
-                Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-                    return Err(error).context(doing);
-                }
-                _ => {}
-            }
+            own_files::remove(&store.nfs, &folder.handle, name, old.attributes.fileid, doing).await?;
         }
     }
     Err(ExportError::Unsettled { doing: doing() })

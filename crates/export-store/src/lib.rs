@@ -66,6 +66,7 @@ pub mod layout;
 mod listing;
 pub mod naming;
 mod other_clusters;
+mod own_files;
 pub mod path_reservations;
 mod paths;
 mod provision;

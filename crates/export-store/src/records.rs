@@ -5,8 +5,9 @@ use crate::record::{MAX_RECORD_LEN, Record, RecordError};
 use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
+use crate::own_files::{self, OwnFile};
 use crate::{layout, reserve, unsigned_records};
-use nfs_client::{FileHandle, NfsError, Status};
+use nfs_client::{FileHandle, Status};
 
 /// Result of reading a volume's record.
 #[derive(Debug)]
@@ -44,22 +45,18 @@ pub(crate) async fn read_in(
     volume: &str,
 ) -> Result<ReadRecord, ExportError> {
     let name = layout::record(volume)?;
-    let damaged = |why: String| Ok(ReadRecord::Unreadable(RecordError::Damaged(why)));
-    match store.nfs.read_file(records, &name, MAX_RECORD_LEN).await {
-        Ok(None) => Ok(ReadRecord::Nothing),
-        Ok(Some(file)) => Ok(match Record::parse(volume, &file.content) {
+    let doing = || format!("reading the record of volume {volume}");
+    Ok(match own_files::read(&store.nfs, records, &name, MAX_RECORD_LEN, doing).await? {
+        OwnFile::Nothing => ReadRecord::Nothing,
+        OwnFile::File(file) => match Record::parse(volume, &file.content) {
             Ok(record) => {
                 let trust = signer(store, verified).verify(volume, &file.content);
                 ReadRecord::Record(Box::new(record), trust)
             }
             Err(error) => ReadRecord::Unreadable(error),
-        }),
-        Err(NfsError::Limit { .. }) => damaged(format!("it has more than {MAX_RECORD_LEN} bytes")),
-        Err(error) => match error.status() {
-            Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => damaged("it is not a regular file".into()),
-            _ => Err(error).context(|| format!("reading the record of volume {volume}")),
         },
-    }
+        OwnFile::Unusable(why) => ReadRecord::Unreadable(RecordError::Damaged(why)),
+    })
 }
 
 pub(crate) async fn create(

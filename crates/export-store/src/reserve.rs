@@ -5,9 +5,9 @@ use bytes::Bytes;
 use rand::Rng as _;
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::layout;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
+use crate::{layout, own_files};
 use nfs_client::{FileKind, SetAttributes, Status};
 
 /// Size of the reserve, in bytes: enough for the records of many deletions, even with large blocks.
@@ -82,18 +82,10 @@ pub(crate) async fn give_up(store: &ExportStore, verified: &VerifiedRoot) -> Res
             "the reserve is removed without being emptied: {error}"
         );
     }
-    let removed = store
-        .for_write(verified)?
-        .remove_file(cluster, &name, found.attributes.fileid)
-        .await;
-    match removed {
-        Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => Err(error).context(doing),
-        _ => {
-            tracing::info!(
-                backend = store.config.backend,
-                "gave up the reserve: the export is full"
-            );
-            Ok(true)
-        }
-    }
+    own_files::remove(store.for_write(verified)?, cluster, &name, found.attributes.fileid, doing).await?;
+    tracing::info!(
+        backend = store.config.backend,
+        "gave up the reserve: the export is full"
+    );
+    Ok(true)
 }

@@ -1,12 +1,12 @@
 //! Test of write access, of the effective user, and of the operator's folders (data-safety rule 1).
 
-use crate::error::{ErrorContext as _, ExportError};
+use crate::error::ExportError;
 use crate::folders::check_folder_owner;
 use crate::request::WriteProbe;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{identity, layout, reserve};
-use nfs_client::{FileRef, Status};
+use crate::{identity, layout, own_files, reserve};
+use nfs_client::FileRef;
 
 pub(crate) async fn probe(store: &ExportStore, verified: &VerifiedRoot) -> Result<WriteProbe, ExportError> {
     let name = layout::probe(&store.config.backend_uid)?;
@@ -15,17 +15,9 @@ pub(crate) async fn probe(store: &ExportStore, verified: &VerifiedRoot) -> Resul
         Err(error) if error.is_full() => return full(store, verified, error).await,
         created => created?,
     };
-    let removed = store
-        .for_write(verified)?
-        .remove_file(&verified.cluster.handle, &name, file.attributes.fileid)
-        .await;
-    match removed {
-        // Another probe of this backend, or the recovery after a start, removed the file first.
-        Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-            return Err(error).context(|| "removing the probe's file".into());
-        }
-        _ => {}
-    }
+    // Another probe of this backend, or the recovery after a start, may have removed the file first.
+    let (nfs, doing) = (store.for_write(verified)?, || "removing the probe's file".to_owned());
+    own_files::remove(nfs, &verified.cluster.handle, &name, file.attributes.fileid, doing).await?;
     check_owners(verified, &file)?;
     match reserve::refill(store, verified).await {
         // The figures of an export do not show quotas.

@@ -7,12 +7,13 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Deserialize;
 
 use crate::error::{ErrorContext as _, ExportError};
+use crate::own_files::{self, OwnFile};
 use crate::readdir::DirectoryReader;
 use crate::record::{MAX_RECORD_LEN, Record, RecordError, State};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, readdir};
-use nfs_client::{Entry, FileHandle, FileKind, Name, NfsError, Status};
+use nfs_client::{Entry, FileHandle, FileKind, Name, Status};
 
 /// Maximum number of names in the operator's folder: an endless listing must not exhaust the memory.
 const MAX_CLUSTERS: usize = 1_000_000;
@@ -228,20 +229,12 @@ async fn read(
     let Ok(volume) = std::str::from_utf8(entry.name.as_bytes()) else {
         return unreadable("no volume has this name");
     };
+    let doing = || format!("reading the record of volume {volume} of the cluster {}", folder.id);
     for _ in 0..PATIENCE {
-        let file = match store.nfs.read_file(&folder.handle, &entry.name, MAX_RECORD_LEN).await {
-            Ok(None) => return Ok(None),
-            Ok(Some(file)) => file,
-            Err(NfsError::Limit { .. }) => return unreadable("it is larger than a record"),
-            Err(error) => match error.status() {
-                Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
-                    return unreadable("it is not a regular file");
-                }
-                _ => {
-                    let doing = || format!("reading the record of volume {volume} of the cluster {}", folder.id);
-                    return Err(error).context(doing);
-                }
-            },
+        let file = match own_files::read(&store.nfs, &folder.handle, &entry.name, MAX_RECORD_LEN, doing).await? {
+            OwnFile::Nothing => return Ok(None),
+            OwnFile::File(file) => file,
+            OwnFile::Unusable(why) => return unreadable(&why),
         };
         match ForeignRecord::parse(volume, &file.content) {
             Ok(record) => return Ok(Some(record)),
