@@ -144,15 +144,10 @@ pub(crate) async fn save_retention(
     terms: &RetentionTerms,
     revision: &TermsRevision,
 ) -> Result<(), ExportError> {
-    let record = signed_record(store, verified, which).await?;
-    match &record.state {
-        State::Archived(archive) if archive.terms != *terms || archive.revision.as_ref() != Some(revision) => {
-            let archived = State::Archived(archive.with_terms(terms, Some(revision)));
-            // A purge requires it.
-            records::replace_to_free_space(store, verified, &record.in_state(archived)).await
-        }
-        _ => Ok(()),
-    }
+    save_terms(store, verified, which, (terms, revision), |archive| {
+        archive.terms != *terms || archive.revision.as_ref() != Some(revision)
+    })
+    .await
 }
 
 /// Records that the terms of a new archive are those of the object that was created from them. Keeps a newer revision of
@@ -164,11 +159,26 @@ pub(crate) async fn bind_object(
     terms: &RetentionTerms,
     object: &TermsRevision,
 ) -> Result<(), ExportError> {
+    save_terms(store, verified, which, (terms, object), |archive| {
+        archive.terms == *terms && !archive.is_bound_to(object)
+    })
+    .await
+}
+
+/// Saves the terms in the record of an archive that is kept and `needs` them.
+async fn save_terms(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+    (terms, revision): (&RetentionTerms, &TermsRevision),
+    needs: impl FnOnce(&ArchiveState) -> bool,
+) -> Result<(), ExportError> {
     let record = signed_record(store, verified, which).await?;
     match &record.state {
-        State::Archived(archive) if archive.terms == *terms && !archive.is_bound_to(object) => {
-            let archived = State::Archived(archive.with_terms(terms, Some(object)));
-            records::replace(store, verified, &record.in_state(archived)).await
+        State::Archived(archive) if needs(archive) => {
+            let archived = State::Archived(archive.with_terms(terms, Some(revision)));
+            // A purge requires it.
+            records::replace_to_free_space(store, verified, &record.in_state(archived)).await
         }
         _ => Ok(()),
     }
