@@ -21,6 +21,10 @@ pub const IDENTITY: &str = "identity";
 const IDENTITY_DRAFT: &str = "identity-draft-";
 /// File, in a cluster's folder, that is given up to make room for records on a full export.
 pub const RESERVE: &str = "reserve";
+/// Spare file for a record, in the cluster's folder. No volume has such a name.
+pub const SPARE: &str = ".spare";
+/// The next spare file, while a record is replaced.
+pub const NEXT_SPARE: &str = ".spare-next";
 /// Folder, in a cluster's folder, with the records.
 pub const RECORDS: &str = "records";
 /// Folder, in a cluster's folder, with deleted directories that are not purged yet.

@@ -1,11 +1,11 @@
 //! Records on the export: created exclusively, replaced atomically, removed by file ID.
 
 use crate::error::{ErrorContext as _, ExportError};
+use crate::own_files::{self, OwnFile};
 use crate::record::{MAX_RECORD_LEN, Record, RecordError};
 use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::own_files::{self, OwnFile};
 use crate::{layout, reserve, unsigned_records};
 use nfs_client::{FileHandle, Status};
 
@@ -46,17 +46,19 @@ pub(crate) async fn read_in(
 ) -> Result<ReadRecord, ExportError> {
     let name = layout::record(volume)?;
     let doing = || format!("reading the record of volume {volume}");
-    Ok(match own_files::read(&store.nfs, records, &name, MAX_RECORD_LEN, doing).await? {
-        OwnFile::Nothing => ReadRecord::Nothing,
-        OwnFile::File(file) => match Record::parse(volume, &file.content) {
-            Ok(record) => {
-                let trust = signer(store, verified).verify(volume, &file.content);
-                ReadRecord::Record(Box::new(record), trust)
-            }
-            Err(error) => ReadRecord::Unreadable(error),
+    Ok(
+        match own_files::read(&store.nfs, records, &name, MAX_RECORD_LEN, doing).await? {
+            OwnFile::Nothing => ReadRecord::Nothing,
+            OwnFile::File(file) => match Record::parse(volume, &file.content) {
+                Ok(record) => {
+                    let trust = signer(store, verified).verify(volume, &file.content);
+                    ReadRecord::Record(Box::new(record), trust)
+                }
+                Err(error) => ReadRecord::Unreadable(error),
+            },
+            OwnFile::Unusable(why) => ReadRecord::Unreadable(RecordError::Damaged(why)),
         },
-        OwnFile::Unusable(why) => ReadRecord::Unreadable(RecordError::Damaged(why)),
-    })
+    )
 }
 
 pub(crate) async fn create(
@@ -88,15 +90,24 @@ pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record
     Ok(())
 }
 
-/// Like [`replace`], on the way to free space. On a full export, gives up the reserve (data-safety rule 18).
+/// Like [`replace`], for a deletion or an archival, which must not wait for space. On a full export, uses the spare file,
+/// or gives up the reserve (data-safety rule 18).
 pub(crate) async fn replace_to_free_space(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
 ) -> Result<(), ExportError> {
     match replace(store, verified, record).await {
-        Err(error) if error.is_full() && reserve::give_up(store, verified).await? => {
-            replace(store, verified, record).await
+        Err(error) if error.is_full() => {
+            let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
+            if reserve::replace_record(store, verified, &name, &content).await? {
+                unsigned_records::untrack(store, &record.volume);
+                return Ok(());
+            }
+            match reserve::give_up(store, verified).await? {
+                true => replace(store, verified, record).await,
+                false => Err(error),
+            }
         }
         written => written,
     }

@@ -278,6 +278,17 @@ impl Client {
         })
     }
 
+    /// Renames the file with this fileid over another file, which it replaces atomically. `NotFound` and `NotSame` as in
+    /// [`rename`](Self::rename).
+    pub async fn rename_over(
+        &self,
+        from: (&FileHandle, &Name),
+        fileid: u64,
+        to: (&FileHandle, &Name),
+    ) -> Result<(), NfsError> {
+        either!(&self.client, client => client.rename_over(from, fileid, to, self.options()).await)
+    }
+
     /// Removes the empty directory with this fileid, checked as in [`rename`](Self::rename). `NotFound`, `NotSame`,
     /// `NotEmpty`, `NotDirectory`.
     pub async fn remove_directory(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {

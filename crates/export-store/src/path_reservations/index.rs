@@ -167,7 +167,9 @@ impl PathIndex {
                 let there = ReservedPath::new(Arc::clone(realm), place.0.path.to_string());
                 let volumes = self.related(&there).filter(|(key, _)| {
                     let holder = key.holder();
-                    matches!(holder, Holder::Volume(_)) && Some(holder) != except && !self.is_on_other_export(key, own_export)
+                    matches!(holder, Holder::Volume(_))
+                        && Some(holder) != except
+                        && !self.is_on_other_export(key, own_export)
                 });
                 found.extend(volumes.map(|(key, relation)| PossibleConflict {
                     conflict: Conflict {
@@ -210,7 +212,10 @@ impl PathIndex {
     fn is_on_other_export(&self, key: &Key, own: Option<&str>) -> bool {
         let places = self.held.get(key).map(|held| &held.places);
         let export = places.and_then(|places| places.iter().find_map(ReservedPath::export));
-        export.is_some() && own.is_some() && export != own && self.confirmed.values().any(|id| Some(id.as_str()) == export)
+        export.is_some()
+            && own.is_some()
+            && export != own
+            && self.confirmed.values().any(|id| Some(id.as_str()) == export)
     }
 
     pub(super) fn confirm_export(&mut self, backend: &str, export_id: &str) {

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use export_store::{ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed};
 
@@ -32,6 +33,10 @@ fn has_reserve(fixture: &StoreFixture) -> bool {
     fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/reserve")).exists()
 }
 
+fn spare(fixture: &StoreFixture) -> PathBuf {
+    fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/.spare"))
+}
+
 async fn volume(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> ReclaimRequest {
     let directory = format!("dir-{uid}");
     let created = export.provision(&request(uid, &directory)).await.unwrap();
@@ -44,6 +49,8 @@ async fn deletions_free(what: ErrorKind, export: rig::Export) {
     let first = fixture.store().await;
     assert_eq!(first.probe_write().await.unwrap().full, None);
     assert!(has_reserve(&fixture));
+    // As on a server without hard links, where it is used once.
+    fs::remove_file(spare(&fixture)).unwrap();
     let mut volumes = Vec::new();
     for uid in ["1", "2", "3"] {
         volumes.push(volume(&first, &fixture, uid).await);
@@ -112,4 +119,81 @@ async fn a_deletion_without_a_record_that_is_interrupted_is_found_to_be_done() {
         assert_eq!(fixture.on_disk(&format!("dir-{uid}")).exists(), again);
         assert!(!fixture.records().contains(&format!("pvc-{uid}")));
     }
+}
+
+async fn archives_need_no_space(what: ErrorKind, export: rig::Export) {
+    let fixture = StoreFixture::with(export).await;
+    let export = fixture.store().await;
+    assert_eq!(export.probe_write().await.unwrap().full, None);
+    let mut volumes = Vec::new();
+    for uid in ["1", "2", "3", "4", "5"] {
+        volumes.push(volume(&export, &fixture, uid).await);
+    }
+    fill(&fixture.on_disk("dir-5/ballast"), what);
+    let export = fixture.store().await;
+    assert_eq!(export.probe_write().await.unwrap().full, Some(what));
+    let archive = async |number: usize| {
+        let archived = export.archive(&volumes[number - 1]).await.unwrap();
+        assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
+        assert_eq!(names(&fixture.on_disk(&format!("archived-dir-{number}"))), ["data"]);
+        assert_eq!(fixture.record(&format!("pvc-{number}"))["state"]["name"], "Archived");
+    };
+    // Each record gets the spare file, and its former file becomes the next one.
+    for number in [1, 2] {
+        archive(number).await;
+        assert!(has_reserve(&fixture));
+        assert_eq!(fs::metadata(spare(&fixture)).unwrap().nlink(), 1);
+    }
+    // A server without hard links, and a tenant who takes the space.
+    fs::remove_file(spare(&fixture)).unwrap();
+    fill(&fixture.on_disk("dir-5/more"), what);
+    archive(3).await;
+    assert!(!has_reserve(&fixture));
+    fill(&fixture.on_disk("dir-5/still-more"), what);
+    let refused = export.archive(&volumes[3]).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.outcome_unknown()), (what, false));
+    assert!(fixture.on_disk("dir-4/data").exists());
+    assert_eq!(fixture.record("pvc-4")["state"]["name"], "Live");
+
+    // A deletion needs no space, and makes some.
+    assert_eq!(export.delete(&volumes[4]).await.unwrap(), Reclaimed::Deleted);
+    export.purge_trash(PurgeLimits::default()).await.unwrap();
+    archive(4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_an_export_without_space_volumes_can_be_archived() {
+    archives_need_no_space(ErrorKind::NoSpace, rig::Export::new("/export").tmpfs(8 << 20, None)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_an_export_without_inodes_volumes_can_be_archived() {
+    archives_need_no_space(
+        ErrorKind::NoInodes,
+        rig::Export::new("/export").tmpfs(16 << 20, Some(200)),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spare_file_that_an_interrupted_replacement_left_is_not_overwritten() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").tmpfs(8 << 20, None)).await;
+    let export = fixture.store().await;
+    export.probe_write().await.unwrap();
+    let (one, two) = (
+        volume(&export, &fixture, "1").await,
+        volume(&export, &fixture, "2").await,
+    );
+    // Both are links to a record.
+    let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-2"));
+    fs::remove_file(spare(&fixture)).unwrap();
+    for name in [".spare", ".spare-next"] {
+        fs::hard_link(&record, spare(&fixture).with_file_name(name)).unwrap();
+    }
+    fill(&fixture.on_disk("dir-2/ballast"), ErrorKind::NoSpace);
+    let archived = export.archive(&one).await.unwrap();
+    assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
+    assert_eq!(fixture.record("pvc-2")["volume"], "pvc-2");
+    assert_eq!(fs::metadata(&record).unwrap().nlink(), 1);
+    assert_eq!(export.delete(&two).await.unwrap(), Reclaimed::Deleted);
 }

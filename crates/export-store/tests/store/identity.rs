@@ -127,7 +127,7 @@ async fn an_operator_folder_that_others_may_enter_or_that_is_a_link_is_not_used(
     let probe = export.probe_write().await.unwrap();
     assert_eq!((probe.effective_uid, probe.squashed), (Some(0), false));
     assert_eq!(fixture.listed(), Vec::<String>::new());
-    assert_eq!(names(&own.join(CLUSTER)), ["records", "reserve", "trash"]);
+    assert_eq!(names(&own.join(CLUSTER)), [".spare", "records", "reserve", "trash"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
