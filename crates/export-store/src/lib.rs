@@ -74,6 +74,7 @@ mod purge;
 mod readdir;
 mod reclaim;
 mod record;
+mod record_index;
 mod records;
 mod recoverability;
 mod recovery;

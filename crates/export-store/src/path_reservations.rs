@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::keyed_mutex::KeyedMutex;
+use crate::record_index::RecordIndex;
 use crate::server_comparison::ServerComparison;
 use index::{Key, PathIndex};
 
@@ -185,6 +186,7 @@ pub struct PathReservations {
     index: Mutex<PathIndex>,
     /// One lock per volume, for the backends that share an export.
     pub(crate) volume_locks: KeyedMutex,
+    pub(crate) record_index: RecordIndex,
 }
 
 impl PathReservations {

@@ -68,9 +68,10 @@ pub(crate) async fn create(
 ) -> Result<Created, ExportError> {
     let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
     let nfs = store.for_write(verified)?;
+    changing(store, verified, &record.volume);
     match nfs.create_file(&verified.records.handle, &name, &content, 0o600).await {
         Ok(_) => {
-            unsigned_records::untrack(store, &record.volume);
+            written(store, verified, record);
             Ok(Created::Yes)
         }
         Err(error) if error.status() == Some(Status::Exists) => Ok(Created::Exists),
@@ -81,13 +82,24 @@ pub(crate) async fn create(
 pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
     let (name, draft) = (layout::record(&record.volume)?, layout::draft(&record.volume)?);
     let content = encode(store, verified, record)?;
+    changing(store, verified, &record.volume);
     store
         .for_write(verified)?
         .replace_file(&verified.records.handle, &name, &draft, &content, 0o600)
         .await
         .context(|| format!("writing the record of volume {}", record.volume))?;
-    unsigned_records::untrack(store, &record.volume);
+    written(store, verified, record);
     Ok(())
+}
+
+/// Forgets the content of a record that is about to change: an error may leave the former one or the new one.
+fn changing(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
+    store.reservations.record_index.remove(&verified.identity.id, volume);
+}
+
+fn written(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
+    store.reservations.record_index.insert(&verified.identity.id, record);
+    unsigned_records::untrack(store, &record.volume);
 }
 
 /// Like [`replace`], for a deletion or an archival, which must not wait for space. On a full export, uses the spare file,
@@ -101,7 +113,7 @@ pub(crate) async fn replace_to_free_space(
         Err(error) if error.is_full() => {
             let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
             if reserve::replace_record(store, verified, &name, &content).await? {
-                unsigned_records::untrack(store, &record.volume);
+                written(store, verified, record);
                 return Ok(());
             }
             match reserve::give_up(store, verified).await? {
@@ -118,6 +130,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     let doing = || format!("removing the record of volume {volume}");
     let name = layout::record(volume)?;
     let records = &verified.records.handle;
+    changing(store, verified, volume);
     let Some(node) = store.nfs.lookup(records, &name).await.context(doing)? else {
         unsigned_records::untrack(store, volume);
         return Ok(());

@@ -58,7 +58,8 @@ async fn check_own_records(
     let names = readdir::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
     let unchecked = names
         .into_iter()
-        .filter(|name| !layout::is_draft(name) && !is_reserved(store, request, name));
+        .filter(|name| !layout::is_draft(name) && !is_reserved(store, request, name))
+        .filter(|name| may_be_about(store, verified, name, directory, leaf));
     let mut found = stream::iter(unchecked.map(|name| read(store, verified, name))).buffer_unordered(READS);
     while let Some(record) = found.try_next().await? {
         let Some(record) = record else { continue };
@@ -94,13 +95,29 @@ fn is_reserved(store: &ExportStore, request: &DirectoryRequest, name: &Name) -> 
         .is_ok_and(|volume| volume == request.volume || store.reservations.knows(&Holder::Volume(volume.to_owned())))
 }
 
+fn may_be_about(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    name: &Name,
+    directory: &DirectoryPath,
+    leaf: &FileRef,
+) -> bool {
+    let (index, export_id) = (&store.reservations.record_index, &verified.identity.id);
+    let file_id = leaf.attributes.fileid;
+    std::str::from_utf8(name.as_bytes()).is_ok_and(|volume| index.may_be_about(export_id, volume, directory, file_id))
+}
+
 async fn read(store: &ExportStore, verified: &VerifiedRoot, name: Name) -> Result<Option<Record>, ExportError> {
     // No volume has such a name, so it is not a record.
     let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
         return Ok(None);
     };
     match records::read(store, verified, volume).await {
-        Ok(ReadRecord::Record(record, _)) => Ok(Some(*record)),
+        Ok(ReadRecord::Record(record, _)) => {
+            let index = &store.reservations.record_index;
+            index.insert_if_unknown(&verified.identity.id, &record);
+            Ok(Some(*record))
+        }
         // An incomplete record was written before anything was created.
         Ok(ReadRecord::Nothing | ReadRecord::Unreadable(RecordError::Truncated))
         | Err(ExportError::NameUnusable { .. }) => Ok(None),

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::ErrorKind;
 use export_store::{
-    DirectoryRequest, Holder, PathReservations, Reclaimed, RecoveryReport, ReservedPath, RollbackOutcome,
+    DirectoryRequest, ExportStore, Holder, PathReservations, Reclaimed, RecoveryReport, ReservedPath, RollbackOutcome,
 };
-use rig::Squash;
+use rig::proxy::has_bytes;
+use rig::{Action, Direction, Squash};
 
 use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, adopting, reclaim, refused, request};
 
@@ -372,4 +373,49 @@ async fn a_claim_that_moved_to_another_backend_of_the_export_is_rolled_back_only
     );
     assert_eq!(slow.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
     assert_eq!((fixture.listed(), fixture.records()), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adoption_reads_each_record_of_another_directory_at_most_once() {
+    const ARCHIVES: usize = 20;
+    let fixture = StoreFixture::start().await;
+    let client = StoreClient {
+        port: fixture.proxy.port(),
+        ..fixture.client()
+    };
+    let export = client.open().await;
+    for number in 0..ARCHIVES {
+        let (uid, directory) = (format!("old-{number}"), format!("old-{number}"));
+        let made = export.provision(&request(&uid, &directory)).await.unwrap();
+        fs::write(fixture.on_disk(&directory).join("data"), "").unwrap();
+        export.archive(&reclaim(&uid, &directory, made.file_id)).await.unwrap();
+        client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+    }
+    let reads = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reads);
+    fixture.proxy.on_record(Direction::Up, move |request| {
+        if has_bytes(request, b"pvc-old-") {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Action::Forward
+    });
+    let adopt = async |export: &ExportStore, name: &str| {
+        fs::create_dir(fixture.on_disk(name)).unwrap();
+        fs::write(fixture.on_disk(name).join("data"), "").unwrap();
+        assert!(export.provision(&adopting(name, name)).await.unwrap().adopted);
+        reads.swap(0, Ordering::Relaxed)
+    };
+    assert_eq!(adopt(&export, "a").await, 0, "this process wrote them");
+    let ledger = Arc::new(PathReservations::new());
+    let restarted = StoreClient { ledger, ..client }.open().await;
+    assert!(adopt(&restarted, "b").await >= ARCHIVES);
+    assert_eq!(adopt(&restarted, "c").await, 0);
+    // The former path of an archive is still recognized.
+    let mut other = adopting("d", "old-1");
+    other.claim.namespace = "other".to_owned();
+    fs::create_dir(fixture.on_disk("old-1")).unwrap();
+    assert_eq!(
+        refused(&restarted, &other).await,
+        (ErrorKind::DirectoryNotAdoptable, true)
+    );
 }
