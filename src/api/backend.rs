@@ -289,6 +289,11 @@ pub struct ArchivePolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub keep_last: Option<i32>,
+    /// Maximum number of archives that the claims of one namespace (by name) have on this backend. While a namespace has as
+    /// many, its released volumes stay as they are, and count toward `capacity`. If unset, the number is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_per_namespace: Option<i32>,
     /// Allow restores into a namespace with the same name but another UID, for a cluster that was rebuilt. In a running
     /// cluster, this gives the archives of a deleted namespace to anyone who can create a namespace with its name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

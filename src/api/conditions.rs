@@ -263,6 +263,8 @@ reasons! {
     Archived,
     /// The archive has a legal hold.
     ArchiveHeld,
+    /// The namespace has the maximum number of archives on the backend.
+    ArchiveLimitReached,
     /// The directory of the archive does not exist at the recorded location.
     ArchiveMissing,
     /// Another object has the name of the archive.

@@ -17,6 +17,21 @@ pub fn seconds(policy: &ArchivePolicy) -> Option<i64> {
     Some(length.as_secs())
 }
 
+/// Returns the maximum number of archives if the namespace has as many on the backend. The archive of `volume` itself does
+/// not count: if it exists, an interrupted reclaim is resumed.
+pub fn reached_limit<'a>(
+    policy: &ArchivePolicy,
+    (backend, namespace, volume): (&str, &str, &str),
+    mut all: impl Iterator<Item = &'a NfsArchive> + Clone,
+) -> Option<usize> {
+    let limit = usize::try_from(policy.max_per_namespace?).ok()?;
+    let of_backend = |archive: &&NfsArchive| archive.spec.backend == backend;
+    let of_namespace = |archive: &&NfsArchive| of_backend(archive) && archive.spec.claim.namespace == namespace;
+    let count = all.clone().filter(of_namespace).count();
+    let is_archived = all.any(|archive| of_backend(&archive) && archive.spec.volume == volume);
+    (count >= limit && !is_archived).then_some(limit)
+}
+
 /// Returns the number of archives that are newer and count for `keepLast`.
 pub fn count_newer<'a>(of: &NfsArchive, all: impl Iterator<Item = &'a NfsArchive>) -> usize {
     all.filter(|other| is_newer(other, of)).count()

@@ -15,6 +15,19 @@ pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
     named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }
 
+/// Returns the maximum number of archives if the namespace has as many on the backend, not counting that of `volume`. The
+/// watch cache may not have the archives of the reclaims in progress yet.
+pub fn reached_limit(
+    ctx: &Context,
+    policy: &ArchivePolicy,
+    backend: &str,
+    namespace: &str,
+    volume: &str,
+) -> Option<usize> {
+    let all = ctx.stores.archives.state();
+    retention::reached_limit(policy, (backend, namespace, volume), all.iter().map(AsRef::as_ref))
+}
+
 /// Returns why an archive has expired at `now`, or `None` if it has not. Nothing is removed because of this alone.
 pub fn expiry_reason(ctx: &Context, archive: &NfsArchive, now: Timestamp) -> Option<String> {
     let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend))?;

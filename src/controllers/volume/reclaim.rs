@@ -21,6 +21,7 @@ use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
 use crate::decide::retention;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
+use crate::state::archives::reached_limit;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use export_store::{ExportError, ExportStore, ReclaimRequest, Reclaimed};
@@ -57,6 +58,11 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
         Err(PrepareError::Condition(condition)) => return Ok(ReclaimOutcome::Failed(condition)),
         Err(PrepareError::Export(error)) => return Ok(export_failed(ctx, &backend, &error)),
     };
+    if on_delete == OnDelete::Archive
+        && let Some(outcome) = check_archive_limit(ctx, &policy, &backend.name, &volume)
+    {
+        return Ok(outcome);
+    }
     request.archive_metadata.retention = retention::seconds(&policy);
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
@@ -192,6 +198,24 @@ fn is_missing_acknowledged(volume: &PersistentVolume) -> bool {
         .annotations()
         .get(ACKNOWLEDGE_MISSING)
         .is_some_and(|value| value == "true")
+}
+
+/// Returns the outcome if the namespace of a volume may have no more archives. The volume stays, and uses capacity.
+fn check_archive_limit(
+    ctx: &Context,
+    policy: &ArchivePolicy,
+    backend: &str,
+    volume: &PersistentVolume,
+) -> Option<ReclaimOutcome> {
+    let namespace = claim_namespace(volume);
+    let limit = reached_limit(ctx, policy, backend, namespace, &volume.name_any())?;
+    Some(failed(
+        Reason::ArchiveLimitReached,
+        format!(
+            "namespace {namespace} has {limit} archives on backend {backend}, the maximum of archivePolicy.maxPerNamespace, so \
+             the volume is not archived: delete archives that are no longer needed, or raise the maximum"
+        ),
+    ))
 }
 
 /// Applies the policy to the directory.

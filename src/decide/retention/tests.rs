@@ -51,6 +51,33 @@ fn policy(retention: Option<&str>, keep_last: Option<i32>) -> ArchivePolicy {
 }
 
 #[test]
+fn a_namespace_with_the_maximum_number_of_archives_gets_no_more() {
+    let archives = [
+        archive("a", json!({})),
+        archive("b", json!({})),
+        archive("c", json!({"spec": {"backend": "other"}})),
+        archive("d", json!({"spec": {"claim": {"namespace": "another"}}})),
+    ];
+    let reached = |max_per_namespace, volume| {
+        let policy = ArchivePolicy {
+            max_per_namespace,
+            ..ArchivePolicy::default()
+        };
+        reached_limit(&policy, ("main", "team", volume), archives.iter())
+    };
+    assert_eq!(reached(None, "new"), None);
+    assert_eq!(reached(Some(3), "new"), None);
+    assert_eq!(reached(Some(2), "new"), Some(2));
+    assert_eq!(reached(Some(1), "new"), Some(1));
+    assert_eq!(reached(Some(1), "b"), None, "it is archived already");
+    assert_eq!(
+        reached(Some(1), "c"),
+        Some(1),
+        "a volume of that name on another backend"
+    );
+}
+
+#[test]
 fn a_retention_has_days_and_the_units_of_go() {
     for (text, expected) in [
         ("30d", Some(30 * 86_400)),

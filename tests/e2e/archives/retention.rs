@@ -94,6 +94,27 @@ async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_the_maximum_number_of_archives_a_volume_stays() -> Test {
+    let env = DedicatedCluster::start(policy(json!({"maxPerNamespace": 1}))).await?;
+    archived(&env, "first", "1").await?;
+    let claim = env.claim("second");
+    env.objects.create(&claim).await?;
+    let volume = env.bound(&claim).await?;
+    std::fs::write(env.directory(&volume)?.join("data"), "2")?;
+    env.objects.delete(&claim).await?;
+    let event = env.objects.wait_event(&volume, "VolumeFailedDelete", TIMEOUT).await?;
+    assert!(text(&event, "/note").starts_with("ArchiveLimitReached"), "{event}");
+    left(&env, &["1", "2"]).await?;
+    assert!(env.directory(&volume)?.join("data").exists(), "it was not moved");
+    let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let raised = json!({"spec": {"archivePolicy": {"maxPerNamespace": 2}}});
+    env.objects.patch(&main, raised).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    left(&env, &["1", "2"]).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
     let env = DedicatedCluster::start_with_args(policy(json!({"keepLast": 2})), &QUICK).await?;
     let mut former = Value::Null;
