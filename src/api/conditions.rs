@@ -298,6 +298,8 @@ reasons! {
     VolumeReserved,
     /// The record of the claim's previous volume was skipped when volumes were recreated.
     VolumeLeftOut,
+    /// A volume in use is recorded for a claim of this name, and its object does not exist.
+    RecordedVolumeMissing,
 
     /// The volume of the claim contains more data than requested.
     OverRequest,

@@ -68,7 +68,7 @@ pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
 /// On a backend: `"true"` requests a scan for orphans. Removed when the scan starts.
 pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 /// On a backend: requests that lost volumes are recreated from records: `"true"` for all live records, or the names of
-/// volumes, separated by commas. Removed when all of them exist.
+/// volumes, separated by commas. Removed when all of them exist. `"false"` gives lost volumes up: claims get new ones.
 pub const READOPT: &str = "nfs-operator.io/readopt";
 /// On a recreated volume that is not bound yet: the UID of the claim that it was originally provisioned for.
 pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";

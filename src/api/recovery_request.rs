@@ -34,6 +34,14 @@ impl RecoveryRequest {
         }
     }
 
+    /// Reports whether an administrator gave up the lost volumes of a backend: the annotation is `false`.
+    pub fn is_declined(backend: &NfsBackend) -> bool {
+        backend
+            .annotations()
+            .get(READOPT)
+            .is_some_and(|value| value.trim() == "false")
+    }
+
     /// Reports whether the request includes a volume.
     pub fn includes(&self, volume: &str) -> bool {
         match self {
@@ -52,10 +60,13 @@ mod tests {
 
     #[test]
     fn the_annotation_asks_for_all_for_some_or_for_nothing() {
-        let of = |value: &str| {
+        let backend = |value: &str| -> NfsBackend {
             let object = json!({"metadata": {"name": "b", "annotations": {READOPT: value}}, "spec": {"server": "s", "path": "/"}});
-            RecoveryRequest::of(&serde_json::from_value(object).unwrap())
+            serde_json::from_value(object).unwrap()
         };
+        let of = |value: &str| RecoveryRequest::of(&backend(value));
+        assert!(RecoveryRequest::is_declined(&backend("false")));
+        assert!(!RecoveryRequest::is_declined(&backend("true")) && !RecoveryRequest::is_declined(&backend("")));
         assert_eq!(of("true"), Some(RecoveryRequest::All));
         assert_eq!(of("false"), None);
         assert_eq!(of(" , "), None);

@@ -170,6 +170,9 @@ async fn roll_back(ctx: &Context, backend: &Backend, export: &ExportStore, volum
     }
     drop(guard);
     backend.remove_pending(volume);
+    // A later claim of the same name may wait for the volume.
+    ctx.waiting_claims
+        .wake(ObjectRef::new(&claim.name).within(&claim.namespace));
 }
 
 /// Removes a backend's unfinished backups whose object no longer exists or has another UID.

@@ -69,8 +69,8 @@ pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::VolumesLeftOut,
         format!(
-            "{summary}; {} left out: {}{more}. Their claims wait: fix the causes, or remove the annotation {READOPT} to have \
-             the claims provisioned with new, empty volumes",
+            "{summary}; {} left out: {}{more}. Their claims wait: fix the causes, or set the annotation {READOPT} to false to \
+             have the claims provisioned with new, empty volumes",
             outcome.skipped,
             first.join(", ")
         ),

@@ -132,6 +132,7 @@ impl RecoveryPass<'_> {
             }),
             claim: found.as_ref(),
             served: self.ctx.settings.serves(&recorded.note.provisioner),
+            named: matches!(self.request, RecoveryRequest::Volumes(_)),
         };
         match ownership(&recorded, &view) {
             Ok(Ownership::Provisioning) => Ok(RecoveryResult::Nothing),
@@ -147,10 +148,7 @@ impl RecoveryPass<'_> {
                 let missing = MissingDependency::Namespace(claim.namespace.clone());
                 Ok(RecoveryResult::Missing(reason.to_string(), name_of(claim), missing))
             }
-            Err(reason) => Ok(RecoveryResult::Skipped(
-                reason.to_string(),
-                reason.delays_claims().then(|| name_of(claim)),
-            )),
+            Err(reason) => Ok(RecoveryResult::Skipped(reason.to_string(), Some(name_of(claim)))),
         }
     }
 

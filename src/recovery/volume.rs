@@ -26,6 +26,8 @@ pub(super) struct ClusterView<'a> {
     pub(super) claim: Option<&'a PersistentVolumeClaim>,
     /// True if this operator serves the volume's provisioner name.
     pub(super) served: bool,
+    /// True if the administrator named the volume, and so confirms that it belongs to the claim with the recorded name.
+    pub(super) named: bool,
 }
 
 /// The claim that gets the recreated volume.
@@ -53,20 +55,18 @@ pub(super) enum SkipReason {
     /// The backend allowed the namespace earlier, but no longer does.
     #[error("namespace {0} may not have volumes here: see spec.allowedNamespaces")]
     NotAdmitted(String),
-    /// The namespace was deleted in this cluster.
-    #[error("namespace {0} was recreated (another UID) and may belong to another tenant")]
+    /// The namespace was deleted in this cluster, or is newer than the backup that the cluster was restored from.
+    #[error(
+        "namespace {0} does not have the recorded UID: it may belong to somebody else now; name the volume in the \
+         annotation to recover it for the claim with the recorded name"
+    )]
     OtherNamespace(String),
-    /// The claim was deleted in this cluster.
-    #[error("claim {0}/{1} was deleted in this cluster")]
-    ClaimDeleted(String, String),
-}
-
-impl SkipReason {
-    /// Reports whether claims of the recorded name wait until the volume is recovered or the request is withdrawn. A
-    /// volume that belongs to someone else delays no claim.
-    pub(super) fn delays_claims(&self) -> bool {
-        !matches!(self, Self::OtherNamespace(_) | Self::ClaimDeleted(..))
-    }
+    /// The claim was deleted in this cluster, or is newer than the backup that the cluster was restored from.
+    #[error(
+        "claim {0}/{1} does not exist with the recorded UID; name the volume in the annotation to recover it for the \
+         claim with that name"
+    )]
+    ClaimNotFound(String, String),
 }
 
 /// Decides which claim gets a recorded volume, or why the volume is left out.
@@ -79,22 +79,23 @@ pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Re
     if recorded.note.released {
         return Ok(Ownership::Released);
     }
-    if recorded.note.cluster != view.cluster_uid {
-        // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's
-        // request refers to the names that exist now.
-        return match view.namespace_uid {
+    let same_cluster = recorded.note.cluster == view.cluster_uid;
+    let same_namespace = !claim.namespace_uid.is_empty() && view.namespace_uid == Some(&claim.namespace_uid);
+    let found = view.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid));
+    match found {
+        Some(found) if same_cluster && same_namespace => Ok(match is_pending(found) {
+            true => Ownership::Provisioning,
+            false => Ownership::ClaimUid,
+        }),
+        // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's request
+        // refers to the names that exist now. So does a request that names the volume.
+        _ if !same_cluster || view.named => match view.namespace_uid {
             None => Err(SkipReason::NoNamespace(namespace())),
             Some(_) if !view.admitted => Err(SkipReason::NotAdmitted(namespace())),
             Some(_) => Ok(Ownership::ClaimName),
-        };
-    }
-    if claim.namespace_uid.is_empty() || view.namespace_uid != Some(&claim.namespace_uid) {
-        return Err(SkipReason::OtherNamespace(namespace()));
-    }
-    match view.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid)) {
-        Some(found) if is_pending(found) => Ok(Ownership::Provisioning),
-        Some(_) => Ok(Ownership::ClaimUid),
-        None => Err(SkipReason::ClaimDeleted(namespace(), claim.name.clone())),
+        },
+        _ if !same_namespace => Err(SkipReason::OtherNamespace(namespace())),
+        _ => Err(SkipReason::ClaimNotFound(namespace(), claim.name.clone())),
     }
 }
 

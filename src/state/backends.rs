@@ -225,6 +225,27 @@ impl Backend {
         self.state().set_recovered(export);
     }
 
+    /// Records that a volume vanished although nothing reclaimed it: its claim must not get a new one before its record is
+    /// read.
+    pub fn volume_vanished(&self) {
+        self.state().volume_vanished();
+    }
+
+    /// Returns the number of volumes that vanished so far, for [`set_vanished_read`](Self::set_vanished_read).
+    pub fn vanished(&self) -> u64 {
+        self.state().vanished()
+    }
+
+    /// Records that the records were read after this number of volumes had vanished.
+    pub fn set_vanished_read(&self, vanished: u64) {
+        self.state().set_vanished_read(vanished);
+    }
+
+    /// Returns true if volumes vanished since the records were read.
+    pub fn has_vanished_volumes(&self) -> bool {
+        self.state().has_vanished_volumes()
+    }
+
     /// Returns the report of the last purge of the trash.
     pub fn purged(&self) -> PurgeReport {
         self.state().purge_report.clone()

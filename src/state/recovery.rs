@@ -157,8 +157,22 @@ impl RecoveryState {
     }
 }
 
-/// Recovered volumes by the claim that each is reserved for. A claim with such a volume is not provisioned, because the
-/// control plane may be about to bind it.
+/// Volume in use according to its signed record, whose object does not exist: the API server was restored from a backup,
+/// or the object was deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostVolume {
+    /// Name of the volume.
+    pub volume: String,
+    /// Backend on whose export the record was found.
+    pub backend: String,
+    /// Claim in the record.
+    pub claim: ClaimName,
+    /// UID of that claim.
+    pub claim_uid: String,
+}
+
+/// Volumes by the claim that must not be provisioned because of them: recovered volumes, which the control plane may be
+/// about to bind, and lost volumes, whose data a new volume would not have.
 #[derive(Default)]
 pub struct RecoveryHolds(Mutex<Pairs>);
 
@@ -166,6 +180,10 @@ pub struct RecoveryHolds(Mutex<Pairs>);
 struct Pairs {
     by_volume: HashMap<String, ClaimName>,
     by_claim: HashMap<ClaimName, String>,
+    /// Lost volumes by name.
+    lost: HashMap<String, LostVolume>,
+    /// Names of lost volumes by claim.
+    lost_by_claim: HashMap<ClaimName, BTreeSet<String>>,
     /// Recovered volumes by the UID of the claim that the control plane bound them to. The claim object is updated
     /// later, and the watch of claims may be later still. UIDs are not reused, so these entries are never removed.
     bound: HashMap<String, String>,
@@ -181,13 +199,64 @@ impl Pairs {
         }
         Some(claim)
     }
+
+    fn add_lost(&mut self, lost: LostVolume) {
+        let volume = lost.volume.clone();
+        self.remove_lost(&volume);
+        self.lost_by_claim
+            .entry(lost.claim.clone())
+            .or_default()
+            .insert(volume.clone());
+        self.lost.insert(volume, lost);
+    }
+
+    fn remove_lost(&mut self, volume: &str) {
+        let Some(lost) = self.lost.remove(volume) else { return };
+        if let Some(volumes) = self.lost_by_claim.get_mut(&lost.claim) {
+            volumes.remove(volume);
+            if volumes.is_empty() {
+                self.lost_by_claim.remove(&lost.claim);
+            }
+        }
+    }
 }
 
 impl RecoveryHolds {
+    /// Replaces the lost volumes of a backend.
+    pub fn set_lost(&self, backend: &str, volumes: impl IntoIterator<Item = LostVolume>) {
+        let mut pairs = self.lock();
+        let former: Vec<String> = pairs
+            .lost
+            .values()
+            .filter(|lost| lost.backend == backend)
+            .map(|lost| lost.volume.clone())
+            .collect();
+        former.iter().for_each(|volume| pairs.remove_lost(volume));
+        volumes.into_iter().for_each(|lost| pairs.add_lost(lost));
+    }
+
+    /// Forgets a volume that is not lost, or whose record was removed.
+    pub fn forget_lost(&self, volume: &str) {
+        self.lock().remove_lost(volume);
+    }
+
+    /// Returns the lost volumes of a claim of this name. A claim that is recorded by its UID is still being provisioned, and
+    /// gets its own volume.
+    pub fn lost_of(&self, claim: &ClaimName, uid: &str) -> Vec<LostVolume> {
+        let pairs = self.lock();
+        let volumes = pairs.lost_by_claim.get(claim).into_iter().flatten();
+        volumes
+            .filter_map(|volume| pairs.lost.get(volume))
+            .filter(|lost| lost.claim_uid != uid)
+            .cloned()
+            .collect()
+    }
+
     /// Records a volume that was observed or recreated.
     pub fn observe(&self, volume: &PersistentVolume) {
         let (mut pairs, name) = (self.lock(), volume.name_any());
         pairs.part(&name);
+        pairs.remove_lost(&name);
         if let Some(claim) = waits_for(volume) {
             pairs.by_claim.insert(claim.clone(), name.clone());
             pairs.by_volume.insert(name, claim);
@@ -278,6 +347,31 @@ mod tests {
         reserved.observe(&volume(name, ours));
         reserved.remove("pvc-1");
         assert_eq!(reserved.held_for(&claim, "w"), None);
+    }
+
+    #[test]
+    fn a_lost_volume_holds_the_claims_of_its_name_until_it_exists_again() {
+        let (holds, claim) = (RecoveryHolds::default(), ("team".to_owned(), "data".to_owned()));
+        let lost = |volume: &str, backend: &str| LostVolume {
+            volume: volume.to_owned(),
+            backend: backend.to_owned(),
+            claim: claim.clone(),
+            claim_uid: volume.trim_start_matches("pvc-").to_owned(),
+        };
+        let held = |uid: &str| -> Vec<String> {
+            let held = holds.lost_of(&claim, uid);
+            held.into_iter().map(|lost| lost.volume).collect()
+        };
+        holds.set_lost("main", [lost("pvc-1", "main"), lost("pvc-2", "main")]);
+        holds.set_lost("other", [lost("pvc-3", "other")]);
+        assert_eq!(held("new"), ["pvc-1", "pvc-2", "pvc-3"]);
+        assert_eq!(held("1"), ["pvc-2", "pvc-3"], "its own volume is being provisioned");
+        assert!(holds.lost_of(&("team".into(), "other".into()), "new").is_empty());
+        holds.observe(&volume(json!({}), json!({})));
+        assert_eq!(held("new"), ["pvc-2", "pvc-3"], "pvc-1 exists");
+        holds.forget_lost("pvc-3");
+        holds.set_lost("main", []);
+        assert!(held("new").is_empty());
     }
 
     #[test]

@@ -61,8 +61,11 @@ impl VolumeIndexer {
                 add(volume, ctx);
             }
             Event::InitDone => {
-                let deleted = self.relist.deleted();
-                deleted.iter().for_each(|name| remove(name, ctx));
+                for name in self.relist.deleted() {
+                    // The list does not show if it was reclaimed.
+                    vanish(&name, ctx);
+                    remove(&name, ctx);
+                }
             }
             Event::Apply(volume) => add(volume, ctx),
             Event::Delete(volume) => {
@@ -70,6 +73,9 @@ impl VolumeIndexer {
                 ctx.forget_volume(&ObjectRef::from_obj(volume));
                 ctx.volume_retries.reset(&uid);
                 ctx.last_reported.forget(&uid);
+                if !is_released(volume) {
+                    vanish(&volume.name_any(), ctx);
+                }
                 remove(&volume.name_any(), ctx);
             }
         }
@@ -83,6 +89,15 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
     match ctx.capacity.saved_on(&name) {
         Some(backend) => ctx.usage.observe(volume, &backend),
         None => ctx.usage.forget(&name),
+    }
+}
+
+/// Has the records of the backend of a volume read again: it may be in use, and only its object was lost.
+fn vanish(name: &str, ctx: &Context) {
+    let backend = ctx.capacity.saved_on(name).and_then(|name| ctx.backends.get(&name));
+    if let Some(backend) = backend {
+        backend.volume_vanished();
+        ctx.request_probe(&backend.name);
     }
 }
 

@@ -223,6 +223,11 @@ impl Record {
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
     }
 
+    /// Reports whether the record is of a volume that a claim uses.
+    pub fn is_in_use(&self) -> bool {
+        self.state == State::Live && self.note.as_ref().is_none_or(|note| !note.released)
+    }
+
     /// Returns the base of the archive's name: the name of a requested copy, otherwise the directory's.
     pub fn archive_stem(&self) -> &str {
         match self.state.archive_info() {

@@ -50,8 +50,7 @@ pub struct RecordedVolume {
 
 /// Assesses a record that is not of a live volume of this backend. Pure.
 fn elsewhere(record: Record, trust: SignatureStatus) -> Recoverability {
-    let released = record.note.is_some_and(|note| note.released);
-    if record.state != State::Live || released || trust != SignatureStatus::Signed {
+    if !record.is_in_use() || trust != SignatureStatus::Signed {
         return Recoverability::Nothing;
     }
     Recoverability::Elsewhere {
@@ -83,9 +82,20 @@ pub(crate) async fn recorded_claim(
     let ReadRecord::Record(record, _) = records::read(store, verified, volume).await? else {
         return Ok(None);
     };
-    let released = record.note.as_ref().is_some_and(|note| note.released);
-    let counts = is_live_here(store, &record) && !released;
+    let counts = is_live_here(store, &record) && record.is_in_use();
     Ok(counts.then_some(record.claim))
+}
+
+/// Returns the claim of a volume in use from its signed record, whatever the name of its backend.
+pub(crate) async fn claim_in_use(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<Option<ClaimRef>, ExportError> {
+    Ok(match records::read(store, verified, volume).await? {
+        ReadRecord::Record(record, SignatureStatus::Signed) if record.is_in_use() => Some(record.claim),
+        _ => None,
+    })
 }
 
 pub(crate) async fn assess(

@@ -23,6 +23,7 @@ const MAX_RECORDS: usize = 1_000_000;
 enum Kind {
     Open(Record),
     Stuck(Record),
+    Elsewhere(Record),
     Damaged(String, String),
     /// Nothing to report.
     Settled,
@@ -55,6 +56,7 @@ pub(crate) async fn recover(
         match kind {
             Kind::Open(record) => settled.open.push(record),
             Kind::Stuck(record) => settled.stuck.push(record),
+            Kind::Elsewhere(record) => settled.elsewhere.push(record),
             Kind::Damaged(name, why) => settled.damaged.push((name, why)),
             Kind::Settled => {}
         }
@@ -85,7 +87,11 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     // Backends on the same export share the folder of records. Each recovers its own ones. The records of a backend
     // that no longer exists are left for the orphan scan to report.
     if record.backend != store.config.backend {
-        return Ok(keep_reserved(store, verified, &record, signed));
+        keep_reserved(store, verified, &record, signed);
+        return Ok(match signed && record.is_in_use() {
+            true => Kind::Elsewhere(record),
+            false => Kind::Settled,
+        });
     }
     match &record.state {
         State::Creating | State::Live => {
@@ -122,7 +128,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
 }
 
 /// Reserves the paths of another backend's record. Does nothing else.
-fn keep_reserved(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) -> Kind {
+fn keep_reserved(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) {
     match &record.state {
         State::Archived(_) | State::Purging { .. } | State::Restoring { .. } => {
             archives::track(store, verified, record);
@@ -135,7 +141,6 @@ fn keep_reserved(store: &ExportStore, verified: &VerifiedRoot, record: &Record, 
         | State::Deleting { .. }
         | State::Tombstone { .. } => paths::hold(store, verified, record),
     }
-    Kind::Settled
 }
 
 /// Removes files left by an interrupted probe or creation of an identity.

@@ -121,6 +121,9 @@ pub struct RecoveryReport {
     /// Records of unfinished reclaims whose volume is gone and whose directory is still at its path. Nothing changes
     /// them anymore; an administrator must check them.
     pub stuck: Vec<Record>,
+    /// Signed records of volumes in use on other backends of the export, without a volume. Their own backends recover them,
+    /// if they exist.
+    pub elsewhere: Vec<Record>,
     /// Names of invalid files among the records, and what is wrong with each. They are left unchanged.
     pub damaged: Vec<(String, String)>,
 }

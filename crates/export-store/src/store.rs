@@ -498,6 +498,13 @@ impl ExportStore {
             .await
     }
 
+    /// Returns the claim of a volume in use from its signed record, whatever the name of its backend. Returns `None` if
+    /// there is no such record, or if the volume was released.
+    pub async fn claim_in_use(&self, volume: &str) -> Result<Option<ClaimRef>, ExportError> {
+        self.with_verified(move |verified| async move { recoverability::claim_in_use(self, &verified, volume).await })
+            .await
+    }
+
     /// Assesses whether a volume whose object is gone can be recreated. Fails only if the export cannot be read.
     pub async fn recoverability(&self, volume: &str) -> Result<Recoverability, ExportError> {
         let _lock = self.lock_volume(volume).await?;

@@ -9,10 +9,12 @@ use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
+use crate::state::recovery::LostVolume;
 use export_store::{
-    ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecord,
-    UnsignedRecords, WriteProbe,
+    ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, RecoveryReport, State, StoreConfig,
+    UnsignedRecord, UnsignedRecords, WriteProbe,
 };
+use kube::runtime::reflector::ObjectRef;
 use nfs_client::{self, FsStat};
 
 /// The result of a probe. Checks after the first failed one are unset.
@@ -135,9 +137,10 @@ async fn check_writable(
     export: &Arc<ExportStore>,
 ) -> Result<WriteProbe, ExportError> {
     let written = export.probe_write().await?;
-    if backend.is_recovered_on(export) {
+    if backend.is_recovered_on(export) && !backend.has_vanished_volumes() {
         return Ok(written);
     }
+    let vanished = backend.vanished();
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.recover(&has_volume).await?;
     // A directory that was in use in an earlier cluster is not unfinished: its claim may still be recovered, so that even an
@@ -162,7 +165,13 @@ async fn check_writable(
             "a damaged record was left unchanged: {fault}"
         );
     }
+    ctx.recovery_holds
+        .set_lost(&backend.name, lost_volumes(ctx, backend, export, &found));
     backend.set_recovered(export);
+    if backend.has_vanished_volumes() {
+        backend.set_vanished_read(vanished);
+        ctx.waiting_claims.wake_all();
+    }
     backend.purge_requested.notify_one();
     Ok(written)
 }
@@ -175,11 +184,31 @@ fn doubts(ctx: &Context, backend: &Backend, export: &ExportStore, export_id: &st
     doubts
 }
 
+/// Returns the volumes in use that have a signed record and no object. A record of another backend belongs to that one, if
+/// it exists.
+fn lost_volumes(ctx: &Context, backend: &Backend, export: &ExportStore, found: &RecoveryReport) -> Vec<LostVolume> {
+    let exists = |name: &str| ctx.stores.backends.get(&ObjectRef::new(name)).is_some();
+    let lone = found.elsewhere.iter().filter(|record| !exists(&record.backend));
+    let lost = found
+        .open
+        .iter()
+        .filter(|record| record.is_in_use() && !export.is_unsigned(&record.volume))
+        .chain(lone);
+    lost.map(|record| LostVolume {
+        volume: record.volume.clone(),
+        backend: backend.name.clone(),
+        claim: (record.claim.namespace.clone(), record.claim.name.clone()),
+        claim_uid: record.claim.uid.clone(),
+    })
+    .collect()
+}
+
 /// Returns true if a directory without a volume may be one that this cluster began and never created a volume for. A
-/// complete directory that was recorded by another or an unknown cluster was in use.
+/// complete directory that was recorded by another or an unknown cluster was in use. So may be an adopted one, whose record
+/// the removal of an unfinished directory would remove although the directory is not empty.
 fn may_be_unfinished(record: &Record, home: &str) -> bool {
     let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
-    record.state == State::Creating || made_here
+    record.state == State::Creating || (made_here && !record.adopted)
 }
 
 /// Returns the condition CapacityAvailable of an export that refused a new file.
@@ -333,14 +362,14 @@ mod tests {
 
     #[test]
     fn a_record_that_another_cluster_may_use_is_not_unfinished() {
-        let record = |state: State, cluster: Option<&str>| Record {
+        let record = |state: State, cluster: Option<&str>, adopted: bool| Record {
             volume: "pvc-1".into(),
             backend: "main".into(),
             claim: ClaimRef::default(),
             directory: DirectoryPath::parse("team/data").unwrap(),
             file_id: Some(7),
             handle: None,
-            adopted: false,
+            adopted,
             restores: None,
             note: cluster.map(|cluster| {
                 let note = json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});
@@ -348,16 +377,22 @@ mod tests {
             }),
             state,
         };
-        for (state, cluster, unfinished) in [
-            (State::Live, Some("home"), true),
-            (State::Live, Some("lost"), false),
-            (State::Live, None, false),
-            (State::Creating, Some("home"), true),
-            (State::Creating, Some("lost"), true),
-            (State::Creating, None, true),
+        for (state, cluster, adopted, unfinished) in [
+            (State::Live, Some("home"), false, true),
+            (State::Live, Some("home"), true, false),
+            (State::Live, Some("lost"), false, false),
+            (State::Live, None, false, false),
+            (State::Creating, Some("home"), false, true),
+            (State::Creating, Some("home"), true, true),
+            (State::Creating, Some("lost"), false, true),
+            (State::Creating, None, false, true),
         ] {
-            let record = record(state.clone(), cluster);
-            assert_eq!(may_be_unfinished(&record, "home"), unfinished, "{state:?} {cluster:?}");
+            let record = record(state.clone(), cluster, adopted);
+            assert_eq!(
+                may_be_unfinished(&record, "home"),
+                unfinished,
+                "{state:?} {cluster:?} {adopted}"
+            );
         }
     }
 }

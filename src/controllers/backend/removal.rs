@@ -75,6 +75,7 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
         return;
     };
     ctx.path_reservations.remove(&Holder::BackendRoot(name.to_owned()));
+    ctx.recovery_holds.set_lost(name, []);
     ctx.metrics.remove_backend(name);
     ctx.usage.disable(name);
     ctx.last_written.forget(uid);

@@ -87,7 +87,7 @@ pub async fn provision(
     if ctx.capacity.is_saved(&volume) {
         return Ok(ProvisionOutcome::Nothing);
     }
-    if let Some(condition) = recovery_hold(ctx, claim, request, &namespace) {
+    if let Some(condition) = recovery_hold(ctx, claim, request, &namespace).await {
         return Ok(ProvisionOutcome::Waiting(condition, Blockers::default()));
     }
     let mut request = request.clone();

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::ObjectRef;
 
 use super::eligibility::ClaimRequest;
 use super::placement::class_for_placement;
@@ -11,23 +12,98 @@ use crate::api::names::READOPT;
 use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement;
 use crate::state::context::Context;
-use crate::state::recovery::{BackendRevision, ClaimName};
+use crate::state::recovery::{BackendRevision, ClaimName, LostVolume};
 use export_store::text::format_bytes;
 
 /// Returns the condition of a claim that must wait for the recovery of volumes.
-pub(crate) fn recovery_hold(
+pub(crate) async fn recovery_hold(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<PlannedCondition> {
     let name = (claim.namespace().unwrap_or_default(), claim.name_any());
-    reserved_volume(ctx, &name, claim, request).or_else(|| {
-        let backends = ctx.stores.backends.state();
-        backends
-            .iter()
-            .find_map(|backend| pending_recovery(ctx, backend, &name, request, namespace))
+    if let Some(condition) = reserved_volume(ctx, &name, claim, request) {
+        return Some(condition);
+    }
+    let backends = ctx.stores.backends.state();
+    if let Some(condition) = backends.iter().find_map(|backend| {
+        pending_recovery(ctx, backend, &name, request, namespace)
+            .or_else(|| unread_records(ctx, backend, request, namespace))
+    }) {
+        return Some(condition);
+    }
+    for lost in ctx.recovery_holds.lost_of(&name, &claim.uid().unwrap_or_default()) {
+        if is_lost(ctx, &lost).await && !is_given_up(ctx, &lost) {
+            return Some(lost_volume(&lost));
+        }
+    }
+    None
+}
+
+/// Returns the condition of a claim that a backend could serve whose records have to be read first, because volumes
+/// vanished: one of them may be this claim's. A backend that is not ready has this effect only if its recovery is requested,
+/// so that it does not delay the claims of others.
+fn unread_records(
+    ctx: &Context,
+    object: &NfsBackend,
+    request: &ClaimRequest,
+    namespace: &PartialObjectMeta<Namespace>,
+) -> Option<PlannedCondition> {
+    let backend = ctx.backends.get(&object.name_any())?;
+    let unread = backend.has_vanished_volumes() && backend.last_probe().is_ready();
+    (unread && could_serve(ctx, object, request, namespace)).then(|| {
+        PlannedCondition::fails(
+            Reason::ProbeOutdated,
+            format!(
+                "volumes of backend {} no longer exist; its records are read before a claim gets a new volume",
+                backend.name
+            ),
+        )
     })
+}
+
+/// Reports whether a volume is still lost. Reads its record again, because the volume may have been recovered or reclaimed
+/// since.
+async fn is_lost(ctx: &Context, lost: &LostVolume) -> bool {
+    let export = ctx
+        .backends
+        .get(&lost.backend)
+        .and_then(|backend| backend.last_probe().store.clone());
+    let Some(export) = export else { return true };
+    match export.claim_in_use(&lost.volume).await {
+        Ok(claim) if claim.as_ref().is_some_and(|claim| claim.uid == lost.claim_uid) => true,
+        Ok(_) => {
+            ctx.recovery_holds.forget_lost(&lost.volume);
+            false
+        }
+        Err(error) => {
+            tracing::warn!(
+                backend = lost.backend,
+                volume = lost.volume,
+                "failed to read the record of a lost volume; its claim waits: {error}"
+            );
+            true
+        }
+    }
+}
+
+fn is_given_up(ctx: &Context, lost: &LostVolume) -> bool {
+    let object = ctx.stores.backends.get(&ObjectRef::new(&lost.backend));
+    object.is_some_and(|object| RecoveryRequest::is_declined(&object))
+}
+
+/// Returns the condition of a claim whose name is that of a lost volume's claim.
+fn lost_volume(lost: &LostVolume) -> PlannedCondition {
+    let LostVolume { volume, backend, .. } = lost;
+    PlannedCondition::fails(
+        Reason::RecordedVolumeMissing,
+        format!(
+            "the record of volume {volume} on backend {backend} shows that a claim of this name uses it, but there is no \
+             such PersistentVolume; a new volume would be empty. If the data is this claim's, an administrator annotates \
+             the backend with {READOPT}={volume}; with {READOPT}=false, claims get new volumes"
+        ),
+    )
 }
 
 /// Returns the condition of a claim for which a recovered volume is reserved. Kubernetes binds it, if it matches the
@@ -53,7 +129,8 @@ fn reserved_volume(
         Reason::VolumeReserved,
         format!(
             "volume {volume} has this claim's data and is reserved for it. It has {}; {binding}. To have the claim \
-             provisioned instead, set that volume's persistentVolumeReclaimPolicy to Retain and delete it",
+             provisioned instead, set that volume's persistentVolumeReclaimPolicy to Retain, delete it, and set the \
+             annotation {READOPT} of its backend to false",
             format_bytes(size)
         ),
     ))
@@ -80,8 +157,8 @@ fn pending_recovery(
                 Reason::VolumeLeftOut,
                 format!(
                     "volume {volume} of a claim of this name is recorded on backend {backend} and was not recovered; the \
-                     backend's condition Readopted has the reason. An administrator must fix the cause, or remove the \
-                     backend's annotation {READOPT} to have the claim provisioned"
+                     backend's condition Readopted has the reason. An administrator must fix the cause, or set the \
+                     backend's annotation {READOPT} to false to have the claim provisioned"
                 ),
             )
         }),

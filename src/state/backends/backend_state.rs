@@ -25,6 +25,10 @@ pub(super) struct BackendState {
     last_expiry: Instant,
     /// Time when the last completed garbage collection began.
     last_gc: Option<Instant>,
+    /// Number of volumes of the backend that vanished although nothing reclaimed them.
+    vanished: u64,
+    /// The part of these whose records were read since.
+    vanished_read: u64,
 }
 
 /// Directory that was started and has no volume yet.
@@ -48,7 +52,25 @@ impl BackendState {
             pending: HashMap::new(),
             last_expiry: now,
             last_gc: None,
+            vanished: 0,
+            vanished_read: 0,
         }
+    }
+
+    pub(super) fn volume_vanished(&mut self) {
+        self.vanished += 1;
+    }
+
+    pub(super) fn vanished(&self) -> u64 {
+        self.vanished
+    }
+
+    pub(super) fn set_vanished_read(&mut self, vanished: u64) {
+        self.vanished_read = self.vanished_read.max(vanished);
+    }
+
+    pub(super) fn has_vanished_volumes(&self) -> bool {
+        self.vanished_read < self.vanished
     }
 
     pub(super) fn acquire_purge_slot(&mut self, pause: Duration, now: Instant) -> Result<(), Duration> {
@@ -222,6 +244,19 @@ mod tests {
         assert!(state.is_in_work("pv"));
         state.end_work("pv");
         assert_eq!(state.abandoned(), [("pv".to_owned(), claim("a"))]);
+    }
+
+    #[test]
+    fn a_volume_that_vanishes_while_the_records_are_read_requires_another_reading() {
+        let mut state = state(Instant::now());
+        assert!(!state.has_vanished_volumes());
+        state.volume_vanished();
+        let before = state.vanished();
+        state.volume_vanished();
+        state.set_vanished_read(before);
+        assert!(state.has_vanished_volumes());
+        state.set_vanished_read(state.vanished());
+        assert!(!state.has_vanished_volumes());
     }
 
     #[test]

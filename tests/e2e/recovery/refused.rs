@@ -158,17 +158,99 @@ async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only(
     env.objects.wait_gone(&namespace("team"), TIMEOUT).await?;
     env.objects.create(&namespace("team")).await?;
     ask(&env).await?;
-    let removed = format!(
-        "{} (claim default/deleted was deleted in this cluster)",
+    let deleted_name = format!(
+        "{} (claim default/deleted does not exist with the recorded UID",
         name_of(&volumes[1])
     );
-    let another = format!("{} (namespace team was recreated", name_of(&volumes[2]));
-    wait_recovery_message(&env, "VolumesLeftOut", &["1 recreated; 2 left out", &removed, &another]).await?;
+    let another = format!(
+        "{} (namespace team does not have the recorded UID",
+        name_of(&volumes[2])
+    );
+    wait_recovery_message(&env, "VolumesLeftOut", &["1 recreated; 2 left out", &deleted_name, &another]).await?;
     assert_recovered(&env, &own, &volumes[0]).await?;
+    // Nobody but an administrator knows if the claims of these names are the former ones.
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         env.objects.create(claim).await?;
+        assert_claim_waits(&env, claim, name_of(former)).await?;
+    }
+    ask_for(&env, json!("false")).await?;
+    for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         assert_new_volume(&env, claim, former).await?;
     }
+    Ok(())
+}
+
+/// Claims and volumes that are newer than the snapshot do not exist afterwards, and users apply the claims again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restore_of_etcd_claims_wait_for_their_recorded_volumes_and_an_administrator_names_them() -> Test {
+    let mut env = DedicatedCluster::start(frequent_probes()).await?;
+    env.objects.create(&namespace("team")).await?;
+    let while_stopped = [env.claim("stopped"), claim_in(&env, "team", "data")];
+    let mut volumes = Vec::new();
+    for claim in &while_stopped {
+        volumes.push(with_data(&env, claim).await?);
+    }
+    env.operator.kill9().await?;
+    for (claim, volume) in while_stopped.iter().zip(&volumes) {
+        lose(&env, volume).await?;
+        env.objects.delete(claim).await?;
+        env.objects.wait_gone(claim, TIMEOUT).await?;
+    }
+    env.objects.delete(&namespace("team")).await?;
+    env.objects.wait_gone(&namespace("team"), TIMEOUT).await?;
+    env.objects.create(&namespace("team")).await?;
+    for claim in &while_stopped {
+        env.objects.create(claim).await?;
+    }
+    env.operator.restart().await?;
+    for (claim, volume) in while_stopped.iter().zip(&volumes) {
+        assert_claim_misses_its_volume(&env, claim, name_of(volume)).await?;
+    }
+    // The same holds if the operator sees the objects disappear.
+    let seen = env.claim("seen");
+    let volume = with_data(&env, &seen).await?;
+    lose(&env, &volume).await?;
+    env.objects.delete(&seen).await?;
+    env.objects.wait_gone(&seen, TIMEOUT).await?;
+    env.objects.create(&seen).await?;
+    assert_claim_misses_its_volume(&env, &seen, name_of(&volume)).await?;
+    assert_eq!(env.volumes().await?.len(), 0);
+    // A claim of another name is not affected.
+    let other = with_data(&env, &env.claim("other")).await?;
+
+    ask(&env).await?;
+    said(
+        &env,
+        "VolumesLeftOut",
+        &["3 left out", "name the volume in the annotation"],
+    )
+    .await?;
+    for (claim, volume) in while_stopped.iter().chain([&seen]).zip(volumes.iter().chain([&volume])) {
+        assert_claim_waits(&env, claim, name_of(volume)).await?;
+    }
+    let names: Vec<&str> = volumes.iter().map(name_of).collect();
+    ask_for(&env, json!(names.join(","))).await?;
+    for (claim, volume) in while_stopped.iter().zip(&volumes) {
+        assert_recovered(&env, claim, volume).await?;
+    }
+    done(&env, READOPT).await?;
+    // The request is done, and the claim that it did not name still waits.
+    assert_claim_misses_its_volume(&env, &seen, name_of(&volume)).await?;
+    assert_eq!(env.volumes().await?.len(), 3);
+    ask_for(&env, json!("false")).await?;
+    assert_new_volume(&env, &seen, &volume).await?;
+    assert_eq!(fs::read_to_string(env.directory(&other)?.join("data"))?, "other");
+    Ok(())
+}
+
+/// Checks that the claim waits because the volume of an earlier claim of its name is recorded.
+async fn assert_claim_misses_its_volume(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
+    let (kind, reason) = ("nfs-operator.io/Provisioned", Some("RecordedVolumeMissing"));
+    let reported = env
+        .objects
+        .wait_condition(claim, kind, "False", reason, TIMEOUT)
+        .await?;
+    assert!(text(&reported, "/message").contains(volume), "{reported}");
     Ok(())
 }
 
@@ -220,6 +302,8 @@ async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() 
     lose(&env, &meant).await?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&claim, TIMEOUT).await?;
+    // An administrator gave the first one up.
+    ask_for(&env, json!("false")).await?;
     let other = with_data(&env, &claim).await?;
     let env = rebuilt(env).await?;
     env.class("nfs", json!({})).await?;
