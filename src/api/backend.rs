@@ -394,6 +394,9 @@ pub struct NfsBackendStatus {
     /// Fileid of this cluster's folder on the export. A copy of the export has another one.
     #[serde(default, rename = "clusterFolderFileID", skip_serializing_if = "Option::is_none")]
     pub cluster_folder_file_id: Option<String>,
+    /// Name of this cluster's folder on the export. It comes from the Secret with the key that signs records.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
     /// NFS version in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs_version: Option<String>,

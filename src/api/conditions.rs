@@ -120,6 +120,8 @@ reasons! {
     StaleHandle,
     /// The export does not have the expected identity.
     IdentityMismatch,
+    /// The records of the backend's volumes belong to another cluster than the one in the Secret.
+    RecordsSecretMismatch,
     /// `.nfs-operator` on the export was changed by someone else.
     ReservedDirectoryUnsafe,
     /// The server reports an I/O error.
@@ -351,6 +353,7 @@ impl Reason {
                     | Self::ServerFault
                     | Self::IdentityMismatch
                     | Self::IdentityNotConfirmed
+                    | Self::RecordsSecretMismatch
                     | Self::ReservedDirectoryUnsafe
                     | Self::Fenced
             )

@@ -15,14 +15,15 @@ pub(crate) use index::OtherClusters;
 use index::{Candidates, Hashes, Place};
 use read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 
-use crate::error::ExportError;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::layout;
 use crate::naming::DirectoryPath;
 use crate::record::State;
 use crate::request::ClaimRef;
 use crate::store::ExportStore;
 use crate::unsigned_records::OtherCluster;
 use crate::verified_root::VerifiedRoot;
-use nfs_client::{Entry, FileRef};
+use nfs_client::{Entry, FileHandle, FileRef, Name};
 
 /// Maximum age of the records of other clusters for checks of parent directories before anything is recorded. All other
 /// checks look for changes first.
@@ -311,6 +312,40 @@ impl VisitRecords for LiveVolumes<'_> {
         }
         true
     }
+}
+
+/// Returns the cluster that has records of these volumes, if this cluster has a record of none of them.
+pub(crate) async fn cluster_with_records_of(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volumes: &[String],
+) -> Result<Option<String>, ExportError> {
+    let names: Vec<Name> = volumes
+        .iter()
+        .map(|volume| layout::record(volume))
+        .collect::<Result<_, _>>()?;
+    if has_any(store, &verified.records.handle, &names).await? {
+        return Ok(None);
+    }
+    for folder in folders(store, verified).await? {
+        if has_any(store, &folder.handle, &names).await? {
+            return Ok(Some(folder.id));
+        }
+    }
+    Ok(None)
+}
+
+async fn has_any(store: &ExportStore, folder: &FileHandle, names: &[Name]) -> Result<bool, ExportError> {
+    for name in names {
+        let found = store.nfs.lookup(folder, name).await;
+        if found
+            .context(|| format!("looking for the record of volume {name}"))?
+            .is_some()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Counts the records of each other cluster that has any, and names the first few.

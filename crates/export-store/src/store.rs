@@ -26,8 +26,9 @@ use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
-    TreePlace, adopt, archives, copy, count, create_missing_record, identity, inspection, listing, paths, provision,
-    purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record, write_probe,
+    TreePlace, adopt, archives, copy, count, create_missing_record, identity, inspection, listing, other_clusters,
+    paths, provision, purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record,
+    write_probe,
 };
 use nfs_client::{Client, NfsError, Status};
 use tokio::sync::OwnedMutexGuard;
@@ -510,6 +511,15 @@ impl ExportStore {
         let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move { recoverability::assess(self, &verified, volume).await })
             .await
+    }
+
+    /// Returns the ID of another cluster that has records of these volumes, if this cluster has a record of none of them:
+    /// this process may work with the Secret of another cluster.
+    pub async fn cluster_with_records_of(&self, volumes: &[String]) -> Result<Option<String>, ExportError> {
+        self.with_verified(move |verified| async move {
+            other_clusters::cluster_with_records_of(self, &verified, volumes).await
+        })
+        .await
     }
 
     /// Returns the volumes in use that records of other clusters name on a backend of this name.

@@ -8,6 +8,28 @@ use crate::api::{NfsBackend, NfsBackendStatus};
 use export_store::{ExpectedIdentity, Identity, OwnFileIds};
 use kube::ResourceExt;
 
+/// This cluster on exports, as the Secret with the key for records names it.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnCluster<'a> {
+    /// Name of its folder.
+    pub id: &'a str,
+    /// The backend has volumes or archives, which are recorded in the folder.
+    pub has_data: bool,
+}
+
+/// Returns the condition of a backend whose volumes and archives another cluster recorded.
+pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> PlannedCondition {
+    PlannedCondition::fails(
+        Reason::RecordsSecretMismatch,
+        format!(
+            "the volumes and archives of this backend are recorded for cluster {recorded_by}, and the Secret with the key \
+             for records is that of cluster {own}: stop the operator, restore the Secret of this cluster from its copy, and \
+             start it again. Nothing is changed until then. If that Secret is lost, annotate the backend with \
+             {ACCEPT_IDENTITY}: {export_id} to continue without these records"
+        ),
+    )
+}
+
 /// Returns the expected identity, from the administrator's annotation, the status, the identity that this process `confirmed`
 /// last, and the annotations of volumes.
 ///
@@ -17,6 +39,7 @@ pub fn expected_identity(
     backend: &NfsBackend,
     confirmed: Option<&Identity>,
     volumes: &BTreeSet<String>,
+    cluster: OwnCluster<'_>,
 ) -> Result<ExpectedIdentity, PlannedCondition> {
     if let Some(accepted) = backend.annotations().get(ACCEPT_IDENTITY) {
         return Ok(ExpectedIdentity {
@@ -30,9 +53,17 @@ pub fn expected_identity(
         ..ExpectedIdentity::default()
     };
     let known_by_status = |id: &str, status: &NfsBackendStatus| {
+        let former = status.cluster_id.as_deref().filter(|former| *former != cluster.id);
+        if let Some(former) = former.filter(|_| cluster.has_data) {
+            return Err(secret_mismatch(former, cluster.id, id));
+        }
         Ok(ExpectedIdentity {
             root_file_id: file_id(status.root_file_id.as_ref(), "rootFileID")?,
-            own_file_ids: own_file_ids(status)?,
+            // Those in the status are of the folder of the former cluster.
+            own_file_ids: match former {
+                Some(_) => None,
+                None => own_file_ids(status)?,
+            },
             ..known(id)
         })
     };

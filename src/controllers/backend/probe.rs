@@ -3,19 +3,23 @@
 
 use std::sync::Arc;
 
-use super::expected_identity::expected_identity;
+use super::expected_identity::{OwnCluster, expected_identity, secret_mismatch};
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use crate::state::recovery::LostVolume;
 use export_store::{
-    ErrorHints, ErrorKind, ExportError, ExportStore, Holder, Identity, Record, RecoveryReport, State, StoreConfig,
-    UnsignedRecord, UnsignedRecords, WriteProbe,
+    ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, Record, RecoveryReport, State,
+    StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
 };
 use kube::runtime::reflector::ObjectRef;
 use nfs_client::{self, FsStat};
+
+/// Number of volumes by whose records it is checked which cluster recorded them.
+const RECORDS_CHECKED: usize = 8;
 
 /// The result of a probe. Checks after the first failed one are unset.
 #[derive(Clone)]
@@ -100,7 +104,11 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         ))
     };
     let volumes = ctx.capacity.export_ids(&backend.name);
-    let expected = match expected_identity(object, backend.confirmed().as_ref(), &volumes) {
+    let cluster = OwnCluster {
+        id: &ctx.cluster_id,
+        has_data: ctx.capacity.totals(&backend.name).volumes > 0 || !archives_of(ctx, &backend.name).is_empty(),
+    };
+    let expected = match expected_identity(object, backend.confirmed().as_ref(), &volumes, cluster) {
         Ok(expected) if expected.may_create => may_create(ctx, object).await.map(|()| expected),
         expected => expected,
     };
@@ -109,7 +117,7 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
     let identity = match expected {
-        Ok(expected) => export.confirm_identity(expected).await.map_err(|error| failed(&error)),
+        Ok(expected) => confirm(ctx, object, backend, &export, expected).await,
         Err(planned) => Err(planned),
     };
     let confirmed = identity.clone();
@@ -128,6 +136,32 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         .is_recovered_on(&export)
         .then(|| doubts(ctx, backend, &export, &export_id));
     probe
+}
+
+/// Confirms the identity of the export, and that its volumes are recorded for this cluster.
+async fn confirm(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+    export: &ExportStore,
+    expected: ExpectedIdentity,
+) -> Result<Identity, PlannedCondition> {
+    let accepted = expected.accepted;
+    let confirmed = export
+        .confirm_identity(expected)
+        .await
+        .map_err(|error| failed(&error))?;
+    // The status has the ID of the cluster unless an earlier release wrote it, or it was lost with the object.
+    let known = object.status.as_ref().is_some_and(|status| status.cluster_id.is_some());
+    if known || accepted {
+        return Ok(confirmed);
+    }
+    let volumes = ctx.capacity.volumes_after(&backend.name, "", RECORDS_CHECKED);
+    match export.cluster_with_records_of(&volumes).await {
+        Ok(None) => Ok(confirmed),
+        Ok(Some(other)) => Err(secret_mismatch(&other, &ctx.cluster_id, &confirmed.id)),
+        Err(error) => Err(failed(&error)),
+    }
 }
 
 /// Checks that the export can be written, and recovers what the previous process left, once for each connection.

@@ -127,6 +127,7 @@ fn apply_probe(
     let observed = Observed {
         object,
         probe,
+        cluster_id: &ctx.cluster_id,
         totals,
         purged: &purged,
         orphans: last_scan.as_ref().map(|scan| &scan.orphans),

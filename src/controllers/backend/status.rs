@@ -26,6 +26,8 @@ pub(super) struct Observed<'a> {
     pub object: &'a NfsBackend,
     /// The result of the probe.
     pub probe: &'a Probe,
+    /// The name of this cluster on exports.
+    pub cluster_id: &'a str,
     /// The sum of volumes and reservations.
     pub totals: Totals,
     /// The result of the last purge.
@@ -203,6 +205,9 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         cluster_folder_file_id: confirmed
             .map(|identity| identity.own_file_ids.cluster.to_string())
             .or(previous.cluster_folder_file_id.clone()),
+        cluster_id: confirmed
+            .map(|_| observed.cluster_id.to_owned())
+            .or(previous.cluster_id.clone()),
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
             .or(previous.nfs_version.clone()),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rig::objects::{condition, reference};
+use rig::objects::{condition, merge, reference};
 use rig::operator::repository_root;
 use serde_json::{Value, json};
 
@@ -211,6 +211,49 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     let event = env.objects.wait_event(&backend, "RecordAdopted", TIMEOUT).await?;
     assert!(text(&event, "/note").contains(name), "{event}");
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "live");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_the_secret_of_another_cluster_nothing_is_changed_until_the_own_one_is_restored() -> Test {
+    let mut env = DedicatedCluster::start(frequent_probes()).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("data"), "data")?;
+    let guide = guide()?;
+    env.run_as_admin(&guide.save).await?;
+    env.operator.kill9().await?;
+    env.objects.delete(&secret()).await?;
+    let mut foreign = secret();
+    let (id, key) = (
+        "MTExMTExMTEtMjIyMi0zMzMzLTQ0NDQtNTU1NTU1NTU1NTU1",
+        "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    );
+    merge(
+        &mut foreign,
+        &json!({"immutable": true, "data": {"cluster-id": id, "key": key}}),
+    );
+    env.objects.create(&foreign).await?;
+    env.operator.restart().await?;
+    let message = said_of(&env, "Ready", "RecordsSecretMismatch", &["restore the Secret"]).await?;
+    assert!(message.contains("11111111-2222-3333-4444-555555555555"), "{message}");
+    // Neither a claim nor a reclaim proceeds.
+    let another = env.objects.create(&env.claim("another")).await?;
+    let kind = "nfs-operator.io/Provisioned";
+    env.objects
+        .wait_condition(&another, kind, "False", None, TIMEOUT)
+        .await?;
+    env.objects.delete(&claim).await?;
+    said_of(&env, "IdentityConfirmed", "RecordsSecretMismatch", &[]).await?;
+    assert_eq!(clusters(&env)?.len(), 1, "no folder was created for the other cluster");
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "data");
+
+    env.operator.kill9().await?;
+    env.run_as_admin(&guide.replace).await?;
+    env.operator.restart().await?;
+    env.bound(&another).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    available(&env, &archive_of(&volume)).await?;
     Ok(())
 }
 

@@ -155,3 +155,23 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
     export.rollback("pvc-5", "5").await.unwrap();
     assert!(!fixture.on_disk("dir-5").exists());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_that_only_another_cluster_recorded_show_that_the_secret_is_the_wrong_one() {
+    let fixture = StoreFixture::start().await;
+    let (ours, theirs) = (fixture.store().await, other(&fixture).open().await);
+    theirs.provision(&request("1", "team/theirs")).await.unwrap();
+    theirs.provision(&request("2", "team/too")).await.unwrap();
+    let names = |numbers: &[u32]| -> Vec<String> { numbers.iter().map(|number| format!("pvc-{number}")).collect() };
+    let recorded_by = ours.cluster_with_records_of(&names(&[1, 2, 3])).await.unwrap();
+    assert_eq!(recorded_by.as_deref(), Some(OTHER_CLUSTER));
+    assert_eq!(
+        ours.cluster_with_records_of(&names(&[3])).await.unwrap(),
+        None,
+        "nobody's"
+    );
+    assert_eq!(theirs.cluster_with_records_of(&names(&[1, 2])).await.unwrap(), None);
+    ours.provision(&request("3", "team/ours")).await.unwrap();
+    let recorded_by = ours.cluster_with_records_of(&names(&[1, 2, 3])).await.unwrap();
+    assert_eq!(recorded_by, None, "this cluster has records of its own");
+}

@@ -14,6 +14,11 @@ fn backend(annotations: Value, spec: Value, status: Value) -> NfsBackend {
     .unwrap()
 }
 
+const OWN: OwnCluster<'_> = OwnCluster {
+    id: "own",
+    has_data: true,
+};
+
 fn ids(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
@@ -21,7 +26,7 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn an_identity_is_created_only_if_none_is_known() {
     let fresh = backend(json!({}), json!({}), json!({}));
-    assert!(expected_identity(&fresh, None, &ids(&[])).unwrap().may_create);
+    assert!(expected_identity(&fresh, None, &ids(&[]), OWN).unwrap().may_create);
     // The status was written and the watch lags behind, or it could not be written yet.
     let confirmed = Identity {
         id: "one".to_owned(),
@@ -34,7 +39,7 @@ fn an_identity_is_created_only_if_none_is_known() {
         created: true,
         warnings: Vec::new(),
     };
-    let known_to_us = expected_identity(&fresh, Some(&confirmed), &ids(&[])).unwrap();
+    let known_to_us = expected_identity(&fresh, Some(&confirmed), &ids(&[]), OWN).unwrap();
     assert_eq!(
         (
             known_to_us.may_create,
@@ -43,23 +48,23 @@ fn an_identity_is_created_only_if_none_is_known() {
         ),
         (false, Some("one"), Some(7))
     );
-    let known_to_a_volume = expected_identity(&fresh, None, &ids(&["one"])).unwrap();
+    let known_to_a_volume = expected_identity(&fresh, None, &ids(&["one"]), OWN).unwrap();
     assert_eq!(
         (known_to_a_volume.may_create, known_to_a_volume.export_id.as_deref()),
         (false, Some("one"))
     );
     let known_to_the_status = backend(json!({}), json!({}), json!({"exportID": "one", "rootFileID": "7"}));
-    let expectation = expected_identity(&known_to_the_status, None, &ids(&[])).unwrap();
+    let expectation = expected_identity(&known_to_the_status, None, &ids(&[]), OWN).unwrap();
     assert_eq!((expectation.may_create, expectation.root_file_id), (false, Some(7)));
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
-    assert!(!expected_identity(&pinned, None, &ids(&[])).unwrap().may_create);
+    assert!(!expected_identity(&pinned, None, &ids(&[]), OWN).unwrap().may_create);
 }
 
 #[test]
 fn volumes_with_different_identities_block_the_backend() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert_eq!(
-        expected_identity(&fresh, None, &ids(&["one", "two"]))
+        expected_identity(&fresh, None, &ids(&["one", "two"]), OWN)
             .unwrap_err()
             .reason,
         Reason::IdentityMismatch
@@ -70,15 +75,43 @@ fn volumes_with_different_identities_block_the_backend() {
 fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
     let status = json!({"exportID": "one", "rootFileID": "7"});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
-    let expectation = expected_identity(&pinned, None, &ids(&["one"])).unwrap();
+    let expectation = expected_identity(&pinned, None, &ids(&["one"]), OWN).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
     let accepted = backend(json!({ACCEPT_IDENTITY: "two"}), json!({}), status);
-    let expectation = expected_identity(&accepted, None, &ids(&["one"])).unwrap();
+    let expectation = expected_identity(&accepted, None, &ids(&["one"]), OWN).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.accepted),
         (Some("two"), true)
+    );
+}
+
+#[test]
+fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
+    let status = |cluster: &str| {
+        let status = json!({"exportID": "one", "rootFileID": "7", "identityFileID": "8", "clusterFolderFileID": "9",
+            "clusterID": cluster});
+        backend(json!({}), json!({}), status)
+    };
+    let own = expected_identity(&status("own"), None, &ids(&["one"]), OWN).unwrap();
+    assert!(own.own_file_ids.is_some());
+    let refused = expected_identity(&status("other"), None, &ids(&["one"]), OWN).unwrap_err();
+    assert_eq!(refused.reason, Reason::RecordsSecretMismatch);
+    for part in [
+        "cluster other",
+        "cluster own",
+        "restore the Secret",
+        "accept-identity: one",
+    ] {
+        assert!(refused.message.contains(part), "{part} is not in: {}", refused.message);
+    }
+    let without_data = OwnCluster { has_data: false, ..OWN };
+    let replaced = expected_identity(&status("other"), None, &ids(&[]), without_data).unwrap();
+    assert_eq!(
+        (replaced.export_id.as_deref(), replaced.own_file_ids),
+        (Some("one"), None),
+        "another folder has other fileids"
     );
 }

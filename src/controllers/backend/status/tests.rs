@@ -48,6 +48,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
     let observed = Observed {
         object,
         probe,
+        cluster_id: "own",
         totals: Totals::default(),
         purged: &purged,
         orphans: None,
@@ -188,6 +189,7 @@ fn a_reported_full_trash_is_not_written_again() {
         let observed = Observed {
             object,
             probe: &probe,
+            cluster_id: "own",
             totals: Totals::default(),
             purged: &purged,
             orphans: None,
@@ -232,6 +234,7 @@ fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
         let observed = Observed {
             object,
             probe: &probe,
+            cluster_id: "own",
             totals: Totals::default(),
             purged: &purged,
             orphans: None,
@@ -289,6 +292,7 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
         let observed = Observed {
             object,
             probe: &probe,
+            cluster_id: "own",
             totals: Totals::default(),
             purged: &purged,
             orphans,
