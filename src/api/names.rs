@@ -93,6 +93,9 @@ pub const CLAIM_CONDITION: &str = "nfs-operator.io/Provisioned";
 /// Condition type of claims whose volume contains more data than requested.
 pub const OVER_REQUEST_CONDITION: &str = "nfs-operator.io/OverRequest";
 
+/// Condition type of claims whose directory the last scan did not find.
+pub const DIRECTORY_MISSING_CONDITION: &str = "nfs-operator.io/DirectoryMissing";
+
 /// Field managers, one per concern: a server-side apply removes the fields of its manager that it omits.
 pub mod managers {
     /// `placed-on` on claims.
@@ -103,6 +106,8 @@ pub mod managers {
     pub const STATUS: &str = "nfs-operator/status";
     /// Measured usage: annotations on volumes, the condition `OverRequest` on claims, and the status of archives.
     pub const USAGE: &str = "nfs-operator/usage";
+    /// Findings of orphan scans: the condition `DirectoryMissing` on claims.
+    pub const SCAN: &str = "nfs-operator/scan";
     /// CRDs installed by `nfs-operator crd --apply`. The name is that of Helm, which created them: with another name, Helm 4
     /// detects a conflict when a chart of another version is installed after an uninstall.
     pub const CRD: &str = "helm";

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::caches::{report_filled, watch_config};
 use crate::api::{NfsArchive, NfsBackend};
+use crate::background::orphan_scan::DIRECTORY_MISSING;
 use crate::controllers::{archive, backend, claim, volume};
 use crate::runtime::readiness::Cache;
 use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled};
@@ -129,10 +130,20 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
 
 /// Runs the controller of claims until the operator shuts down.
 pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim>) -> &'static str {
-    let (deleted, settled, cached) = (Arc::clone(&ctx), Arc::clone(&ctx), Arc::clone(&ctx));
+    let (observer, deleted) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let (settled, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
         .default_backoff()
+        .inspect(move |event| {
+            let (claim, exists) = match event {
+                Ok(watcher::Event::InitApply(claim) | watcher::Event::Apply(claim)) => (claim, true),
+                Ok(watcher::Event::Delete(claim)) => (claim, false),
+                Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => return,
+            };
+            let reports = exists && DIRECTORY_MISSING.find(claim).is_some();
+            observer.missing_directories.observe(claim, reports);
+        })
         .modify(claim::retain_cached_fields)
         .inspect(move |event| {
             if let Ok(watcher::Event::Delete(claim)) = event {

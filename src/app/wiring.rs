@@ -32,6 +32,7 @@ use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
+use crate::state::missing_directories::MissingDirectories;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use export_store::PathReservations;
@@ -127,6 +128,7 @@ pub(super) fn wire(
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
         recovery_holds: RecoveryHolds::default(),
+        missing_directories: MissingDirectories::default(),
         reschedules: RescheduleBackoff::default(),
         last_reported: LastReported::default(),
         server_clock: ServerClock::default(),

@@ -30,6 +30,7 @@ use crate::state::capacity::CapacityTracker;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
+use crate::state::missing_directories::MissingDirectories;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::server_addresses::ServerAddresses;
@@ -170,6 +171,8 @@ pub struct Context {
     pub archive_retries: Backoff,
     /// Recovered volumes that are reserved for their claims.
     pub recovery_holds: RecoveryHolds,
+    /// Volumes whose claims report a missing directory.
+    pub missing_directories: MissingDirectories,
     /// Backoff of selected nodes that no backend serves.
     pub reschedules: RescheduleBackoff,
     /// Conditions last reported for volumes that could not be reclaimed.

@@ -6,6 +6,7 @@
 
 mod classify;
 mod condition;
+mod missing_directory;
 mod scan;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use condition::condition;
+pub use missing_directory::DIRECTORY_MISSING;
 pub(super) use scan::is_export_error;
 
 use super::runner::{self, BackendTask};

@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::classify::{VolumeView, classify};
+use super::missing_directory;
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
@@ -22,7 +23,9 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::volume_metadata;
 use export_store::naming::DirectoryPath;
-use export_store::{ClaimRef, ExportError, ExportStore, Holder, Inspection, ReadRecord, SignatureStatus, State};
+use export_store::{
+    ClaimRef, ExportError, ExportStore, Holder, Inspection, PathState, ReadRecord, SignatureStatus, State,
+};
 
 /// Number of checks per second, one at a time. Each check takes two or three calls, so that a single disk with a cold
 /// cache and about a hundred seeks per second has most of them available for its users. Ten thousand volumes take 17
@@ -145,7 +148,23 @@ impl<'a> OrphanScan<'a> {
         {
             self.complete_record(volume, inspection).await?;
         }
-        Ok(inspection.is_some_and(|inspection| self.classify(&inspection, view, false).is_some()))
+        let Some(inspection) = inspection else { return Ok(false) };
+        let suspect = self.classify(&inspection, view, false).is_some();
+        if !suspect && inspection.directory != PathState::Unknown && self.ctx.missing_directories.contains(volume) {
+            self.clear_missing_directory(volume).await?;
+        }
+        Ok(suspect)
+    }
+
+    /// Removes the condition from the claim of a volume whose directory exists again.
+    async fn clear_missing_directory(&mut self, volume: &str) -> Result<(), ScanError> {
+        let Some(object) = self.read_volume(volume).await? else {
+            return Ok(());
+        };
+        if let Err(error) = missing_directory::clear(self.ctx, &object).await {
+            tracing::warn!(backend = self.backend.name, volume, "{error}; the next scan retries it");
+        }
+        Ok(())
     }
 
     /// Runs the second check, between two reads of the volume from the API server.
@@ -179,6 +198,11 @@ impl<'a> OrphanScan<'a> {
             volume: volume.to_owned(),
             directory: directory(&inspection, kind).or(path.map(|path| path.to_string())),
         };
+        if let (Some(object), Some(directory)) = (&now, &orphan.directory)
+            && let Err(error) = missing_directory::report(self.ctx, &self.backend.name, object, directory, kind).await
+        {
+            tracing::warn!(backend = self.backend.name, volume, "{error}; the next scan retries it");
+        }
         Ok(Some((kind, orphan)))
     }
 

@@ -1,9 +1,8 @@
 //! Publishes usage: in annotations of the volume, a condition and an event of its claim, and the status of an archive.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{Api, Resource, ResourceExt};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
 use serde_json::{Value, json};
 
 use super::plan::{needs_write, over_request};
@@ -14,14 +13,21 @@ use crate::api::names::{
     VOLUME_USED_FILES, managers,
 };
 use crate::api::usage::ArchiveUsage;
-use crate::runtime::events::Severity;
-use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
+use crate::state::claim_condition::{ClaimCondition, bound_claim};
 use crate::state::context::Context;
 use crate::state::usage::VolumeUsage;
 use export_store::TreeUsage;
 use export_store::text::format_bytes;
+
+/// Condition of a claim that uses more than it requests.
+const OVER_REQUEST: ClaimCondition = ClaimCondition {
+    type_: OVER_REQUEST_CONDITION,
+    reason: Reason::OverRequest,
+    manager: managers::USAGE,
+    action: "Count",
+};
 
 /// Writes the usage of a volume if it changed. The claim is written first, so that the annotations on the volume show
 /// that both were written.
@@ -33,12 +39,12 @@ pub(super) async fn volume(
 ) -> Result<(), WriteError> {
     let (figures, now) = (VolumeUsage::from(content), Timestamp::now());
     let mut changed = needs_write(volume, &figures, now);
-    if let Some(claim) = claim_of(ctx, volume).await? {
-        let (existing, over) = (over_request_condition(&claim), over_request(&claim, &figures));
+    if let Some(claim) = bound_claim(ctx, volume).await? {
+        let (existing, over) = (OVER_REQUEST.find(&claim), over_request(&claim, &figures));
         changed |= existing.is_some() != over.is_some();
         match (over, existing) {
-            (Some(message), existing) if changed => set_condition(ctx, &claim, message, existing, now).await?,
-            (None, Some(_)) => clear_condition(ctx, &claim).await?,
+            (Some(message), _) if changed => OVER_REQUEST.set(ctx, &claim, message, now).await?,
+            (None, Some(_)) => OVER_REQUEST.clear(ctx, &claim).await?,
             _ => {}
         }
     }
@@ -51,10 +57,10 @@ pub(super) async fn volume(
 
 /// Removes the usage of a volume.
 pub(super) async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
-    if let Some(claim) = claim_of(ctx, volume).await?
-        && over_request_condition(&claim).is_some()
+    if let Some(claim) = bound_claim(ctx, volume).await?
+        && OVER_REQUEST.find(&claim).is_some()
     {
-        clear_condition(ctx, &claim).await?;
+        OVER_REQUEST.clear(ctx, &claim).await?;
     }
     write(ctx, volume, json!({})).await
 }
@@ -96,70 +102,6 @@ async fn write(ctx: &Context, volume: &PersistentVolume, annotations: Value) -> 
     let fields = json!({"metadata": {"annotations": annotations}});
     let action = "write the usage of a volume";
     ignore_deleted(writes::apply(&api, volume, managers::USAGE, fields, false, action).await)
-}
-
-/// Reads the claim that is bound to the volume.
-async fn claim_of(ctx: &Context, volume: &PersistentVolume) -> Result<Option<PersistentVolumeClaim>, WriteError> {
-    let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
-        return Ok(None);
-    };
-    let (Some(namespace), Some(name)) = (&claim.namespace, &claim.name) else {
-        return Ok(None);
-    };
-    let found = reads::get_claim(&ctx.clients.calls, namespace, name).await;
-    let found = found.map_err(WriteError::action("read the claim of a volume that was counted"))?;
-    Ok(found.filter(|found| found.uid() == claim.uid && found.metadata.deletion_timestamp.is_none()))
-}
-
-fn claims(ctx: &Context, namespace: &str) -> Api<PersistentVolumeClaim> {
-    Api::namespaced(ctx.clients.calls.clone(), namespace)
-}
-
-fn over_request_condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
-    let conditions = claim.status.as_ref()?.conditions.as_ref()?;
-    conditions
-        .iter()
-        .find(|condition| condition.type_ == OVER_REQUEST_CONDITION)
-}
-
-/// Sets the condition that a claim uses more than it requests, with an event if it is new.
-async fn set_condition(
-    ctx: &Context,
-    claim: &PersistentVolumeClaim,
-    message: String,
-    existing: Option<&PersistentVolumeClaimCondition>,
-    now: Timestamp,
-) -> Result<(), WriteError> {
-    let since = existing.and_then(|existing| existing.last_transition_time.clone());
-    let condition = PersistentVolumeClaimCondition {
-        type_: OVER_REQUEST_CONDITION.to_owned(),
-        status: "True".to_owned(),
-        reason: Some(Reason::OverRequest.to_string()),
-        message: Some(message.clone()),
-        last_transition_time: Some(since.unwrap_or(Time(now))),
-        last_probe_time: Some(Time(now)),
-    };
-    apply_status(ctx, claim, json!({"status": {"conditions": [condition]}})).await?;
-    if existing.is_none() {
-        ctx.events.publish(
-            claim.object_ref(&()),
-            Severity::Warning,
-            Reason::OverRequest,
-            "Count",
-            &message,
-        );
-    }
-    Ok(())
-}
-
-async fn clear_condition(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
-    apply_status(ctx, claim, json!({"status": {}})).await
-}
-
-async fn apply_status(ctx: &Context, claim: &PersistentVolumeClaim, fields: Value) -> Result<(), WriteError> {
-    let api = claims(ctx, &claim.namespace().unwrap_or_default());
-    let action = "write the usage condition of a claim";
-    ignore_deleted(writes::apply(&api, claim, managers::USAGE, fields, true, action).await)
 }
 
 /// Ignores that an object no longer exists: it needs no usage.

@@ -348,6 +348,42 @@ async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Te
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_claim_reports_that_its_directory_is_missing_until_it_is_back() -> Test {
+    let kind = "nfs-operator.io/DirectoryMissing";
+    let mut env = env().await?;
+    let (claim, volume) = claim_with_data(&env, "data").await?;
+    let (other, _) = claim_with_data(&env, "other").await?;
+    let (directory, aside) = (env.directory(&volume)?, env.data()?.with_extension("aside"));
+    fs::rename(&directory, &aside)?;
+    let reason = Some("DirectoryMissing");
+    let said = env
+        .objects
+        .wait_condition(&claim, kind, "True", reason, TIMEOUT)
+        .await?;
+    assert!(text(&said, "/message").contains("does not exist"), "{said}");
+    env.objects.wait_event(&claim, "DirectoryMissing", TIMEOUT).await?;
+    // The next process knows it from the claim.
+    env.operator.restart().await?;
+    fs::rename(&aside, &directory)?;
+    let cleared = |found: &Value| match condition(found, kind) {
+        None => Ok(()),
+        Some(said) => Err(said.to_string()),
+    };
+    env.objects
+        .wait(&claim, "to report no missing directory", TIMEOUT, cleared)
+        .await?;
+    let provisioned = env.objects.get(&claim).await?.unwrap_or_default();
+    let condition_of = |object: &Value, kind: &str| condition(object, kind).map(|said| said["status"].clone());
+    assert_eq!(
+        condition_of(&provisioned, "nfs-operator.io/Provisioned"),
+        Some(json!("True"))
+    );
+    let other = env.objects.get(&other).await?.unwrap_or_default();
+    assert_eq!(condition_of(&other, kind), None);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_scan_can_be_requested() -> Test {
     let env = TestEnv::new("scan-now").await?;

@@ -1,0 +1,91 @@
+//! The condition `DirectoryMissing` of claims whose volume has no directory, or another one at its path.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+
+use crate::api::OrphanKind;
+use crate::api::conditions::Reason;
+use crate::api::names::{DIRECTORY_MISSING_CONDITION, managers};
+use crate::runtime::writes::WriteError;
+use crate::state::claim_condition::{ClaimCondition, bound_claim};
+use crate::state::context::Context;
+
+/// The condition.
+pub const DIRECTORY_MISSING: ClaimCondition = ClaimCondition {
+    type_: DIRECTORY_MISSING_CONDITION,
+    reason: Reason::DirectoryMissing,
+    manager: managers::SCAN,
+    action: "Scan",
+};
+
+/// Sets the condition of the claim that is bound to the volume, if the scan found this kind of orphan.
+pub(super) async fn report(
+    ctx: &Context,
+    backend: &str,
+    volume: &PersistentVolume,
+    directory: &str,
+    kind: OrphanKind,
+) -> Result<(), WriteError> {
+    let Some(message) = message(backend, &volume.name_any(), directory, kind) else {
+        return Ok(());
+    };
+    let Some(claim) = bound_claim(ctx, volume).await? else {
+        return Ok(());
+    };
+    let reported = DIRECTORY_MISSING
+        .find(&claim)
+        .and_then(|condition| condition.message.as_ref());
+    if reported == Some(&message) {
+        return Ok(());
+    }
+    DIRECTORY_MISSING.set(ctx, &claim, message, Timestamp::now()).await
+}
+
+/// Removes the condition from the claim that is bound to the volume.
+pub(super) async fn clear(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
+    match bound_claim(ctx, volume).await? {
+        Some(claim) if DIRECTORY_MISSING.find(&claim).is_some() => DIRECTORY_MISSING.clear(ctx, &claim).await,
+        _ => Ok(()),
+    }
+}
+
+/// Returns the message for a volume whose data its pods do not find.
+fn message(backend: &str, volume: &str, directory: &str, kind: OrphanKind) -> Option<String> {
+    let found = match kind {
+        OrphanKind::VolumeWithoutDirectory => "does not exist",
+        OrphanKind::VolumeWithOtherDirectory => "is not the one that was created for it",
+        OrphanKind::DirectoryWithoutVolume
+        | OrphanKind::VolumeWithoutRecord
+        | OrphanKind::RecordWithoutDirectory
+        | OrphanKind::RecordWithoutBackend
+        | OrphanKind::ArchiveWithoutDirectory
+        | OrphanKind::RecordUnreadable => return None,
+    };
+    Some(format!(
+        "the directory {directory} of volume {volume} on backend {backend} {found}: {}. The next scan checks it again",
+        kind.remedy()
+    ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_volume_without_its_directory_is_reported_on_its_claim() {
+        let reported = |kind| message("main", "pvc-1", "team/data", kind);
+        for kind in OrphanKind::ALL {
+            let expected = matches!(
+                kind,
+                OrphanKind::VolumeWithoutDirectory | OrphanKind::VolumeWithOtherDirectory
+            );
+            assert_eq!(reported(kind).is_some(), expected, "{kind}");
+        }
+        let missing = reported(OrphanKind::VolumeWithoutDirectory).unwrap();
+        for part in ["team/data", "pvc-1", "main", "restore the directory from a backup"] {
+            assert!(missing.contains(part), "{part} is not in: {missing}");
+        }
+    }
+}
