@@ -397,6 +397,13 @@ pub struct NfsBackendStatus {
     /// Name of this cluster's folder on the export. It comes from the Secret with the key that signs records.
     #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
+    /// Nonce in this cluster's folder on the export. An export or etcd that was restored from a backup, and another process in
+    /// this folder, have another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beacon: Option<String>,
+    /// Nonce that the operator writes to the export next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_beacon: Option<String>,
     /// NFS version in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs_version: Option<String>,

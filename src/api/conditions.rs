@@ -120,6 +120,10 @@ reasons! {
     StaleHandle,
     /// The export does not have the expected identity.
     IdentityMismatch,
+    /// The export was rolled back, etcd was restored, or another process works in this cluster's folder.
+    BeaconMismatch,
+    /// Another installation worked in this cluster's folder, and may still run.
+    BeaconObserved,
     /// The records of the backend's volumes belong to another cluster than the one in the Secret.
     RecordsSecretMismatch,
     /// `.nfs-operator` on the export was changed by someone else.
@@ -353,6 +357,8 @@ impl Reason {
                     | Self::ServerFault
                     | Self::IdentityMismatch
                     | Self::IdentityNotConfirmed
+                    | Self::BeaconMismatch
+                    | Self::BeaconObserved
                     | Self::RecordsSecretMismatch
                     | Self::ReservedDirectoryUnsafe
                     | Self::Fenced
@@ -374,6 +380,8 @@ impl From<ErrorKind> for Reason {
             ErrorKind::ArchiveHeld => Self::ArchiveHeld,
             ErrorKind::ArchiveMissing => Self::ArchiveMissing,
             ErrorKind::ArchiveNotFound => Self::ArchiveNotFound,
+            ErrorKind::BeaconMismatch => Self::BeaconMismatch,
+            ErrorKind::BeaconObserved => Self::BeaconObserved,
             ErrorKind::ChangedMeanwhile => Self::ChangedMeanwhile,
             ErrorKind::ConnectionLost => Self::ConnectionLost,
             ErrorKind::ConnectionRefused => Self::ConnectionRefused,

@@ -113,6 +113,7 @@ pub(super) fn wire(
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
         path_reservations: Arc::new(PathReservations::default()),
+        beacons: Arc::default(),
         server_addresses: Arc::default(),
         waiting_claims: Arc::new(waiting_claims),
         condition_writes: ConcurrencyLimiter::new(CONDITION_WRITES),

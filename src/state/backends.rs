@@ -1,5 +1,6 @@
 //! State of each backend, and limits on its concurrent work.
 
+mod announcement;
 mod backend_state;
 mod probe_snapshot;
 
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+pub use announcement::Announcement;
 pub use probe_snapshot::ProbeSnapshot;
 
 use crate::api::{NfsBackend, OrphansStatus};
@@ -19,7 +21,7 @@ use crate::state::live_backend::LiveBackend;
 use crate::state::recovery::{MissingDependency, RecoveryState};
 use crate::state::usage::UsageScanState;
 use backend_state::BackendState;
-use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
+use export_store::{self, Beacon, ExportStore, Identity, PurgeReport, ReservedPath};
 use nfs_client::Target;
 
 /// Maximum number of archives of one backend that are reconciled concurrently.
@@ -155,6 +157,26 @@ impl Backend {
     /// Records an identity that was created or verified.
     pub fn set_confirmed(&self, identity: Identity) {
         self.state().confirmed = Some(identity);
+    }
+
+    /// Returns the beacons that this process last planned to write to the status.
+    pub fn announcement(&self) -> Option<Announcement> {
+        self.state().announcement.get()
+    }
+
+    /// Records the beacons that are about to be written to the status.
+    pub fn plan_announcement(&self, announcement: Announcement) {
+        self.state().announcement.plan(announcement);
+    }
+
+    /// Records that the status has the planned beacons.
+    pub fn set_announced(&self) {
+        self.state().announcement.set_written();
+    }
+
+    /// Returns the beacon that the status has, and the export may get.
+    pub fn next_beacon(&self) -> Option<Beacon> {
+        self.state().announcement.next()
     }
 
     /// Starts work on the directory of a volume. Returns `None` if another task is working on it.

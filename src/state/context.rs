@@ -35,7 +35,7 @@ use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::server_addresses::ServerAddresses;
 use crate::state::usage::UsageStore;
-use export_store::{PathReservations, RecordsKey};
+use export_store::{Beacons, PathReservations, RecordsKey};
 use tokio_util::sync::CancellationToken;
 
 /// Settings from the command line and the environment.
@@ -147,6 +147,8 @@ pub struct Context {
     pub capacity: CapacityTracker,
     /// Reserved directories.
     pub path_reservations: Arc<PathReservations>,
+    /// Beacons that this process verified or wrote.
+    pub beacons: Arc<Beacons>,
     /// Addresses of servers that have different names.
     pub server_addresses: Arc<ServerAddresses>,
     /// Waiting claims.

@@ -39,6 +39,28 @@ pub enum ExportError {
         /// How they differ, in words.
         why: String,
     },
+    /// The beacon is not the one that this cluster wrote.
+    #[error(
+        "the beacon of this cluster on the export is not as expected: {why}. Nothing is changed. Find out which it is, and stop \
+         a second operator with this cluster's Secret; then annotate the backend with nfs-operator.io/accept-identity: {export_id}"
+    )]
+    BeaconMismatch {
+        /// Identity of the export.
+        export_id: String,
+        /// How it differs, in words.
+        why: String,
+    },
+    /// The beacon is unknown, and its writer may still run.
+    #[error(
+        "another installation with this cluster's Secret has worked on the export: if it does not renew the beacon within {seconds} s, \
+         this one takes over. To take over at once, annotate the backend with nfs-operator.io/accept-identity: {export_id}"
+    )]
+    BeaconObserved {
+        /// Identity of the export.
+        export_id: String,
+        /// Time without a renewal after which the writer of the beacon counts as stopped, in seconds.
+        seconds: u64,
+    },
     /// The identity file is invalid.
     #[error(
         "{path} is not a valid identity file: {why}. If no other operator uses this export, restore the file from a backup, or remove it if no volume or archive is left"
@@ -365,6 +387,8 @@ impl ExportError {
             Self::IdentityNotConfirmed => ErrorKind::IdentityNotConfirmed,
             Self::NotLeading => ErrorKind::Fenced,
             Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => ErrorKind::IdentityMismatch,
+            Self::BeaconMismatch { .. } => ErrorKind::BeaconMismatch,
+            Self::BeaconObserved { .. } => ErrorKind::BeaconObserved,
             Self::ReservedDirectoryUnsafe { .. } | Self::FolderMissing { .. } => ErrorKind::ReservedDirectoryUnsafe,
             Self::NameUnusable { .. } => ErrorKind::InvalidDirectoryName,
             Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => ErrorKind::RecordMissing,

@@ -17,6 +17,10 @@ pub enum ErrorKind {
     ArchiveMissing,
     /// The archive that a claim requests does not exist, or is not for its namespace.
     ArchiveNotFound,
+    /// The beacon is not the one that this cluster wrote.
+    BeaconMismatch,
+    /// The beacon is unknown, and its writer may still run.
+    BeaconObserved,
     /// The directory changed during the operation.
     ChangedMeanwhile,
     /// The connection was lost before the reply.

@@ -13,7 +13,7 @@ use crate::own_files::{self, OwnFile};
 use crate::request::{ExpectedIdentity, Identity, OwnFileIds};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{folders, layout};
+use crate::{beacon, folders, layout};
 use nfs_client::{FileRef, FsId, Name, Status};
 
 /// Maximum size of an identity file, in bytes.
@@ -236,6 +236,14 @@ async fn confirm_once(
         if let Some((file, file_id)) = read_identity_file(store, reserved).await? {
             let own = own_file_ids(store, reserved, file_id, expected).await?;
             let mut identity = file.check(&root, own, expected)?;
+            beacon::check(
+                store,
+                reserved,
+                &identity.id,
+                expected.beacons.as_deref(),
+                expected.accepted,
+            )
+            .await?;
             if file.root_file_id != root.attributes.fileid {
                 accept_root(store, reserved, &root, &file).await?;
                 let replaced = read_identity_file(store, reserved).await?;
@@ -265,6 +273,7 @@ async fn confirm_once(
     let folders = folders::ensure_folders(store, &root, &reserved, expected.accepted).await?;
     let [cluster, ..] = &folders;
     let identity = publish(store, &root, &reserved, cluster).await?;
+    beacon::check(store, &reserved, &identity.id, expected.beacons.as_deref(), false).await?;
     Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! .nfs-operator/identity                      the export's identity
 //! .nfs-operator/<cluster ID>/records/<volume> one record per volume
+//! .nfs-operator/<cluster ID>/beacon           a nonce that is renewed constantly
 //! .nfs-operator/<cluster ID>/reserve          space for records on a full export
 //! .nfs-operator/<cluster ID>/trash/<volume>.<seconds>
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree     a copy that is not complete
@@ -19,6 +20,10 @@ pub const RESERVED: &str = ".nfs-operator";
 pub const IDENTITY: &str = "identity";
 /// Prefix, in a cluster's folder, of the file name of an unpublished identity.
 const IDENTITY_DRAFT: &str = "identity-draft-";
+/// File, in a cluster's folder, with the beacon.
+pub const BEACON: &str = "beacon";
+/// Prefix, in a cluster's folder, of the file that becomes the beacon.
+const BEACON_DRAFT: &str = "beacon-draft-";
 /// File, in a cluster's folder, that is given up to make room for records on a full export.
 pub const RESERVE: &str = "reserve";
 /// Spare file for a record, in the cluster's folder. No volume has such a name.
@@ -54,7 +59,7 @@ pub const MAX_VOLUME_NAME_LEN: usize = 110;
 
 /// Reports whether a file was left by an interrupted probe or creation of an identity.
 pub fn is_leftover(name: &Name) -> bool {
-    [PROBE, IDENTITY_DRAFT]
+    [PROBE, IDENTITY_DRAFT, BEACON_DRAFT]
         .iter()
         .any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()))
 }
@@ -153,6 +158,11 @@ pub fn tombstone(volume: &str) -> Result<Name, ExportError> {
 /// Returns the name of a backend's probe file.
 pub fn probe(backend_uid: &str) -> Result<Name, ExportError> {
     checked(backend_uid).and_then(|_| name(&format!("{PROBE}{backend_uid}")))
+}
+
+/// Returns the name of the file that becomes the beacon, by the backend that writes it.
+pub fn beacon_draft(backend_uid: &str) -> Result<Name, ExportError> {
+    checked(backend_uid).and_then(|_| name(&format!("{BEACON_DRAFT}{backend_uid}")))
 }
 
 /// Checks a name. Names of Kubernetes objects are DNS subdomains, so any other name is refused.

@@ -48,6 +48,7 @@
 
 mod adopt;
 mod archives;
+mod beacon;
 mod copy;
 mod count;
 mod create_missing_record;
@@ -94,6 +95,7 @@ mod write_probe;
 
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, ArchiveStage, RecordedArchive};
+pub use beacon::{Beacon, Beacons, KnownBeacon};
 pub use copy::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
     RequestedArchive, SourceTree, copy_to_archive, copy_volume,

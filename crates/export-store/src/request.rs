@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReservedPath;
 use crate::archives::ArchiveRef;
+use crate::beacon::KnownBeacon;
 use crate::error_kind::ErrorKind;
 use crate::naming::DirectoryPath;
 use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
@@ -67,6 +68,8 @@ pub struct ExpectedIdentity {
     pub own_file_ids: Option<OwnFileIds>,
     /// The identity may be created: none is known, and the administrator allows it.
     pub may_create: bool,
+    /// The beacons in the statuses of backends. If unset, the beacon is not checked.
+    pub beacons: Option<Vec<KnownBeacon>>,
     /// An administrator accepted `export_id` (`nfs-operator.io/accept-identity`). From now on, a root with another file
     /// ID counts as this export.
     pub accepted: bool,

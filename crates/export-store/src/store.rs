@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive};
+use crate::beacon::{Beacon, Beacons};
 use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree};
 use crate::count::{RateLimiter, TreeUsage};
 use crate::error::ExportError;
@@ -26,9 +28,9 @@ use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
-    TreePlace, adopt, archives, copy, count, create_missing_record, identity, inspection, listing, other_clusters,
-    paths, provision, purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record,
-    write_probe,
+    TreePlace, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, listing,
+    other_clusters, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records,
+    volume_record, write_probe,
 };
 use nfs_client::{Client, NfsError, Status};
 use tokio::sync::OwnedMutexGuard;
@@ -47,6 +49,7 @@ pub struct ExportStore {
     pub(crate) reservations: Arc<PathReservations>,
     is_leader: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) servers: Arc<dyn ServerComparison>,
+    pub(crate) beacons: Arc<Beacons>,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// Only one task reads the records of other clusters at a time.
@@ -59,6 +62,8 @@ pub struct ExportStore {
 pub(crate) struct StoreState {
     /// The root that was verified last. It may be outdated.
     pub verified: Option<Arc<VerifiedRoot>>,
+    /// The beacon is verified with the root.
+    pub checks_beacon: bool,
     /// The directories of other clusters, as read last.
     pub foreign: Option<Arc<OtherClusters>>,
     /// Volumes whose archives belong to this backend.
@@ -89,6 +94,7 @@ impl ExportStore {
             reservations,
             is_leader: Box::new(|| true),
             servers: Arc::new(AssumeSame),
+            beacons: Arc::default(),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
@@ -107,6 +113,11 @@ impl ExportStore {
     /// Sets the comparison of servers that have different names. Without one, any two may be the same.
     pub fn with_server_comparison(self, servers: Arc<dyn ServerComparison>) -> Self {
         Self { servers, ..self }
+    }
+
+    /// Shares the beacons with the stores of other backends of this process.
+    pub fn with_beacons(self, beacons: Arc<Beacons>) -> Self {
+        Self { beacons, ..self }
     }
 
     /// Returns the name of the backend.
@@ -137,8 +148,32 @@ impl ExportStore {
     pub async fn confirm_identity(&self, expected: ExpectedIdentity) -> Result<Identity, ExportError> {
         let _verifying = self.verifying.lock().await;
         self.check_leadership()?;
+        self.state().checks_beacon = expected.beacons.is_some();
         let verified = self.with_hints(identity::confirm(self, &expected).await).await?;
         Ok(verified.identity.clone())
+    }
+
+    /// Returns the beacon of the export that was verified last, or `None` if there is none yet.
+    pub async fn beacon(&self) -> Option<Beacon> {
+        let verified = self.last_verified_root()?;
+        beacon::current(self, &verified.identity.id).await
+    }
+
+    /// Renews the beacon, with a `next` one that the status of the backend has already. Call it with each probe, at this
+    /// `interval`.
+    ///
+    /// # Errors
+    /// [`ExportError::BeaconMismatch`] if another process changed it: then nothing may be changed. Other errors of the write
+    /// have no effect: the next call repeats it.
+    pub async fn renew_beacon(&self, next: Option<&Beacon>, interval: Duration) -> Result<(), ExportError> {
+        let renewed = self
+            .with_verified(move |verified| async move { beacon::renew(self, &verified, next, interval).await })
+            .await;
+        if let (Err(ExportError::BeaconMismatch { .. }), Some(verified)) = (&renewed, self.last_verified_root()) {
+            // The next change verifies the root, and with it the beacon.
+            verified.mark_outdated();
+        }
+        renewed
     }
 
     /// Creates and removes a test file, and checks the owners of the operator's folders.
@@ -583,6 +618,8 @@ impl ExportStore {
             export_id: Some(last.identity.id.clone()),
             root_file_id: Some(last.identity.root_file_id),
             own_file_ids: Some(last.identity.own_file_ids),
+            // The beacon that this process verified.
+            beacons: self.state().checks_beacon.then(Vec::new),
             ..ExpectedIdentity::default()
         };
         identity::confirm(self, &expected).await

@@ -4,17 +4,20 @@
 use std::sync::Arc;
 
 use super::expected_identity::{OwnCluster, expected_identity, secret_mismatch};
+use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
-use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
+use crate::api::names::ACCEPT_IDENTITY;
 use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use crate::state::recovery::LostVolume;
 use export_store::{
-    ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, Record, RecoveryReport, State,
-    StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
+    ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, KnownBeacon, Record,
+    RecoveryReport, State, StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
 };
+use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 use nfs_client::{self, FsStat};
 
@@ -87,21 +90,65 @@ pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pro
 }
 
 async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
-    let export = match connection(ctx, object, backend).await {
+    // Another process may work in this cluster's folder. To read the beacon, its lease is not taken.
+    let observer = is_observer(object, backend);
+    let probe = check_identity(ctx, object, backend, observer).await;
+    let probe = match probe.confirmed() {
+        Some(_) if observer => check_identity(ctx, object, backend, false).await,
+        _ => probe,
+    };
+    let (Some(export), Some(confirmed)) = (probe.export.clone(), probe.confirmed().cloned()) else {
+        return probe;
+    };
+    let export_id = confirmed.id.clone();
+    backend.set_confirmed(confirmed);
+    let written = check_writable(ctx, backend, &export).await;
+    Probe {
+        full: written.as_ref().ok().and_then(|written| written.full).map(full),
+        writable: Some(match written {
+            Ok(written) => writable(object, &written),
+            Err(error) => failed(&error),
+        }),
+        archives: Some(export.count_archives() as u64),
+        doubts: backend
+            .is_recovered_on(&export)
+            .then(|| doubts(ctx, backend, &export, &export_id)),
+        ..probe
+    }
+}
+
+/// Reports whether the last probe of this process, or of the previous one, found an unexpected beacon.
+fn is_observer(object: &NfsBackend, backend: &Backend) -> bool {
+    let is_beacon = |reason: &str| {
+        [Reason::BeaconMismatch, Reason::BeaconObserved]
+            .iter()
+            .any(|beacon| beacon.to_string() == reason)
+    };
+    let accepted = object.annotations().contains_key(ACCEPT_IDENTITY);
+    let last = backend.last_probe().ready.reason;
+    let reported = || {
+        let conditions = object.status.iter().flat_map(|status| &status.conditions);
+        let ready = BackendCondition::Ready.to_string();
+        conditions
+            .filter(|condition| condition.type_ == ready)
+            .any(|condition| is_beacon(&condition.reason))
+    };
+    !accepted
+        && match last {
+            Reason::NotProbed => reported(),
+            last => is_beacon(&last.to_string()),
+        }
+}
+
+/// Connects to the export, and checks its identity.
+async fn check_identity(ctx: &Context, object: &NfsBackend, backend: &Backend, observer: bool) -> Probe {
+    let export = match connection(ctx, object, backend, observer).await {
         Ok(export) => export,
         Err(planned) => return Probe::unreachable(planned),
     };
     let statistics = match export.nfs().statistics().await {
         Ok(statistics) => statistics,
         Err(error) => return Probe::unreachable(failed(&unusable(object, error))),
-    };
-    let mut probe = Probe {
-        export: Some(Arc::clone(&export)),
-        statistics: Some(statistics),
-        ..Probe::unreachable(PlannedCondition::holds(
-            Reason::Ready,
-            "the server responds and the export exists",
-        ))
     };
     let volumes = ctx.capacity.export_ids(&backend.name);
     let cluster = OwnCluster {
@@ -117,40 +164,51 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
     let identity = match expected {
-        Ok(expected) => confirm(ctx, object, backend, &export, expected).await,
+        Ok(expected) => confirm(ctx, object, backend, &export, expected, observer).await,
         Err(planned) => Err(planned),
     };
-    let confirmed = identity.clone();
-    probe.identity = Some(identity);
-    let Ok(confirmed) = confirmed else { return probe };
-    let export_id = confirmed.id.clone();
-    backend.set_confirmed(confirmed);
-    let written = check_writable(ctx, backend, &export).await;
-    probe.full = written.as_ref().ok().and_then(|written| written.full).map(full);
-    probe.writable = Some(match written {
-        Ok(written) => writable(object, &written),
-        Err(error) => failed(&error),
-    });
-    probe.archives = Some(export.count_archives() as u64);
-    probe.doubts = backend
-        .is_recovered_on(&export)
-        .then(|| doubts(ctx, backend, &export, &export_id));
-    probe
+    Probe {
+        export: Some(export),
+        statistics: Some(statistics),
+        identity: Some(identity),
+        ..Probe::unreachable(PlannedCondition::holds(
+            Reason::Ready,
+            "the server responds and the export exists",
+        ))
+    }
 }
 
-/// Confirms the identity of the export, and that its volumes are recorded for this cluster.
+/// Confirms the identity of the export and its beacon, renews the beacon, and checks that the volumes of the backend are
+/// recorded for this cluster. An observer changes nothing.
 async fn confirm(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
     export: &ExportStore,
     expected: ExpectedIdentity,
+    observer: bool,
 ) -> Result<Identity, PlannedCondition> {
     let accepted = expected.accepted;
+    let expected = ExpectedIdentity {
+        beacons: Some(known_beacons(ctx)),
+        ..expected
+    };
     let confirmed = export
         .confirm_identity(expected)
         .await
         .map_err(|error| failed(&error))?;
+    if observer {
+        return Ok(confirmed);
+    }
+    match export
+        .renew_beacon(backend.next_beacon().as_ref(), probe_interval(object))
+        .await
+    {
+        Err(error @ ExportError::BeaconMismatch { .. }) => return Err(failed(&error)),
+        // For example, on a full export. The next probe repeats it.
+        Err(error) => tracing::debug!(backend = backend.name, "{error}"),
+        Ok(()) => {}
+    }
     // The status has the ID of the cluster unless an earlier release wrote it, or it was lost with the object.
     let known = object.status.as_ref().is_some_and(|status| status.cluster_id.is_some());
     if known || accepted {
@@ -162,6 +220,25 @@ async fn confirm(
         Ok(Some(other)) => Err(secret_mismatch(&other, &ctx.cluster_id, &confirmed.id)),
         Err(error) => Err(failed(&error)),
     }
+}
+
+/// Returns the beacons in the statuses of all backends: those on one export share the beacon in the folder of this cluster.
+/// A status of another Secret has that of another folder.
+fn known_beacons(ctx: &Context) -> Vec<KnownBeacon> {
+    let backends = ctx.stores.backends.state();
+    let known = backends.iter().filter_map(|backend| {
+        let status = backend.status.as_ref()?;
+        let own = status.cluster_id.as_deref() == Some(&ctx.cluster_id);
+        let status = own.then_some(status)?;
+        let parsed = |beacon: &Option<String>| beacon.as_ref().and_then(|beacon| beacon.parse().ok());
+        let known = KnownBeacon {
+            export_id: status.export_id.clone()?,
+            current: parsed(&status.beacon),
+            next: parsed(&status.next_beacon),
+        };
+        (known.current.is_some() || known.next.is_some()).then_some(known)
+    });
+    known.collect()
 }
 
 /// Checks that the export can be written, and recovers what the previous process left, once for each connection.
@@ -292,6 +369,7 @@ async fn connection(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
+    observer: bool,
 ) -> Result<Arc<ExportStore>, PlannedCondition> {
     let owner = LeaseOwner {
         cluster_id: &ctx.cluster_id,
@@ -302,7 +380,11 @@ async fn connection(
         version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
         has_volumes: ctx.capacity.totals(&backend.name).volumes > 0,
     };
-    let target = target(&object.spec, &observed, &owner, ctx.settings.deadline)?;
+    let mut target = target(&object.spec, &observed, &owner, ctx.settings.deadline)?;
+    if observer {
+        let suffix = format!("/observer-{:02x?}", ctx.settings.verifier);
+        target.owner.owner.extend(suffix.into_bytes());
+    }
     let roots = roots(&object.spec);
     if let Some(connection) = backend.connection().filter(|connection| {
         is_compatible(
@@ -331,7 +413,8 @@ async fn connection(
     let guard = ctx.write_fence.clone();
     let export = ExportStore::new(export, keeper, Arc::clone(&ctx.path_reservations))
         .with_leadership_check(move || guard.may_write())
-        .with_server_comparison(Arc::clone(&ctx.server_addresses) as _);
+        .with_server_comparison(Arc::clone(&ctx.server_addresses) as _)
+        .with_beacons(Arc::clone(&ctx.beacons));
     let export = Arc::new(export);
     backend.set_connection(Some(BackendConnection {
         target,

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::probe::{Probe, probe};
 use super::records;
 use super::removal::{deletion_blocker, finalize};
-use super::status::{self, Observed};
+use super::status::{self, BeaconPlan, Observed};
 use super::unblocks::{Unblocks, unblocks};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
@@ -22,11 +22,12 @@ use crate::runtime::metrics::BackendMetrics;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::archives_of;
-use crate::state::backends::{Backend, ProbeSnapshot};
+use crate::state::backends::{Announcement, Backend, ProbeSnapshot};
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
 use crate::state::recovery::MissingDependency;
+use export_store::Beacon;
 
 /// Maximum interval between probes of a backend that is not ready: claims wait for it.
 const MAX_UNREADY_INTERVAL: Duration = Duration::from_secs(10);
@@ -52,10 +53,23 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
         return finalize(&ctx, &object, &backend).await;
     }
-    let (ready, status) = apply_probe(&ctx, &object, &backend, &probe, blocker);
+    let beacon = plan_beacon(&backend, &probe).await;
+    let fresh = beacon.fresh.clone();
+    let (ready, status) = apply_probe(&ctx, &object, &backend, &probe, blocker, beacon);
     // Measured from here, however long the following writes take: a probe is valid for a limited time.
     let next_probe = Instant::now() + jittered(probe_delay(&object, &ready));
+    let first = backend.announcement().is_none();
+    if let Some(fresh) = fresh.filter(|fresh| status.next_beacon == Some(fresh.next.to_string())) {
+        backend.plan_announcement(fresh);
+    }
     let written = write_status(&ctx, &object, &status).await;
+    if written.is_ok() {
+        backend.set_announced();
+        if first && backend.next_beacon().is_some() {
+            // The new leader replaces the beacon of the former one.
+            ctx.request_probe(&backend.name);
+        }
+    }
     let reported = written.is_ok().then_some(&status);
     run_maintenance(&ctx, &object, &backend, &probe, reported).await?;
     written?;
@@ -92,7 +106,8 @@ fn was_just_probed(backend: &Backend, object: &NfsBackend) -> bool {
         && known.object.metadata.deletion_timestamp == object.metadata.deletion_timestamp
 }
 
-fn probe_interval(object: &NfsBackend) -> Duration {
+/// Returns the interval of the backend's probes.
+pub(super) fn probe_interval(object: &NfsBackend) -> Duration {
     object
         .spec
         .probe_interval
@@ -109,6 +124,23 @@ fn probe_delay(object: &NfsBackend, ready: &PlannedCondition) -> Duration {
     }
 }
 
+/// Returns the beacons for the status: those in it, and the ones to announce with its next write.
+async fn plan_beacon(backend: &Backend, probe: &Probe) -> BeaconPlan {
+    let announced = backend.announcement();
+    let (Some(export), Some(_)) = (&probe.export, probe.confirmed()) else {
+        return BeaconPlan { announced, fresh: None };
+    };
+    let current = export.beacon().await;
+    let fresh = Announcement {
+        next: Beacon::after(current.as_ref()),
+        current,
+    };
+    BeaconPlan {
+        announced,
+        fresh: Some(fresh),
+    }
+}
+
 /// Applies the result of a probe: first for waiting claims, then for metrics. Returns the condition Ready and the status.
 fn apply_probe(
     ctx: &Context,
@@ -116,6 +148,7 @@ fn apply_probe(
     backend: &Backend,
     probe: &Probe,
     blocker: Option<PlannedCondition>,
+    beacon: BeaconPlan,
 ) -> (PlannedCondition, NfsBackendStatus) {
     let totals = ctx.capacity.totals(&backend.name);
     let purged = backend.purged();
@@ -128,6 +161,7 @@ fn apply_probe(
         object,
         probe,
         cluster_id: &ctx.cluster_id,
+        beacon,
         totals,
         purged: &purged,
         orphans: last_scan.as_ref().map(|scan| &scan.orphans),

@@ -12,6 +12,7 @@ use crate::api::{OrphansStatus, RecoveryRequest, UsageStatus};
 use crate::background::orphan_scan;
 use crate::decide::quantity;
 use crate::recovery;
+use crate::state::backends::Announcement;
 use crate::state::capacity::Totals;
 use crate::state::recovery::RecoveryProgress;
 use export_store::PurgeReport;
@@ -28,6 +29,8 @@ pub(super) struct Observed<'a> {
     pub probe: &'a Probe,
     /// The name of this cluster on exports.
     pub cluster_id: &'a str,
+    /// The beacons that the status has, and those that it gets with its next write.
+    pub beacon: BeaconPlan,
     /// The sum of volumes and reservations.
     pub totals: Totals,
     /// The result of the last purge.
@@ -42,6 +45,15 @@ pub(super) struct Observed<'a> {
     pub blocker: Option<PlannedCondition>,
     /// The current time.
     pub now: Timestamp,
+}
+
+/// The beacons for a status, if the identity is confirmed: a write for another reason contains a new one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BeaconPlan {
+    /// Those that this process announced last.
+    pub announced: Option<Announcement>,
+    /// Those to announce with the next write.
+    pub fresh: Option<Announcement>,
 }
 
 /// Returns the condition Ready: the first obstacle that the probe found, if any.
@@ -208,6 +220,8 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         cluster_id: confirmed
             .map(|_| observed.cluster_id.to_owned())
             .or(previous.cluster_id.clone()),
+        beacon: previous.beacon.clone(),
+        next_beacon: previous.next_beacon.clone(),
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
             .or(previous.nfs_version.clone()),
@@ -222,10 +236,20 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         usage: observed.usage.clone(),
         last_probe_time: Some(Time(observed.now)),
     };
-    if changed(&previous, &planned) || due(&previous, observed.now) {
-        planned
-    } else {
-        previous
+    let BeaconPlan { announced, fresh } = &observed.beacon;
+    // The first announcement of a process is due at once.
+    let first = announced.is_none() && fresh.is_some();
+    let write = first || changed(&previous, &planned) || due(&previous, observed.now);
+    let status = if write { planned } else { previous };
+    let announcement = fresh.as_ref().filter(|_| write).or(announced.as_ref());
+    // The cache may have an older status than the last one. The beacons must never become older.
+    match announcement {
+        Some(announcement) => NfsBackendStatus {
+            beacon: announcement.current.as_ref().map(ToString::to_string),
+            next_beacon: Some(announcement.next.to_string()),
+            ..status
+        },
+        None => status,
     }
 }
 
@@ -275,6 +299,8 @@ fn changed(previous: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
+        beacon: None,
+        next_beacon: None,
         // Compares only whether usage is counted, and when the last scan was completed.
         usage: status.usage.as_ref().map(|usage| UsageStatus {
             last_completed: usage.last_completed.clone(),

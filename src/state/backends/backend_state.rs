@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::announcement::AnnouncementState;
 use super::{BackendConnection, ProbeSnapshot, ScanResult};
 use export_store::{ClaimRef, ExportStore, Identity, PurgeReport};
 
@@ -15,6 +16,8 @@ pub(super) struct BackendState {
     pub(super) confirmed: Option<Identity>,
     /// Current connection.
     pub(super) connection: Option<BackendConnection>,
+    /// Next beacon.
+    pub(super) announcement: AnnouncementState,
     /// Report of the last purge of the trash.
     pub(super) purge_report: PurgeReport,
     /// Result of the last orphan scan.
@@ -47,6 +50,7 @@ impl BackendState {
             snapshot: Arc::new(snapshot),
             confirmed: None,
             connection: None,
+            announcement: AnnouncementState::default(),
             purge_report: PurgeReport::default(),
             last_scan: None,
             pending: HashMap::new(),

@@ -257,6 +257,62 @@ async fn with_the_secret_of_another_cluster_nothing_is_changed_until_the_own_one
     Ok(())
 }
 
+/// Waits until the beacon on the export is the one that the status announced, and another one than before.
+async fn renewed(env: &DedicatedCluster, before: &str) -> Result<String, Failure> {
+    let path = clusters(env)?.remove(0).join("beacon");
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let found = rig::wait::until("the beacon to be renewed", TIMEOUT, async || {
+        let content = fs::read(&path).map_err(|error| error.to_string())?;
+        let file: Value = serde_json::from_slice(&content).map_err(|error| error.to_string())?;
+        let status = env.objects.get(&backend).await.map_err(|error| error.to_string())?;
+        let status = status.unwrap_or_default();
+        let beacon = text(&file, "/beacon");
+        match beacon != before && beacon == text(&status, "/status/nextBeacon") {
+            true => Ok(beacon.to_owned()),
+            false => Err(format!("{file}, {}", status["status"])),
+        }
+    });
+    Ok(found.await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_that_was_rolled_back_is_not_changed_although_the_operator_restarts_until_it_is_accepted() -> Test {
+    let mut env = DedicatedCluster::start(frequent_probes()).await?;
+    let mut beacon = renewed(&env, "").await?;
+    let path = clusters(&env)?.remove(0).join("beacon");
+    let snapshot = fs::read(&path)?;
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    for _ in 0..3 {
+        env.operator.restart().await?;
+        beacon = renewed(&env, &beacon).await?;
+        let ready = env.objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT);
+        ready.await?;
+    }
+    env.operator.kill9().await?;
+    fs::write(&path, &snapshot)?;
+    env.operator.restart().await?;
+    said_of(&env, "Ready", "BeaconMismatch", &["the export was rolled back"]).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let kind = "nfs-operator.io/Provisioned";
+    env.objects.wait_condition(&claim, kind, "False", None, TIMEOUT).await?;
+    // The next process does not accept it either.
+    env.operator.restart().await?;
+    env.operator.wait_ready().await?;
+    said_of(&env, "IdentityConfirmed", "BeaconMismatch", &[]).await?;
+    assert_eq!(env.names()?.len(), 0);
+    assert_eq!(fs::read(&path)?, snapshot);
+
+    let found = env.objects.get(&backend).await?.unwrap_or_default();
+    let accepted = json!({"nfs-operator.io/accept-identity": text(&found, "/status/exportID")});
+    env.objects
+        .patch(&backend, json!({"metadata": {"annotations": accepted}}))
+        .await?;
+    env.bound(&claim).await?;
+    done(&env, "nfs-operator.io/accept-identity").await?;
+    renewed(&env, &beacon).await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_records_become_no_objects_and_are_reported() -> Test {
     let env = DedicatedCluster::start(frequent_probes()).await?;

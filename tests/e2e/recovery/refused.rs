@@ -166,7 +166,12 @@ async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only(
         "{} (namespace team does not have the recorded UID",
         name_of(&volumes[2])
     );
-    wait_recovery_message(&env, "VolumesLeftOut", &["1 recreated; 2 left out", &deleted_name, &another]).await?;
+    wait_recovery_message(
+        &env,
+        "VolumesLeftOut",
+        &["1 recreated; 2 left out", &deleted_name, &another],
+    )
+    .await?;
     assert_recovered(&env, &own, &volumes[0]).await?;
     // Nobody but an administrator knows if the claims of these names are the former ones.
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
@@ -219,7 +224,7 @@ async fn after_a_restore_of_etcd_claims_wait_for_their_recorded_volumes_and_an_a
     let other = with_data(&env, &env.claim("other")).await?;
 
     ask(&env).await?;
-    said(
+    wait_recovery_message(
         &env,
         "VolumesLeftOut",
         &["3 left out", "name the volume in the annotation"],

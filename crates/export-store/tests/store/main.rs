@@ -9,6 +9,7 @@
 
 mod adopt;
 mod archive_crash;
+mod beacon;
 mod copy;
 mod copy_crash;
 mod count;

@@ -1,0 +1,129 @@
+//! The beacon: one process works in the folder of a cluster, on an export that was not rolled back.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use export_store::{Beacon, Beacons, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon};
+
+use crate::fixture::{CLUSTER, StoreClient, StoreFixture, refused, request};
+
+const OFTEN: Duration = Duration::ZERO;
+
+/// Opens a store as a process does that knows these beacons of the export.
+async fn open(client: &StoreClient, beacons: &Arc<Beacons>, known: &[KnownBeacon]) -> ExportStore {
+    let export = client.connect().await.with_beacons(Arc::clone(beacons));
+    confirm(&export, known, None).await.unwrap();
+    export
+}
+
+async fn confirm(export: &ExportStore, known: &[KnownBeacon], accepted: Option<&str>) -> Result<String, ErrorKind> {
+    let expected = ExpectedIdentity {
+        export_id: accepted.map(str::to_owned),
+        may_create: accepted.is_none(),
+        beacons: Some(known.to_vec()),
+        accepted: accepted.is_some(),
+        ..ExpectedIdentity::default()
+    };
+    let confirmed = export.confirm_identity(expected).await;
+    confirmed.map(|identity| identity.id).map_err(|error| error.kind())
+}
+
+/// Renews the beacon like the operator. Returns what the status knows then.
+async fn renew(export: &ExportStore) -> KnownBeacon {
+    let current = export.beacon().await;
+    let next = Beacon::after(current.as_ref());
+    export.renew_beacon(Some(&next), OFTEN).await.unwrap();
+    assert_eq!(export.beacon().await.as_ref(), Some(&next));
+    KnownBeacon {
+        export_id: export.read_identity().await.unwrap().unwrap().id,
+        current,
+        next: Some(next),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_in_the_folder_of_this_cluster_stops_every_change_of_the_first() {
+    let fixture = StoreFixture::start().await;
+    let first = open(&fixture.client(), &Arc::default(), &[]).await;
+    let known = renew(&first).await;
+    first.provision(&request("1", "a")).await.unwrap();
+    // A clone of the cluster has the same status.
+    let clone = open(&fixture.client(), &Arc::default(), &[known]).await;
+    renew(&clone).await;
+    let stopped = first.renew_beacon(None, OFTEN).await.unwrap_err();
+    assert_eq!(stopped.kind(), ErrorKind::BeaconMismatch, "{stopped}");
+    assert!(stopped.to_string().contains("another process"), "{stopped}");
+    let (reason, definite) = refused(&first, &request("2", "b")).await;
+    assert_eq!((reason, definite), (ErrorKind::BeaconMismatch, false));
+    assert_eq!(confirm(&first, &[], None).await, Err(ErrorKind::BeaconMismatch));
+    clone.provision(&request("3", "c")).await.unwrap();
+    assert_eq!(fixture.listed(), ["a", "c"]);
+    // A cluster that was rebuilt with the Secret knows nothing, and waits.
+    let rebuilt = fixture.client().connect().await.with_beacons(Arc::default());
+    assert_eq!(confirm(&rebuilt, &[], None).await, Err(ErrorKind::BeaconObserved));
+    clone.renew_beacon(None, OFTEN).await.unwrap();
+    assert_eq!(confirm(&rebuilt, &[], None).await, Err(ErrorKind::BeaconMismatch));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stores_on_one_export_share_its_beacon() {
+    let fixture = StoreFixture::start().await;
+    let beacons = Arc::<Beacons>::default();
+    let other = StoreClient {
+        backend: "slow",
+        ..fixture.client()
+    };
+    let fast = open(&fixture.client(), &beacons, &[]).await;
+    let slow = open(&other, &beacons, &[]).await;
+    let former = renew(&fast).await;
+    renew(&slow).await;
+    let last = renew(&fast).await;
+    slow.renew_beacon(None, OFTEN).await.unwrap();
+    for export in [&fast, &slow] {
+        confirm(export, &[], None).await.unwrap();
+    }
+    // The next process knows the statuses of both.
+    let next = open(&other, &Arc::default(), &[former, last]).await;
+    next.provision(&request("1", "a")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_that_was_rolled_back_is_not_changed_until_an_administrator_accepts_it() {
+    let fixture = StoreFixture::start().await;
+    let export = open(&fixture.client(), &Arc::default(), &[]).await;
+    renew(&export).await;
+    let file = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/beacon"));
+    let snapshot = fs::read(&file).unwrap();
+    renew(&export).await;
+    let known = [renew(&export).await];
+    let latest = fs::read(&file).unwrap();
+    for (content, refusal) in [
+        (Some(&snapshot), ErrorKind::BeaconMismatch),
+        (Some(&b"{}".to_vec()), ErrorKind::BeaconMismatch),
+        (None, ErrorKind::BeaconMismatch),
+    ] {
+        match content {
+            Some(content) => fs::write(&file, content).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        let restarted = fixture.client().connect().await.with_beacons(Arc::default());
+        assert_eq!(confirm(&restarted, &known, None).await, Err(refusal), "{content:?}");
+        let (reason, _) = refused(&restarted, &request("1", "a")).await;
+        assert_eq!(reason, ErrorKind::IdentityNotConfirmed);
+        // The running process, too.
+        assert_eq!(confirm(&export, &known, None).await, Err(refusal), "{content:?}");
+        fs::write(&file, &latest).unwrap();
+        confirm(&export, &known, None).await.unwrap();
+    }
+    let id = known[0].export_id.as_str();
+    for (number, content) in [("1", snapshot.as_slice()), ("2", b"{}")] {
+        fs::write(&file, content).unwrap();
+        let restarted = fixture.client().connect().await.with_beacons(Arc::default());
+        assert_eq!(confirm(&restarted, &known, Some(id)).await.as_deref(), Ok(id));
+        restarted.provision(&request(number, number)).await.unwrap();
+        renew(&restarted).await;
+        confirm(&restarted, &known, None).await.unwrap();
+    }
+    assert_eq!(fixture.listed(), ["1", "2"]);
+}
