@@ -13,8 +13,7 @@ pub fn snapshot(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
-            let is = fs::symlink_metadata(&path)?;
-            let content = if is.is_file() { fs::read(&path)? } else { Vec::new() };
+            let Some((is, content)) = read(&path)? else { continue };
             let seen = format!(
                 "{} {:o} {}:{} {}.{} {content:?}",
                 is.ino(),
@@ -31,4 +30,17 @@ pub fn snapshot(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
         }
     }
     Ok(found)
+}
+
+/// Returns the attributes of a name and the content of a file, or `None` if it was removed meanwhile: the operator's probes
+/// create and remove files.
+fn read(path: &Path) -> std::io::Result<Option<(fs::Metadata, Vec<u8>)>> {
+    let read = fs::symlink_metadata(path).and_then(|is| {
+        let content = if is.is_file() { fs::read(path)? } else { Vec::new() };
+        Ok((is, content))
+    });
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
 }
