@@ -167,7 +167,12 @@ async fn start(
 ) -> Result<BackendOutcome, WriteError> {
     let located = match source {
         DataSource::Claim(name) => locate_claim(attempt, name).await?,
-        DataSource::Archive(source) => locate_archive(attempt.ctx, source),
+        DataSource::Archive(source) => {
+            locate_archive(attempt.ctx, source).map_err(|condition| ProvisionOutcome::AwaitingSource {
+                condition,
+                source: None,
+            })
+        }
     };
     let located = match located {
         Ok(located) => located,
@@ -218,7 +223,7 @@ async fn locate_claim(
 }
 
 /// Locates an archive that the claim is allowed to restore. Its record is compared when the archive is opened.
-fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<LocatedSource, ProvisionOutcome> {
+fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<LocatedSource, PlannedCondition> {
     match ConfirmedExport::find(ctx, &source.backend, &source.export_id) {
         Ok(confirmed) => Ok((confirmed.export, CopySource::Archive(source.archive.clone()))),
         Err(unconfirmed) => {
@@ -228,10 +233,7 @@ fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<LocatedSource
             };
             let message = format!("{source} to copy is on backend {}: {why}", source.backend);
             let condition = PlannedCondition::fails(Reason::CopySourceNotReady, message);
-            Err(ProvisionOutcome::AwaitingSource {
-                condition,
-                source: None,
-            })
+            Err(condition)
         }
     }
 }
