@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
+/// A lock that exists as long as somebody uses it.
+type WeakLock = Weak<tokio::sync::Mutex<()>>;
+
 /// Locks by export identity and volume name: operations on the same volume run one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct KeyedMutex(Mutex<HashMap<(String, String), Weak<tokio::sync::Mutex<()>>>>);
+pub(crate) struct KeyedMutex(Mutex<HashMap<(String, String), WeakLock>>);
 
 impl KeyedMutex {
     /// Waits for the lock of a volume.
