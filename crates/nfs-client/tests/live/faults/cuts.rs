@@ -20,6 +20,7 @@ const OPERATIONS: &[(&str, bool)] = &[
     ("make_directory", true),
     ("set_attributes", true),
     ("rename", true),
+    ("rename_over", true),
     ("remove_directory", true),
     ("remove_file", true),
     ("remove_batch", true),
@@ -30,6 +31,7 @@ const OPERATIONS: &[(&str, bool)] = &[
     ("list", false),
     ("list_with_usage", false),
     ("statistics", false),
+    ("has_unique_handles", false),
 ];
 
 /// Operations that are tested elsewhere: connecting and closing, and access to content.
@@ -124,6 +126,10 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
             let to = (here, &name("renamed"));
             export.rename((here, &name("file")), fileid("file"), to).await?;
         }
+        "rename_over" => {
+            let to = (here, &name("one"));
+            export.rename_over((here, &name("file")), fileid("file"), to).await?;
+        }
         "remove_directory" => export.remove_directory(here, &name("empty"), fileid("empty")).await?,
         "remove_file" => export.remove_file(here, &name("file"), fileid("file")).await?,
         "remove_batch" => {
@@ -148,6 +154,7 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
         "list" => assert_eq!(export.list(here, None).await?.entries.len(), 5),
         "list_with_usage" => assert_eq!(export.list_with_usage(here, None, 32 << 10).await?.entries.len(), 5),
         "statistics" => assert!(export.statistics().await?.total > 0),
+        "has_unique_handles" => drop(export.has_unique_handles().await?),
         unknown => panic!("{unknown} has no test"),
     }
     Ok(())
