@@ -7,7 +7,7 @@ SHELL := /bin/bash
 OPERATOR := target/release/nfs-operator
 
 # Many tests wait most of the time, but more of them at a time slow each other down on two cores.
-TEST_THREADS ?= 6
+TEST_THREADS ?= 4
 
 .PHONY: help
 help: ## List the targets

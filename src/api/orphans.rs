@@ -60,7 +60,7 @@ impl OrphanKind {
             Self::DirectoryWithoutVolume => {
                 "inspect its contents; recreate the volume to use it, or remove the directory and then its record"
             }
-            Self::VolumeWithoutDirectory => "restore the directory from a backup, or delete the claim and its volume",
+            Self::VolumeWithoutDirectory => "move the directory back to its path, or restore it from a backup",
             Self::VolumeWithOtherDirectory => {
                 "move the directory of the volume back to its path, or set the policy of the volume to Retain before the \
                  claim is deleted"

@@ -92,8 +92,14 @@ fn retain_in_spec(spec: &mut PersistentVolumeClaimSpec) {
         shorten(name);
     }
     if let Some(modes) = &mut spec.access_modes {
-        modes.sort();
-        modes.dedup();
+        let mut seen = Vec::new();
+        modes.retain(|mode| {
+            let is_new = !seen.contains(mode);
+            if is_new {
+                seen.push(mode.clone());
+            }
+            is_new
+        });
     }
     if let Some(resources) = &mut spec.resources {
         resources.limits = None;

@@ -11,12 +11,11 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 7] = [
     "DirectoryWithoutVolume",
     "VolumeWithoutDirectory",
     "VolumeWithOtherDirectory",
     "VolumeWithoutRecord",
-    "RecordWithoutDirectory",
     "ArchiveWithoutDirectory",
     "RecordUnreadable",
     "RecordWithoutBackend",
@@ -184,12 +183,6 @@ async fn damages(env: &DedicatedCluster) -> Result<Vec<Damage>, Failure> {
             "VolumeWithoutRecord" => {
                 fs::rename(&record, &away)?;
                 Box::new(move || fs::rename(&away, &record))
-            }
-            "RecordWithoutDirectory" => {
-                force_away(env, &volume).await?;
-                env.objects.delete(&claim).await?;
-                fs::rename(&directory, &away)?;
-                Box::new(move || fs::remove_file(&record))
             }
             "ArchiveWithoutDirectory" => {
                 env.objects.delete(&claim).await?;

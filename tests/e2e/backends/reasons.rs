@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use crate::support::shared::{self, Test};
 
 /// A call to a silent server times out after 10 s, and an unready backend is probed every second.
-pub const SEEN: Duration = Duration::from_secs(60);
+pub const SEEN: Duration = Duration::from_secs(180);
 /// Type of the condition of a claim that is being provisioned.
 pub const PROVISIONED: &str = "nfs-operator.io/Provisioned";
 

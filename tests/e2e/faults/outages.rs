@@ -14,7 +14,7 @@ use crate::backends::reasons::{PROVISIONED, SEEN, nfs_address, wait_reason};
 use crate::support::shared::Test;
 
 /// Timeout for dozens of claims whose calls time out after 10 s and are repeated.
-const ALL_BOUND: Duration = Duration::from_secs(90);
+const ALL_BOUND: Duration = Duration::from_secs(240);
 
 /// Creates this number of claims of a class.
 pub async fn claims_of(env: &TestEnv, class: &Value, word: &str, count: usize) -> rig::Result<Vec<Value>> {

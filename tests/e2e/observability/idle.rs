@@ -34,7 +34,10 @@ async fn status(env: &DedicatedCluster) -> Result<Value, Failure> {
     let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let backend = env.objects.get(&main).await?.ok_or("the backend is gone")?;
     let mut status = backend["status"].clone();
-    status["lastProbeTime"].take();
+    // The beacon is renewed with the time of the probe.
+    for renewed in ["lastProbeTime", "beacon", "nextBeacon"] {
+        status[renewed].take();
+    }
     for measured in ["available", "inodesFree"] {
         status["capacity"][measured].take();
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub type Test = Result<(), Box<dyn std::error::Error>>;
 
 /// Timeout for a state that is reached in seconds on an idle machine.
-pub const TIMEOUT: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(240);
 /// A directory pattern without a unique part: the next claim with the same name gets the same directory name.
 pub const REUSED: &str = "${pvc.namespace}-${pvc.name}";
 

@@ -16,7 +16,7 @@ use crate::{
 
 /// Maximum time that tests wait for a state. It takes a second on an idle machine, and longer while a hundred tests
 /// run.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Number of aliases that the shared operator serves. Each alias is used by one test.
 pub(crate) const ALIASES: usize = 32;
