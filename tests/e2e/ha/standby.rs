@@ -251,7 +251,7 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
 async fn an_operator_of_another_lease_name_refuses_to_start() -> Test {
     let env = DedicatedCluster::start(json!({})).await?;
     env.run_as_admin(
-        "kubectl -n nfs-operator-system create role another --verb=get,watch,update,create --resource=leases\n\
+        "kubectl -n nfs-operator-system create role another --verb=get,list,watch,update,create --resource=leases\n\
          kubectl -n nfs-operator-system create rolebinding another --role=another \
          --serviceaccount=nfs-operator-system:nfs-operator",
     )
