@@ -27,9 +27,9 @@ use crate::{
     objects::{Objects, reference, with_fields},
 };
 
-/// Another provisioner, so that the operator ignores these objects.
-const PROVISIONER: &str = "bench.example/baseline";
-const FINALIZER: &str = "bench.example/reclaim";
+/// The operator's own names, because its account may write no others. The operator does not run meanwhile.
+const PROVISIONER: &str = "nfs-operator.io/nfs";
+const FINALIZER: &str = "nfs-operator.io/reclaim";
 /// As long as the note of the operator's events.
 const NOTE: &str =
     "volume pvc-00000000-0000-0000-0000-000000000000 is 127.0.0.1:/export/bench-claim-00000-0 on backend bench";
@@ -110,7 +110,7 @@ impl Baseline {
             "resourceVersion": claim.pointer("/metadata/resourceVersion"),
         });
         let send_event = |reason| send(&self.claim_events, &regarding, reason);
-        let annotations = json!({ "metadata": { "annotations": { "bench.example/placed-on": NAME } } });
+        let annotations = json!({ "metadata": { "annotations": { "nfs-operator.io/placed-on": NAME } } });
         let placed = claim_apply(&name, &uid, annotations);
         let params = PatchParams::apply("bench/placement").force();
         let place = async {
@@ -127,7 +127,7 @@ impl Baseline {
             .with_context(|| format!("create {volume}"))?;
         let created = Instant::now();
         let condition = json!({ "status": { "conditions": [{
-            "type": "bench.example/Provisioned", "status": "True", "reason": "Provisioned", "message": NOTE,
+            "type": "nfs-operator.io/Provisioned", "status": "True", "reason": "Provisioned", "message": NOTE,
             "lastTransitionTime": Timestamp::now().strftime("%FT%TZ").to_string(),
         }] } });
         let condition = claim_apply(&name, &uid, condition);
@@ -213,11 +213,11 @@ fn volume_object(name: &str, claim: &Value) -> Value {
             "finalizers": [FINALIZER],
             "annotations": {
                 "pv.kubernetes.io/provisioned-by": PROVISIONER,
-                "bench.example/backend": NAME,
-                "bench.example/export-id": about("/metadata/uid"),
-                "bench.example/directory": directory,
-                "bench.example/file-id": "1234567",
-                "bench.example/namespace-uid": about("/metadata/uid"),
+                "nfs-operator.io/backend": NAME,
+                "nfs-operator.io/export-id": about("/metadata/uid"),
+                "nfs-operator.io/directory": directory,
+                "nfs-operator.io/file-id": "1234567",
+                "nfs-operator.io/namespace-uid": about("/metadata/uid"),
             },
         },
         "spec": {
