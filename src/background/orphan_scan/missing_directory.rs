@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(reported(kind).is_some(), expected, "{kind}");
         }
         let missing = reported(OrphanKind::VolumeWithoutDirectory).unwrap();
-        for part in ["team/data", "pvc-1", "main", "restore the directory from a backup"] {
+        for part in ["team/data", "pvc-1", "main", "move the directory back to its path"] {
             assert!(missing.contains(part), "{part} is not in: {missing}");
         }
     }
