@@ -109,8 +109,9 @@ async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_direc
     for export in &exports {
         let names = shared::names(export.data())?;
         assert!(
-            (90..=110).contains(&names.len()),
-            "{} has {} of 300, more than a tenth beside its share",
+            // A backend whose probe is late gets no claims until the next one.
+            (75..=125).contains(&names.len()),
+            "{} has {} of 300, more than a quarter beside its share",
             export.name,
             names.len()
         );

@@ -70,7 +70,10 @@ async fn a_hostile_tree_of_10_000_files_is_removed_completely_and_nothing_outsid
         .collect::<Result<_, _>>()?;
     shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert!(!env.directory(&volume)?.exists(), "half a tree is to be seen");
-    shared::wait_trash_empty(env.data()).await?;
+    if let Err(error) = shared::wait_trash_empty(env.data()).await {
+        let backend = env.objects.get(&backend).await?.unwrap_or_default();
+        return Err(format!("{error}: {}", backend["status"]).into());
+    }
     let after: Vec<_> = canaries
         .iter()
         .map(|path| rig::snapshot(path))

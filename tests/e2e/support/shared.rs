@@ -1,7 +1,7 @@
 //! Common steps: backends, classes, claims and volumes.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rig::objects::{merge, reference};
@@ -90,15 +90,28 @@ pub async fn wait_trash_empty(root: &Path) -> rig::Result<()> {
         let mut left = Vec::new();
         for folder in folders.flatten().filter(|folder| folder.path().is_dir()) {
             let trash = fs::read_dir(folder.path().join("trash")).map_err(|error| error.to_string())?;
-            left.extend(trash.flatten().map(|entry| entry.file_name()));
+            left.extend(trash.flatten().map(|entry| entry.path()));
         }
-        if left.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{left:?}"))
+        match left.first() {
+            None => Ok(()),
+            Some(entry) => Err(format!(
+                "{} entries, {} among them",
+                left.len(),
+                first_leaf(entry).display()
+            )),
         }
     })
     .await
+}
+
+/// Returns the path of something in a tree that contains nothing else: it shows what a purge could not remove.
+fn first_leaf(tree: &Path) -> PathBuf {
+    let child = fs::read_dir(tree).ok().and_then(|mut entries| entries.next()?.ok());
+    match child {
+        Some(child) if child.file_type().is_ok_and(|kind| kind.is_dir()) => first_leaf(&child.path()),
+        Some(child) => child.path(),
+        None => tree.to_owned(),
+    }
 }
 
 /// Creates a static volume of a class: a directory `word` on the export, with `word` in its file `data`.

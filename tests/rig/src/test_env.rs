@@ -2,7 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -13,6 +16,9 @@ use crate::{
     objects::{Objects, reference, with_fields},
     shared::{ALIASES, SharedRig, TIMEOUT, alias, shared},
 };
+
+/// Names of the tests that ended since the last one began.
+static ENDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The environment of one test: a namespace, an export on the shared server, and unique names.
 pub struct TestEnv {
@@ -26,6 +32,45 @@ pub struct TestEnv {
     data: PathBuf,
 }
 
+impl Drop for TestEnv {
+    fn drop(&mut self) {
+        let name = self.name.clone();
+        ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+    }
+}
+
+/// Lets the operator probe the backends of tests that ended only once a day. They remain because of their volumes, and
+/// hundreds of probes every second would take the processors from the other tests.
+async fn probe_ended_rarely(objects: &Objects) -> Result<()> {
+    let ended = std::mem::take(&mut *ENDED.lock().unwrap_or_else(PoisonError::into_inner));
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let backends = objects
+        .list(&reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "any"))
+        .await?;
+    for backend in backends {
+        let name = backend
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let is_of = |test: &String| {
+            name.strip_prefix(test.as_str())
+                .is_some_and(|rest| rest.starts_with('-'))
+        };
+        if !ended.iter().any(is_of) {
+            continue;
+        }
+        let rarely = json!({ "spec": { "probeInterval": "24h" } });
+        match objects.patch(&backend, rarely).await {
+            Err(error) if objects.get(&backend).await?.is_some() => return Err(error),
+            // It was deleted in the meantime.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 impl TestEnv {
     /// Creates a namespace and an export. The name may contain lower-case letters, digits and dashes, at most 40.
     pub async fn new(name: &str) -> Result<Self> {
@@ -37,6 +82,7 @@ impl TestEnv {
         let rig = shared().await?;
         let name = format!("{name}-{}", crate::random_suffix());
         let objects = Objects::new(rig.cluster.client().await?);
+        probe_ended_rarely(&objects).await?;
         objects.create(&reference("v1", "Namespace", None, &name)).await?;
         let mut nfs = rig.nfs.lock().await;
         let data = nfs.add_export(shape(Export::new(format!("/{name}")))).await?;

@@ -6,9 +6,9 @@ mod node {
     use std::{
         collections::BTreeSet,
         fs,
-        io::{BufRead, BufReader},
+        io::{BufRead, BufReader, Lines},
         path::{Path, PathBuf},
-        process::{Child, Command, Stdio},
+        process::{Child, ChildStdout, Command, Stdio},
         thread::sleep,
         time::{Duration, Instant},
     };
@@ -103,6 +103,8 @@ mod node {
     /// A cluster with a node and a running pod, in a separate process.
     struct RunningNode {
         rig: Child,
+        /// Kept open, because the rig fails if nobody can read what it prints.
+        _output: Lines<BufReader<ChildStdout>>,
         name: String,
         network: PathBuf,
     }
@@ -129,7 +131,12 @@ mod node {
             assert!(running.contains(expected), "{expected} is not in {running}");
         }
         assert!(!cgroups(&name).is_empty());
-        RunningNode { rig, name, network }
+        RunningNode {
+            rig,
+            _output: lines,
+            name,
+            network,
+        }
     }
 
     fn assert_nothing_remains(node: &RunningNode, before: &MachineState) {
