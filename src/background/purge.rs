@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::runner::{self, BackendTask};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{PurgeLimits, PurgeReport};
+use export_store::{ExportError, PurgeLimits, PurgeReport};
 
 /// Interval between attempts to purge entries that could not be removed or that the previous process left.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -61,27 +61,38 @@ impl BackendTask for Purger {
                         "purged trash"
                     );
                 }
+                if let Some(error) = &report.error {
+                    warn_stopped(backend, error);
+                }
                 let delay = self.delay_after(&report);
                 backend.set_purge_report(report);
                 delay
             }
             Err(error) => {
-                tracing::warn!(backend = backend.name, reason = ?error.kind(), "failed to purge the trash: {error}");
+                warn_stopped(backend, &error);
                 self.back_off()
             }
         }
     }
 }
 
+fn warn_stopped(backend: &Backend, error: &ExportError) {
+    tracing::warn!(backend = backend.name, reason = ?error.kind(), "failed to purge the trash: {error}");
+}
+
 impl Purger {
-    /// Returns the time until the next purge. A purge that a limit interrupted is continued at once, unless it changed
-    /// nothing. Pure, except for the backoff.
+    /// Returns the time until the next purge. A purge that a limit interrupted is continued at once, and one that an
+    /// error stopped soon, unless it changed nothing. Pure, except for the backoff.
     fn delay_after(&mut self, report: &PurgeReport) -> Duration {
         if report.interrupted && report.removed + report.raised == 0 {
             return self.back_off();
         }
         self.backoff = INITIAL_BACKOFF;
-        if report.interrupted { Duration::ZERO } else { INTERVAL }
+        match (report.interrupted, &report.error) {
+            (false, _) => INTERVAL,
+            (true, None) => Duration::ZERO,
+            (true, Some(_)) => self.back_off(),
+        }
     }
 
     fn back_off(&mut self) -> Duration {
@@ -113,5 +124,12 @@ mod tests {
         // Moving directories up is progress, too.
         assert_eq!(purger.delay_after(&interrupted(0, 1)), Duration::ZERO);
         assert_eq!(purger.delay_after(&PurgeReport::default()), INTERVAL);
+        // After an error, a purge that got further is repeated soon, however often that happens.
+        let stopped = |removed| PurgeReport {
+            error: Some(ExportError::NotLeading),
+            ..interrupted(removed, 0)
+        };
+        let delays = [1, 1, 0, 0, 1].map(|removed| purger.delay_after(&stopped(removed)).as_secs());
+        assert_eq!(delays, [5, 5, 10, 20, 5]);
     }
 }

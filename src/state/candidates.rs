@@ -1,6 +1,6 @@
 //! Input of placement: the current object of each backend, with the result of its last probe.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -99,22 +99,20 @@ impl BackendView {
 
 /// Wakes the claims that wait for capacity and fit in now.
 pub fn wake_fitting_claims(ctx: &Context) {
-    let demanded = ctx.waiting_claims.demanded_backends();
+    let demanded: HashSet<String> = ctx.waiting_claims.demanded_backends().into_iter().collect();
     if demanded.is_empty() {
         return;
     }
     let views = BackendView::all(ctx, &[]);
-    let room: HashMap<&str, u128> = ctx.capacity.read(|allocated| {
-        let candidates = BackendView::candidates(&views, allocated);
-        candidates
-            .iter()
-            .map(|candidate| (candidate.name, placement::room(candidate)))
+    let room: Vec<(&str, u128)> = ctx.capacity.read(|allocated| {
+        let exports = ExportTotals::of(&views, allocated);
+        let demanded = views.iter().filter(|view| demanded.contains(view.name()));
+        demanded
+            .map(|view| (view.name(), placement::room(&view.candidate(&exports, allocated))))
             .collect()
     });
-    for backend in demanded {
-        if let Some(room) = room.get(backend.as_str()) {
-            ctx.waiting_claims.wake_fitting(&backend, *room);
-        }
+    for (backend, room) in room {
+        ctx.waiting_claims.wake_fitting(backend, room);
     }
 }
 

@@ -12,6 +12,12 @@ use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 
+/// Returns the condition of a claim with this type.
+pub fn find<'a>(claim: &'a PersistentVolumeClaim, type_: &str) -> Option<&'a PersistentVolumeClaimCondition> {
+    let conditions = claim.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
 /// A condition that is present, and `True`, while something is wrong with the volume of a claim.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimCondition {
@@ -28,8 +34,7 @@ pub struct ClaimCondition {
 impl ClaimCondition {
     /// Returns the condition of a claim.
     pub fn find(self, claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
-        let conditions = claim.status.as_ref()?.conditions.as_ref()?;
-        conditions.iter().find(|condition| condition.type_ == self.type_)
+        find(claim, self.type_)
     }
 
     /// Sets the condition, with an event if it is new.

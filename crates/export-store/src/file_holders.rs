@@ -11,7 +11,7 @@ use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
-use nfs_client::{Client, FileHandle, FileRef, Name};
+use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef};
 
 /// Returns a holder of a directory, according to its file ID. Leaves out the volume `own` with its archive, and holders
 /// that certainly lost the directory.
@@ -29,24 +29,30 @@ pub(crate) async fn holder_of(
     Ok(None)
 }
 
-/// Returns a holder of the entry of a listing, which is only looked up if its file ID has a holder.
+/// Returns the file ID and a holder of the entry of a listing, if it may be a directory that has one. The entry is only
+/// looked up if its file ID has a holder.
 pub(crate) async fn holder_of_entry(
     store: &ExportStore,
     verified: &VerifiedRoot,
     nfs: &Client,
-    (folder, name, file_id): (&FileHandle, &Name, u64),
+    (folder, entry): (&FileHandle, &Entry),
     own: Option<&str>,
-) -> Result<Option<Holder>, ExportError> {
+) -> Result<Option<(u64, Holder)>, ExportError> {
+    let may_be_directory = matches!(entry.kind, None | Some(FileKind::Directory));
+    let (Some(file_id), name) = (entry.fileid.filter(|_| may_be_directory), &entry.name) else {
+        return Ok(None);
+    };
     let Some(holder) = recorded_holders(store, verified, file_id, own).pop() else {
         return Ok(None);
     };
-    match nfs.lookup(folder, name).await {
-        Ok(Some(node)) if node.attributes.fileid == file_id => holder_of(store, verified, &node, own).await,
+    let holder = match nfs.lookup(folder, name).await {
+        Ok(Some(node)) if node.attributes.fileid == file_id => holder_of(store, verified, &node, own).await?,
         // In doubt, it is the holder's.
-        Ok(_) => Ok(Some(holder)),
-        Err(error) if error.status().is_some() => Ok(Some(holder)),
-        Err(error) => Err(error).context(|| format!("looking up {name}")),
-    }
+        Ok(_) => Some(holder),
+        Err(error) if error.status().is_some() => Some(holder),
+        Err(error) => return Err(error).context(|| format!("looking up {name}")),
+    };
+    Ok(holder.map(|holder| (file_id, holder)))
 }
 
 /// Returns the holders of a file ID without the volume `own` and its archive, whether they still have it or not.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::ReservedPath;
 use crate::archives::ArchiveRef;
 use crate::beacon::KnownBeacon;
+use crate::error::ExportError;
 use crate::error_kind::ErrorKind;
 use crate::naming::DirectoryPath;
 use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
@@ -298,7 +299,7 @@ pub struct TrashContent {
 }
 
 /// Result of a purge.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct PurgeReport {
     /// Remaining content of the trash.
     pub left: TrashContent,
@@ -306,8 +307,10 @@ pub struct PurgeReport {
     pub removed: u64,
     /// Number of directories that were moved to the top of their tree because they were nested too deeply.
     pub raised: u64,
-    /// The purge stopped at a limit, and more names can be removed.
+    /// The purge stopped at a limit or because of an error, and more names may be removable.
     pub interrupted: bool,
+    /// The error that stopped it.
+    pub error: Option<ExportError>,
     /// The first few names that could not be removed.
     pub failures: Vec<PurgeFailure>,
     /// Total number of names that could not be removed.

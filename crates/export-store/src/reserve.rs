@@ -98,19 +98,24 @@ pub(crate) async fn give_up(store: &ExportStore, verified: &VerifiedRoot) -> Res
             "the reserve is removed without being emptied: {error}"
         );
     }
-    own_files::remove(
-        store.for_write(verified)?,
-        cluster,
-        &name,
-        found.attributes.fileid,
-        doing,
-    )
-    .await?;
+    remove(store, verified, &name, &found, doing).await?;
     tracing::info!(
         backend = store.config.backend,
         "gave up the reserve: the export is full"
     );
     Ok(true)
+}
+
+/// Removes a file from the cluster folder, unless another process replaced it.
+async fn remove(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    name: &Name,
+    found: &FileRef,
+    doing: impl FnOnce() -> String,
+) -> Result<(), ExportError> {
+    let nfs = store.for_write(verified)?;
+    own_files::remove(nfs, &verified.cluster.handle, name, found.attributes.fileid, doing).await
 }
 
 /// Several backends of this cluster share the spare file and the reserve.
@@ -133,14 +138,7 @@ async fn find_spare(store: &ExportStore, verified: &VerifiedRoot) -> Result<Opti
         if usable && name.as_bytes() == layout::SPARE.as_bytes() {
             return Ok(Some(found));
         }
-        own_files::remove(
-            store.for_write(verified)?,
-            cluster,
-            &name,
-            found.attributes.fileid,
-            doing,
-        )
-        .await?;
+        remove(store, verified, &name, &found, doing).await?;
     }
     Ok(None)
 }

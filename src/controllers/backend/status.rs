@@ -273,14 +273,18 @@ fn trash(purged: &PurgeReport) -> TrashStatus {
             .oldest
             .and_then(|oldest| Timestamp::from_second(oldest.as_second()).ok())
             .map(Time),
-        last_error: purged
-            .failures
-            .first()
-            .map(|failure| format!("{}: {}", failure.path, failure.reason)),
+        last_error: match (&purged.error, purged.failures.first()) {
+            (Some(error), _) => Some(error.to_string()),
+            (None, failure) => failure.map(|failure| format!("{}: {}", failure.path, failure.reason)),
+        },
     }
 }
 
 fn trash_condition(purged: &PurgeReport) -> PlannedCondition {
+    if let Some(error) = &purged.error {
+        let message = format!("the last purge stopped, and the next one continues it: {error}");
+        return PlannedCondition::fails(Reason::TrashStuck, message);
+    }
     match (purged.left.entries, purged.failures.first()) {
         (0, _) => PlannedCondition::holds(Reason::TrashEmpty, "the trash is empty"),
         (_, Some(failure)) => PlannedCondition::fails(

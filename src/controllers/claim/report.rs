@@ -19,6 +19,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::waiting::{Blockers, ClaimRef, Epoch};
 use crate::runtime::writes::{self, WriteError};
+use crate::state::claim_condition;
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
 
@@ -117,7 +118,7 @@ pub async fn report(
     let if_unchanged = matches!(outcome, ProvisionOutcome::Provisioned { created_now: false, .. });
     let repeatable = outcome.repeatable_condition();
     let is_repeated = repeatable.is_some_and(|condition| is_written(ctx, claim, condition));
-    let must_queue = repeatable.is_some() && !is_repeated;
+    let must_queue = repeatable.is_some();
     if !is_repeated {
         log(&ObjectRef::from_obj(claim), &outcome, elapsed);
     }
@@ -185,10 +186,13 @@ pub async fn report(
             wait(ctx, claim, epoch, Blockers::default(), Action::await_change()),
         ),
     };
+    if is_repeated {
+        return Ok(action);
+    }
     let _slot = match must_queue.then(|| condition_slot(ctx, claim)) {
         Some(None) => return Ok(Action::requeue(jittered(QUEUED))),
         Some(slot) => slot,
-        // The number of such writes is limited otherwise, or there is nothing to write.
+        // The number of such writes is limited otherwise.
         None => None,
     };
     write_condition(ctx, claim, &condition, if_unchanged).await?;
@@ -341,13 +345,7 @@ async fn write(
 
 /// Returns the operator's condition on a claim.
 pub fn provisioned_condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
-    claim
-        .status
-        .as_ref()?
-        .conditions
-        .as_ref()?
-        .iter()
-        .find(|condition| condition.type_ == CLAIM_CONDITION)
+    claim_condition::find(claim, CLAIM_CONDITION)
 }
 
 /// Counts the claims whose condition shows that they have no volume, by reason.

@@ -22,10 +22,20 @@ fn name_of(volume: &Value) -> &str {
 
 /// Checks that the claim waits because its volume was not recovered.
 async fn assert_claim_waits(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
-    let (kind, reason) = ("nfs-operator.io/Provisioned", Some("VolumeLeftOut"));
+    assert_waits_for(env, claim, "VolumeLeftOut", volume).await
+}
+
+/// Checks that the claim waits because the volume of an earlier claim of its name is recorded.
+async fn assert_claim_misses_its_volume(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
+    assert_waits_for(env, claim, "RecordedVolumeMissing", volume).await
+}
+
+/// Checks that the claim waits for this reason, and that its condition names the volume.
+async fn assert_waits_for(env: &DedicatedCluster, claim: &Value, reason: &str, volume: &str) -> Test {
+    let kind = "nfs-operator.io/Provisioned";
     let reported = env
         .objects
-        .wait_condition(claim, kind, "False", reason, TIMEOUT)
+        .wait_condition(claim, kind, "False", Some(reason), TIMEOUT)
         .await?;
     assert!(text(&reported, "/message").contains(volume), "{reported}");
     Ok(())
@@ -245,17 +255,6 @@ async fn after_a_restore_of_etcd_claims_wait_for_their_recorded_volumes_and_an_a
     ask_for(&env, json!("false")).await?;
     assert_new_volume(&env, &seen, &volume).await?;
     assert_eq!(fs::read_to_string(env.directory(&other)?.join("data"))?, "other");
-    Ok(())
-}
-
-/// Checks that the claim waits because the volume of an earlier claim of its name is recorded.
-async fn assert_claim_misses_its_volume(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
-    let (kind, reason) = ("nfs-operator.io/Provisioned", Some("RecordedVolumeMissing"));
-    let reported = env
-        .objects
-        .wait_condition(claim, kind, "False", reason, TIMEOUT)
-        .await?;
-    assert!(text(&reported, "/message").contains(volume), "{reported}");
     Ok(())
 }
 

@@ -72,7 +72,8 @@ struct Run<'a> {
     failures: Failures,
 }
 
-/// Permanently removes what is in the trash, and the tombstones.
+/// Permanently removes what is in the trash, and the tombstones. An error that stops this is part of the report, because
+/// what was removed before counts. Fails if what is left cannot be counted.
 pub(crate) async fn purge(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -80,12 +81,16 @@ pub(crate) async fn purge(
 ) -> Result<PurgeReport, ExportError> {
     let shared = Shared::new(store, verified, Instant::now().checked_add(limits.time));
     let mut run = Run::new(&shared, limits);
-    let interrupted = run.rounds().await;
+    let (interrupted, error) = match run.rounds().await {
+        Ok(interrupted) => (interrupted, None),
+        Err(error) => (true, Some(error)),
+    };
     // After an error, the entries whose turns were cut off have one in the next round.
-    run.queue.unfinished |= interrupted.is_err();
+    run.queue.unfinished |= error.is_some();
     store.state().purge_queue = run.queue;
     Ok(PurgeReport {
-        interrupted: interrupted?,
+        interrupted,
+        error,
         left: trash::content(store, verified, limits.shared_trash).await?,
         removed: run.removed,
         raised: run.raised,
@@ -197,19 +202,9 @@ impl<'a> Run<'a> {
         let Shared { store, verified, .. } = *self.shared;
         let mut others = Vec::with_capacity(entries.len());
         for entry in entries {
-            let file_id = entry
-                .fileid
-                .filter(|_| matches!(entry.kind, None | Some(FileKind::Directory)));
-            let holder = match file_id {
-                Some(file_id) => {
-                    let found = (&verified.trash.handle, &entry.name, file_id);
-                    let own = layout::trashed_volume(&entry.name);
-                    let holder = file_holders::holder_of_entry(store, verified, &store.nfs, found, own).await?;
-                    holder.map(|holder| (file_id, holder))
-                }
-                None => None,
-            };
-            match holder {
+            let own = layout::trashed_volume(&entry.name);
+            let found = (&verified.trash.handle, &entry);
+            match file_holders::holder_of_entry(store, verified, &store.nfs, found, own).await? {
                 Some((id, holder)) if self.remember_stuck(id) => {
                     self.failures.add(&entry.name.to_string(), moved_here(&holder));
                 }

@@ -287,19 +287,8 @@ impl Visitor<'_> {
     async fn leave_held(&mut self, entries: Vec<Entry>) -> Result<Vec<Entry>, ExportError> {
         let mut others = Vec::with_capacity(entries.len());
         for entry in entries {
-            let file_id = entry
-                .fileid
-                .filter(|_| matches!(entry.kind, None | Some(FileKind::Directory)));
-            let holder = match file_id {
-                Some(file_id) => {
-                    let found = (&self.task.handle, &entry.name, file_id);
-                    let holder =
-                        file_holders::holder_of_entry(self.store, self.verified, &self.nfs, found, None).await?;
-                    holder.map(|holder| (file_id, holder))
-                }
-                None => None,
-            };
-            match holder {
+            let found = (&self.task.handle, &entry);
+            match file_holders::holder_of_entry(self.store, self.verified, &self.nfs, found, None).await? {
                 Some((id, holder)) => self.visit.given_up.push((id, Some(entry.name), moved_here(&holder))),
                 None => others.push(entry),
             }

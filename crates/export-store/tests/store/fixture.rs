@@ -89,6 +89,16 @@ impl StoreFixture {
         self.client().open().await
     }
 
+    /// Opens the stores of two backends on the export, `fast` and `slow`, in one process.
+    pub async fn two_backends(&self) -> (ExportStore, ExportStore) {
+        let fast = self.client();
+        let slow = StoreClient {
+            backend: "slow",
+            ..fast.clone()
+        };
+        (fast.open().await, slow.open().await)
+    }
+
     pub fn on_disk(&self, path: &str) -> PathBuf {
         self.disk.join(path)
     }

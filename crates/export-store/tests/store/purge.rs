@@ -207,12 +207,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backends_on_one_export_count_and_purge_its_trash_once() {
     let fixture = StoreFixture::start().await;
-    let fast = fixture.client();
-    let slow = StoreClient {
-        backend: "slow",
-        ..fast.clone()
-    };
-    let (fast, slow) = (fast.open().await, slow.open().await);
+    let (fast, slow) = fixture.two_backends().await;
     let made = slow.provision(&request("1", "d1")).await.unwrap();
     fs::write(fixture.on_disk("d1/data"), "x").unwrap();
     let reclaimed = slow.delete(&reclaim("1", "d1", made.file_id)).await.unwrap();

@@ -322,12 +322,7 @@ async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backends_on_one_export_recover_only_their_own_records() {
     let fixture = StoreFixture::start().await;
-    let fast = fixture.client();
-    let slow = StoreClient {
-        backend: "slow",
-        ..fast.clone()
-    };
-    let (fast, slow) = (fast.open().await, slow.open().await);
+    let (fast, slow) = fixture.two_backends().await;
     for uid in ["1", "2"] {
         fast.provision(&request(uid, &format!("d{uid}"))).await.unwrap();
     }
@@ -346,12 +341,7 @@ async fn backends_on_one_export_recover_only_their_own_records() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_moved_to_another_backend_of_the_export_is_rolled_back_only_there() {
     let fixture = StoreFixture::start().await;
-    let fast = fixture.client();
-    let slow = StoreClient {
-        backend: "slow",
-        ..fast.clone()
-    };
-    let (fast, slow) = (fast.open().await, slow.open().await);
+    let (fast, slow) = fixture.two_backends().await;
     let made = fast.provision(&request("1", "d1")).await.unwrap();
     // Its volume was not created, and the claim is placed again.
     let resumed = slow.provision(&request("1", "d1")).await.unwrap();

@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use export_store::Identity;
+use export_store::{ExportError, Identity};
 use nfs_client::FsId;
 
 fn backend(spec: Value, status: &NfsBackendStatus) -> NfsBackend {
@@ -174,6 +174,19 @@ fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
         1000,
         "an unchanged condition keeps its time"
     );
+}
+
+#[test]
+fn a_purge_that_an_error_stopped_is_reported_although_nothing_is_left() {
+    let stopped = PurgeReport {
+        interrupted: true,
+        error: Some(ExportError::NotLeading),
+        ..PurgeReport::default()
+    };
+    let condition = trash_condition(&stopped);
+    assert_eq!(condition.reason, Reason::TrashStuck);
+    assert!(condition.message.contains("not the leader"), "{}", condition.message);
+    assert_eq!(trash(&stopped).last_error, Some(ExportError::NotLeading.to_string()));
 }
 
 #[test]
