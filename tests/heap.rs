@@ -113,7 +113,7 @@ fn of_a_volume_less_than_a_kilobyte_is_kept() {
     }
     let each = (held() - before) as usize / MANY;
     println!("{each} bytes a volume");
-    assert_eq!(inventory.saved_volumes().len(), MANY);
+    assert_eq!(inventory.volumes().len(), MANY);
     assert!(each <= OF_A_VOLUME, "{each} bytes a volume");
 }
 
@@ -122,7 +122,7 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
     for states in [2, 3] {
         let (settings, inventory) = (settings(), CapacityTracker::default());
         for number in 0..MANY {
-            inventory.saved(&format!("pvc-{}", uid(number)), "backend", 1, None);
+            inventory.record_volume(&format!("pvc-{}", uid(number)), "backend", 1, None);
         }
         let (cache, writer) = reflector::store();
         let came = (0..MANY).flat_map(|number| claims(number).into_iter().take(states).map(Event::Apply));

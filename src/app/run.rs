@@ -19,7 +19,7 @@ use crate::runtime::lease::HolderIdentity;
 use crate::runtime::lease_renewal::LeaseRenewer;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
-use crate::runtime::records_secret::{Records, RecordsSecret, SecretError};
+use crate::runtime::records_secret::{RecordsSecret, RecordsSecretData, SecretError};
 use crate::runtime::retry::BackoffLimits;
 use crate::runtime::shutdown::shutdown_signal;
 use crate::runtime::write_fence::WriteFence;
@@ -135,7 +135,7 @@ pub(super) struct Endpoints {
 /// Access to the cluster: API clients, and the identity and key for records.
 pub(super) struct ClusterAccess {
     pub(super) clients: Clients,
-    pub(super) records: Records,
+    pub(super) records: RecordsSecretData,
 }
 
 impl Endpoints {

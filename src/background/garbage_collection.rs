@@ -54,7 +54,7 @@ impl BackendTask for GarbageCollector {
 async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
     let started = Instant::now();
     for (volume, claim) in backend.abandoned() {
-        let needed = match ctx.capacity.saved_on(&volume) {
+        let needed = match ctx.capacity.backend_of(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
                 match roll_back_superseded(ctx, backend, export, &volume, &claim).await {

@@ -137,7 +137,7 @@ mod tests {
                 copy: None,
             },
             stage: ArchiveStage::Kept,
-            there: true,
+            exists: true,
             export_id: "export".into(),
             trust: SignatureStatus::Signed,
         }
@@ -160,7 +160,7 @@ mod tests {
         copied.volume = "nightly".into();
         copied.note.copy = Some(CopyState {
             volume: "pvc-1".into(),
-            asked_by: "o".into(),
+            requested_by: "o".into(),
             outcome: None,
         });
         let object = archive_object(&copied, "main");

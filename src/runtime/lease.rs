@@ -155,7 +155,7 @@ impl Observer {
         if me.was(holder) {
             return LeaseStatus::Free;
         }
-        let (since, alive) = self.note(lease, holder, now);
+        let (since, alive) = self.last_change(lease, holder, now);
         let holders_duration = u64::try_from(lease.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
         let runs_out_in = (since + own.max(Duration::from_secs(holders_duration))).saturating_sub(now);
         if runs_out_in.is_zero() {
@@ -169,7 +169,7 @@ impl Observer {
     }
 
     /// Returns the time of the last change, and true if a change was observed.
-    fn note(&mut self, lease: &LeaseSpec, holder: &str, now: Duration) -> (Duration, bool) {
+    fn last_change(&mut self, lease: &LeaseSpec, holder: &str, now: Duration) -> (Duration, bool) {
         let mark = (holder.to_owned(), lease.renew_time.clone(), lease.lease_transitions);
         let alive = match &self.seen {
             Some(seen) if seen.mark == mark => return (seen.since, seen.alive),

@@ -36,7 +36,7 @@ pub struct RecordsSecret {
 
 /// Contents of the Secret.
 #[derive(Debug, Clone)]
-pub struct Records {
+pub struct RecordsSecretData {
     /// The cluster's ID on exports.
     pub cluster_id: String,
     /// The key that signs records.
@@ -85,7 +85,7 @@ type Fault = (&'static str, String);
 impl RecordsSecret {
     /// Returns the Secret's contents. Creates the Secret if it does not exist. If several processes create it at once,
     /// all use the one that was created first.
-    pub async fn ensure(&self, client: &Client) -> Result<Records, SecretError> {
+    pub async fn ensure(&self, client: &Client) -> Result<RecordsSecretData, SecretError> {
         let namespace = self.namespace.as_deref().unwrap_or(client.default_namespace());
         let store = Store {
             secret: format!("{namespace}/{}", self.name),
@@ -112,7 +112,7 @@ struct Store<'a> {
 
 impl Store<'_> {
     /// Returns the contents, or `None` to retry.
-    async fn read_or_make(&self) -> Result<Option<Records>, SecretError> {
+    async fn read_or_make(&self) -> Result<Option<RecordsSecretData>, SecretError> {
         match self.secrets.get_opt(self.name).await {
             Ok(Some(found)) => self.parsed(&found).map(Some),
             Ok(None) => self.make().await,
@@ -121,7 +121,7 @@ impl Store<'_> {
     }
 
     /// Reads the Secret that another process created at the same time.
-    async fn read_winners(&self) -> Result<Option<Records>, SecretError> {
+    async fn read_winners(&self) -> Result<Option<RecordsSecretData>, SecretError> {
         match self.secrets.get(self.name).await {
             Ok(found) => self.parsed(&found).map(Some),
             // It was deleted meanwhile: start over.
@@ -130,7 +130,7 @@ impl Store<'_> {
         }
     }
 
-    async fn make(&self) -> Result<Option<Records>, SecretError> {
+    async fn make(&self) -> Result<Option<RecordsSecretData>, SecretError> {
         let Some(cluster_id) = self.cluster_id().await? else {
             return Ok(None);
         };
@@ -159,7 +159,7 @@ impl Store<'_> {
         }
     }
 
-    fn parsed(&self, found: &Secret) -> Result<Records, SecretError> {
+    fn parsed(&self, found: &Secret) -> Result<RecordsSecretData, SecretError> {
         parse(found).map_err(|(field, fault)| SecretError::Damaged {
             secret: self.secret.clone(),
             field,
@@ -167,7 +167,11 @@ impl Store<'_> {
         })
     }
 
-    fn retry_or_fail(&self, action: &'static str, error: kube::Error) -> Result<Option<Records>, SecretError> {
+    fn retry_or_fail(
+        &self,
+        action: &'static str,
+        error: kube::Error,
+    ) -> Result<Option<RecordsSecretData>, SecretError> {
         if is_refusal(&error) {
             return Err(SecretError::Refused {
                 action,
@@ -202,7 +206,7 @@ fn secret(name: &str, cluster_id: &str, key: &[u8; KEY_LENGTH]) -> Secret {
     }
 }
 
-fn parse(secret: &Secret) -> Result<Records, Fault> {
+fn parse(secret: &Secret) -> Result<RecordsSecretData, Fault> {
     let none = BTreeMap::new();
     let data = secret.data.as_ref().unwrap_or(&none);
     let field = |name: &'static str| match data.get(name) {
@@ -220,7 +224,7 @@ fn parse(secret: &Secret) -> Result<Records, Fault> {
             "is not a UID (36 lowercase hexadecimal digits and dashes)".to_owned(),
         ));
     }
-    Ok(Records {
+    Ok(RecordsSecretData {
         cluster_id: String::from_utf8_lossy(cluster_id).into_owned(),
         key,
     })

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Tracks used and reserved capacity. The lock is never held across an await point.
 #[derive(Default)]
 pub struct CapacityTracker {
-    books: Mutex<CapacityState>,
+    state: Mutex<CapacityState>,
 }
 
 /// Capacity used by volumes and reserved for claims.
 #[derive(Default)]
 pub struct CapacityState {
-    holdings: HashMap<String, Allocation>,
+    allocations: HashMap<String, Allocation>,
     totals: HashMap<Arc<str>, Totals>,
     /// Export identities, shared by the volumes to save memory.
     export_ids: HashSet<Arc<str>>,
@@ -28,12 +28,13 @@ struct Allocation {
     export_id: Option<Arc<str>>,
     /// Size after the expansion in progress; boxed because few volumes are expanded at the same time.
     growing_to: Option<Box<u128>>,
-    confirm: bool,
+    /// False for a reservation.
+    exists: bool,
 }
 
 impl Allocation {
     /// Returns the bytes that count on the backend.
-    fn taken(&self) -> u128 {
+    fn counted_bytes(&self) -> u128 {
         self.growing_to
             .as_deref()
             .map_or(self.bytes, |&growing_to| growing_to.max(self.bytes))
@@ -55,16 +56,16 @@ impl CapacityState {
         self.totals.get(backend).copied().unwrap_or_default()
     }
 
-    fn put(&mut self, volume: &str, holding: Allocation) {
+    fn put(&mut self, volume: &str, allocation: Allocation) {
         self.take(volume);
-        let totals = self.totals.entry(Arc::clone(&holding.backend)).or_default();
+        let totals = self.totals.entry(Arc::clone(&allocation.backend)).or_default();
         totals.volumes += 1;
-        totals.bytes += holding.taken();
-        self.holdings.insert(volume.to_owned(), holding);
+        totals.bytes += allocation.counted_bytes();
+        self.allocations.insert(volume.to_owned(), allocation);
     }
 
     /// Returns the shared copy of a backend's name.
-    fn backend(&self, name: &str) -> Arc<str> {
+    fn shared_name(&self, name: &str) -> Arc<str> {
         let known = self.totals.get_key_value(name);
         known.map_or_else(|| name.into(), |(known, _)| Arc::clone(known))
     }
@@ -79,12 +80,12 @@ impl CapacityState {
     }
 
     fn take(&mut self, volume: &str) -> Option<Allocation> {
-        let holding = self.holdings.remove(volume)?;
-        if let Some(totals) = self.totals.get_mut(&holding.backend) {
+        let allocation = self.allocations.remove(volume)?;
+        if let Some(totals) = self.totals.get_mut(&allocation.backend) {
             totals.volumes = totals.volumes.saturating_sub(1);
-            totals.bytes = totals.bytes.saturating_sub(holding.taken());
+            totals.bytes = totals.bytes.saturating_sub(allocation.counted_bytes());
         }
-        Some(holding)
+        Some(allocation)
     }
 }
 
@@ -99,44 +100,44 @@ impl CapacityTracker {
         bytes: u128,
         choose: impl FnOnce(&CapacityState) -> (Option<String>, T),
     ) -> T {
-        let mut books = self.books();
-        let former = books.take(volume);
-        let (backend, answer) = choose(&books);
-        let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.confirm));
+        let mut state = self.state();
+        let former = state.take(volume);
+        let (backend, answer) = choose(&state);
+        let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.exists));
         if let Some(backend) = backend {
-            let backend = books.backend(&backend);
-            books.put(
+            let backend = state.shared_name(&backend);
+            state.put(
                 volume,
                 Allocation {
                     backend,
                     bytes,
                     export_id: None,
                     growing_to: None,
-                    confirm: false,
+                    exists: false,
                 },
             );
         } else if let Some(former) = former {
-            books.put(volume, former);
+            state.put(volume, former);
         }
         answer
     }
 
     /// Records a volume that exists, on the export with this identity.
-    pub fn saved(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
-        let mut books = self.books();
+    pub fn record_volume(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
+        let mut state = self.state();
         // The expanded size counts until the volume has it: this may be the volume before the expansion.
-        let former = books.take(volume).and_then(|former| former.growing_to);
+        let former = state.take(volume).and_then(|former| former.growing_to);
         let growing_to = former.filter(|growing_to| **growing_to > bytes);
-        let backend = books.backend(backend);
-        let export_id = export_id.map(|id| books.export_id(id));
-        books.put(
+        let backend = state.shared_name(backend);
+        let export_id = export_id.map(|id| state.export_id(id));
+        state.put(
             volume,
             Allocation {
                 backend,
                 bytes,
                 export_id,
                 growing_to,
-                confirm: true,
+                exists: true,
             },
         );
     }
@@ -149,95 +150,102 @@ impl CapacityTracker {
         bytes: u128,
         check: impl FnOnce(&CapacityState) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut books = self.books();
-        let former = books.take(volume);
-        let answer = check(&books);
-        if let Some(mut holding) = former {
+        let mut state = self.state();
+        let former = state.take(volume);
+        let answer = check(&state);
+        if let Some(mut allocation) = former {
             if answer.is_ok() {
-                holding.growing_to = Some(Box::new(bytes));
+                allocation.growing_to = Some(Box::new(bytes));
             }
-            books.put(volume, holding);
+            state.put(volume, allocation);
         }
         answer
     }
 
     /// Ends the expansion of a volume that is not expanded anymore: its current size counts.
     pub fn finish_expansion(&self, volume: &str) {
-        let mut books = self.books();
-        if books
-            .holdings
+        let mut state = self.state();
+        if state
+            .allocations
             .get(volume)
-            .is_none_or(|holding| holding.growing_to.is_none())
+            .is_none_or(|allocation| allocation.growing_to.is_none())
         {
             return;
         }
-        if let Some(mut holding) = books.take(volume) {
-            holding.growing_to = None;
-            books.put(volume, holding);
+        if let Some(mut allocation) = state.take(volume) {
+            allocation.growing_to = None;
+            state.put(volume, allocation);
         }
     }
 
     /// Forgets a deleted volume. Returns true if it used capacity of a backend.
     pub fn remove(&self, volume: &str) -> bool {
-        self.books().take(volume).is_some()
+        self.state().take(volume).is_some()
     }
 
     /// Returns what `read` returns for the current state.
     pub fn read<T>(&self, read: impl FnOnce(&CapacityState) -> T) -> T {
-        read(&self.books())
+        read(&self.state())
     }
 
-    /// Releases a reservation whose directory was not created or is removed. A saved volume remains.
+    /// Releases a reservation whose directory was not created or is removed. A volume that exists remains.
     pub fn release(&self, volume: &str) {
-        let mut books = self.books();
-        if books.holdings.get(volume).is_some_and(|holding| !holding.confirm) {
-            books.take(volume);
+        let mut state = self.state();
+        if state
+            .allocations
+            .get(volume)
+            .is_some_and(|allocation| !allocation.exists)
+        {
+            state.take(volume);
         }
     }
 
     /// Returns true if a volume object with this name is known.
-    pub fn is_saved(&self, volume: &str) -> bool {
-        self.books().holdings.get(volume).is_some_and(|holding| holding.confirm)
+    pub fn has_volume(&self, volume: &str) -> bool {
+        self.state()
+            .allocations
+            .get(volume)
+            .is_some_and(|allocation| allocation.exists)
     }
 
     /// Returns the backend of the volume object with this name.
-    pub fn saved_on(&self, volume: &str) -> Option<String> {
-        self.books()
-            .holdings
+    pub fn backend_of(&self, volume: &str) -> Option<String> {
+        self.state()
+            .allocations
             .get(volume)
-            .filter(|holding| holding.confirm)
-            .map(|holding| holding.backend.to_string())
+            .filter(|allocation| allocation.exists)
+            .map(|allocation| allocation.backend.to_string())
     }
 
     /// Returns the size of the volume object with this name, in bytes.
     pub fn size_of(&self, volume: &str) -> Option<u128> {
-        let books = self.books();
-        books
-            .holdings
+        let state = self.state();
+        state
+            .allocations
             .get(volume)
-            .filter(|holding| holding.confirm)
-            .map(|holding| holding.bytes)
+            .filter(|allocation| allocation.exists)
+            .map(|allocation| allocation.bytes)
     }
 
     /// Returns the backend of the volume object with this name and, if the volume records it, the identity of the
     /// export.
     pub fn location_of(&self, volume: &str) -> Option<(String, Option<String>)> {
-        let books = self.books();
-        let holding = books.holdings.get(volume).filter(|holding| holding.confirm)?;
-        let export_id = holding.export_id.as_deref().map(str::to_owned);
-        Some((holding.backend.to_string(), export_id))
+        let state = self.state();
+        let allocation = state.allocations.get(volume).filter(|allocation| allocation.exists)?;
+        let export_id = allocation.export_id.as_deref().map(str::to_owned);
+        Some((allocation.backend.to_string(), export_id))
     }
 
-    /// Returns at most `most` names of existing volumes on a backend, in order, starting after `after`. This allows
+    /// Returns at limit `limit` names of existing volumes on a backend, in order, starting after `after`. This allows
     /// iteration in batches while volumes are created and deleted.
-    pub fn volumes_after(&self, backend: &str, after: &str, most: usize) -> Vec<String> {
-        let books = self.books();
-        let saved = books.holdings.iter().filter(|(_, holding)| holding.confirm);
-        let names = saved.filter(|(name, holding)| &*holding.backend == backend && name.as_str() > after);
-        let mut first: BinaryHeap<&String> = BinaryHeap::with_capacity(most + 1);
+    pub fn volumes_after(&self, backend: &str, after: &str, limit: usize) -> Vec<String> {
+        let state = self.state();
+        let existing = state.allocations.iter().filter(|(_, allocation)| allocation.exists);
+        let names = existing.filter(|(name, allocation)| &*allocation.backend == backend && name.as_str() > after);
+        let mut first: BinaryHeap<&String> = BinaryHeap::with_capacity(limit + 1);
         for (name, _) in names {
             first.push(name);
-            if first.len() > most {
+            if first.len() > limit {
                 first.pop();
             }
         }
@@ -246,27 +254,32 @@ impl CapacityTracker {
 
     /// Returns the identities of exports that the volumes of a backend record.
     pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
-        let books = self.books();
-        let on_backend = books.holdings.values().filter(|holding| *holding.backend == *backend);
-        let ids: BTreeSet<&str> = on_backend.filter_map(|holding| holding.export_id.as_deref()).collect();
+        let state = self.state();
+        let on_backend = state
+            .allocations
+            .values()
+            .filter(|allocation| *allocation.backend == *backend);
+        let ids: BTreeSet<&str> = on_backend
+            .filter_map(|allocation| allocation.export_id.as_deref())
+            .collect();
         ids.into_iter().map(str::to_owned).collect()
     }
 
     /// Returns the totals of a backend.
     pub fn totals(&self, backend: &str) -> Totals {
-        self.books().totals(backend)
+        self.state().totals(backend)
     }
 
     /// Returns the names of the volumes that exist.
-    pub fn saved_volumes(&self) -> HashSet<String> {
-        let books = self.books();
-        let saved = books.holdings.iter().filter(|(_, holding)| holding.confirm);
-        saved.map(|(name, _)| name.clone()).collect()
+    pub fn volumes(&self) -> HashSet<String> {
+        let state = self.state();
+        let existing = state.allocations.iter().filter(|(_, allocation)| allocation.exists);
+        existing.map(|(name, _)| name.clone()).collect()
     }
 
-    fn books(&self) -> MutexGuard<'_, CapacityState> {
+    fn state(&self) -> MutexGuard<'_, CapacityState> {
         // The state is consistent between any two statements above, so a panic leaves no partial update.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -275,14 +288,14 @@ mod tests {
     use super::*;
 
     fn within(limit: u128) -> impl Fn(&CapacityState) -> (Option<String>, bool) {
-        move |books| {
-            let fits = books.totals("a").bytes < limit;
+        move |state| {
+            let fits = state.totals("a").bytes < limit;
             (fits.then(|| "a".to_owned()), fits)
         }
     }
 
     #[test]
-    fn claims_that_race_for_room_get_exactly_what_there_is() {
+    fn claims_that_race_for_capacity_get_exactly_what_is_free() {
         let inventory = CapacityTracker::default();
         let served = (0..50)
             .filter(|n| inventory.reserve(&format!("v{n}"), 1, within(20)))
@@ -292,26 +305,26 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_promise_counts_once() {
+    fn a_repeated_reservation_counts_once() {
         let inventory = CapacityTracker::default();
         assert!(inventory.reserve("v", 20, within(20)));
         assert!(inventory.reserve("v", 20, within(20)));
-        inventory.saved("v", "a", 20, None);
-        inventory.saved("v", "a", 20, None);
+        inventory.record_volume("v", "a", 20, None);
+        inventory.record_volume("v", "a", 20, None);
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
     }
 
     #[test]
-    fn what_a_volume_is_about_to_have_counts_until_it_is_settled() {
+    fn an_expanded_size_counts_until_the_expansion_ends() {
         let inventory = CapacityTracker::default();
         let fits = |bytes: u128| {
-            move |books: &CapacityState| {
-                let rest = 20 - books.totals("a").bytes.min(20);
+            move |state: &CapacityState| {
+                let rest = 20 - state.totals("a").bytes.min(20);
                 if bytes <= rest { Ok(()) } else { Err(rest) }
             }
         };
-        inventory.saved("v", "a", 5, None);
-        inventory.saved("w", "a", 5, None);
+        inventory.record_volume("v", "a", 5, None);
+        inventory.record_volume("w", "a", 5, None);
         assert_eq!(
             inventory.expand("v", 15, fits(15)),
             Ok(()),
@@ -321,9 +334,9 @@ mod tests {
         assert_eq!(inventory.expand("w", 6, fits(6)), Err(5));
         assert!(!inventory.reserve("x", 1, within(20)));
         // The watch reports the volume before the expansion, then after it.
-        inventory.saved("v", "a", 5, None);
+        inventory.record_volume("v", "a", 5, None);
         assert_eq!(inventory.totals("a").bytes, 20);
-        inventory.saved("v", "a", 15, None);
+        inventory.record_volume("v", "a", 15, None);
         assert_eq!(inventory.totals("a").bytes, 20);
         // After a cancelled expansion, the current size counts again.
         assert_eq!(inventory.expand("v", 10, fits(10)), Ok(()), "no less than it has");
@@ -335,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn the_volumes_of_a_backend_are_gone_through_a_few_at_a_time() {
+    fn the_volumes_of_a_backend_are_listed_in_batches() {
         let inventory = CapacityTracker::default();
         for number in [3, 1, 5, 2, 4] {
-            inventory.saved(&format!("v{number}"), "a", 1, None);
+            inventory.record_volume(&format!("v{number}"), "a", 1, None);
         }
-        inventory.saved("v0", "b", 1, Some("export"));
+        inventory.record_volume("v0", "b", 1, Some("export"));
         inventory.reserve("v6", 1, |_| (Some("a".to_owned()), ()));
         assert_eq!(inventory.volumes_after("a", "", 2), ["v1", "v2"]);
         inventory.remove("v3");
@@ -357,23 +370,23 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_another_made_meanwhile_is_not_released_with_a_later_promise() {
+    fn a_volume_that_another_provisioner_created_is_not_released_with_a_reservation() {
         let inventory = CapacityTracker::default();
-        inventory.saved("v", "a", 5, Some("export"));
+        inventory.record_volume("v", "a", 5, Some("export"));
         assert!(inventory.reserve("v", 5, |_| (Some("b".to_owned()), true)));
         inventory.release("v");
-        assert_eq!(inventory.saved_on("v").as_deref(), Some("a"));
+        assert_eq!(inventory.backend_of("v").as_deref(), Some("a"));
         assert_eq!(inventory.export_ids("a").len(), 1);
         assert_eq!(inventory.totals("b"), Totals::default());
     }
 
     #[test]
-    fn a_released_promise_gives_its_room_back_and_a_saved_volume_does_not() {
+    fn releasing_frees_a_reservation_but_not_a_volume() {
         let inventory = CapacityTracker::default();
         assert!(inventory.reserve("v", 20, within(20)));
         inventory.release("v");
         assert_eq!(inventory.totals("a"), Totals::default());
-        inventory.saved("v", "a", 20, None);
+        inventory.record_volume("v", "a", 20, None);
         inventory.release("v");
         assert_eq!(inventory.totals("a").volumes, 1);
         inventory.remove("v");

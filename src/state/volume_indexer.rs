@@ -52,7 +52,7 @@ impl VolumeIndexer {
         match event {
             Event::Init => {
                 // Volumes with neither capacity nor path need no cleanup.
-                let mut before = ctx.capacity.saved_volumes();
+                let mut before = ctx.capacity.volumes();
                 before.extend(ctx.path_reservations.volumes());
                 self.relist = RelistDiff::begin(before);
             }
@@ -86,7 +86,7 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
     index_volume(volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
     ctx.recovery_holds.observe(volume);
     let name = volume.name_any();
-    match ctx.capacity.saved_on(&name) {
+    match ctx.capacity.backend_of(&name) {
         Some(backend) => ctx.usage.observe(volume, &backend),
         None => ctx.usage.forget(&name),
     }
@@ -94,7 +94,7 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
 
 /// Has the records of the backend of a volume read again: it may be in use, and only its object was lost.
 fn vanish(name: &str, ctx: &Context) {
-    let backend = ctx.capacity.saved_on(name).and_then(|name| ctx.backends.get(&name));
+    let backend = ctx.capacity.backend_of(name).and_then(|name| ctx.backends.get(&name));
     if let Some(backend) = backend {
         backend.volume_vanished();
         ctx.request_probe(&backend.name);
@@ -129,7 +129,7 @@ pub fn index_volume(
     let backend = annotations.get(names::VOLUME_BACKEND).or(aliased);
     if let Some(backend) = backend.filter(|_| ours) {
         let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
-        capacity.saved(&name, backend, size_of(volume), export_id);
+        capacity.record_volume(&name, backend, size_of(volume), export_id);
         if is_released(volume) {
             // A released volume cannot be expanded. The deletion of its claim may have been missed.
             capacity.finish_expansion(&name);
@@ -309,11 +309,11 @@ mod tests {
     #[test]
     fn a_volume_created_while_the_volumes_are_listed_does_not_count_as_deleted() {
         let capacity = CapacityTracker::default();
-        capacity.saved("stays", "a", 1, None);
-        capacity.saved("deleted", "a", 1, None);
-        let mut relist = RelistDiff::begin(capacity.saved_volumes());
+        capacity.record_volume("stays", "a", 1, None);
+        capacity.record_volume("deleted", "a", 1, None);
+        let mut relist = RelistDiff::begin(capacity.volumes());
         relist.listed.insert("stays".to_owned());
-        capacity.saved("made meanwhile", "a", 1, None);
+        capacity.record_volume("made meanwhile", "a", 1, None);
         assert_eq!(relist.deleted(), ["deleted"]);
         assert!(relist.deleted().is_empty(), "each is forgotten once");
     }

@@ -58,7 +58,7 @@ pub struct RecordedArchive {
     /// State.
     pub stage: ArchiveStage,
     /// The directory exists under the archive's name.
-    pub there: bool,
+    pub exists: bool,
     /// Identity of the export.
     pub export_id: String,
     /// Result of checking the record's signature.
@@ -128,7 +128,7 @@ pub(crate) async fn find(
         claim: record.claim,
         directory: record.directory,
         file_id,
-        there: directory.is_some(),
+        exists: directory.is_some(),
         note: archive,
         stage,
         export_id: verified.identity.id.clone(),

@@ -167,7 +167,7 @@ enum Refusal {
 
 impl BeaconState {
     /// Decides whether a beacon that was found is this cluster's. Pure, apart from what it remembers.
-    fn judge(
+    fn check(
         &mut self,
         file: Option<&BeaconFile>,
         known: &[&KnownBeacon],
@@ -271,7 +271,7 @@ pub(crate) async fn check(
         file => file?,
     };
     let known: Vec<&KnownBeacon> = known.iter().filter(|known| known.export_id == export_id).collect();
-    let judged = state.judge(file.as_ref(), &known, accepted, Instant::now());
+    let judged = state.check(file.as_ref(), &known, accepted, Instant::now());
     judged.map_err(|refusal| refused(refusal, export_id))
 }
 
@@ -317,7 +317,7 @@ pub(crate) async fn renew(
     let folder = &verified.cluster.handle;
     if !state.overwrites {
         let file = read(store, folder).await?;
-        let judged = state.judge(file.as_ref(), &[], false, Instant::now());
+        let judged = state.check(file.as_ref(), &[], false, Instant::now());
         judged.map_err(|refusal| refused(refusal, export_id))?;
     }
     state.pending = Some(beacon.clone());
@@ -413,10 +413,10 @@ mod tests {
         }
     }
 
-    fn judge(state: &mut BeaconState, found: Option<u64>, known: &[KnownBeacon]) -> Result<(), String> {
+    fn check(state: &mut BeaconState, found: Option<u64>, known: &[KnownBeacon]) -> Result<(), String> {
         let known: Vec<&KnownBeacon> = known.iter().collect();
         let found = found.map(|number| file(number, 1));
-        match state.judge(found.as_ref(), &known, false, Instant::now()) {
+        match state.check(found.as_ref(), &known, false, Instant::now()) {
             Ok(()) => Ok(()),
             Err(Refusal::Mismatch(why)) => Err(why),
             Err(Refusal::Observing(_)) => Err("observing".to_owned()),
@@ -456,7 +456,7 @@ mod tests {
             (None, vec![]),
         ] {
             let mut state = BeaconState::default();
-            assert_eq!(judge(&mut state, found, &statuses), Ok(()), "{found:?} {statuses:?}");
+            assert_eq!(check(&mut state, found, &statuses), Ok(()), "{found:?} {statuses:?}");
             assert_eq!(state.current, found.map(beacon));
         }
     }
@@ -470,27 +470,27 @@ mod tests {
             (None, "it does not exist"),
         ] {
             let mut state = BeaconState::default();
-            let refused = judge(&mut state, found, &statuses).unwrap_err();
+            let refused = check(&mut state, found, &statuses).unwrap_err();
             assert!(refused.contains(why), "{found:?}: {refused}");
-            assert!(judge(&mut state, found, &statuses).is_err(), "it stays refused");
-            let accepted = state.judge(found.map(|number| file(number, 1)).as_ref(), &[], true, Instant::now());
+            assert!(check(&mut state, found, &statuses).is_err(), "it stays refused");
+            let accepted = state.check(found.map(|number| file(number, 1)).as_ref(), &[], true, Instant::now());
             assert_eq!(accepted, Ok(()));
             assert_eq!(
-                judge(&mut state, found, &statuses),
+                check(&mut state, found, &statuses),
                 Ok(()),
                 "an administrator accepted it"
             );
         }
         let mut state = BeaconState::default();
-        judge(&mut state, Some(4), &statuses).unwrap();
-        let refused = judge(&mut state, Some(5), &statuses).unwrap_err();
+        check(&mut state, Some(4), &statuses).unwrap();
+        let refused = check(&mut state, Some(5), &statuses).unwrap_err();
         assert!(
             refused.contains("another process"),
             "this process did not write it: {refused}"
         );
         state.pending = Some(beacon(5));
         assert_eq!(
-            judge(&mut state, Some(5), &statuses),
+            check(&mut state, Some(5), &statuses),
             Ok(()),
             "the reply to its write was lost"
         );
@@ -500,7 +500,7 @@ mod tests {
     fn an_unknown_beacon_is_taken_over_only_if_nothing_renews_it() {
         let (mut state, start) = (BeaconState::default(), Instant::now());
         let mut at = |seconds: u64, found: &BeaconFile| {
-            state.judge(Some(found), &[], false, start + Duration::from_secs(seconds))
+            state.check(Some(found), &[], false, start + Duration::from_secs(seconds))
         };
         let patience = file(3, 1).patience();
         assert_eq!(at(0, &file(3, 1)), Err(Refusal::Observing(patience)));

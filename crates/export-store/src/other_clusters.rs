@@ -86,7 +86,7 @@ pub(crate) async fn refuse_except(
 /// Each cluster writes its record before it reads those of the others, so at least one of two clusters that record the
 /// same directory at the same time finds the other's record. If both do, the one with the smaller ID waits until the
 /// other has removed its record. It does not win before that: the other one may have made its check earlier.
-pub(crate) async fn settle(
+pub(crate) async fn recheck(
     store: &ExportStore,
     verified: &VerifiedRoot,
     directory: &DirectoryPath,

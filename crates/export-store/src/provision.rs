@@ -178,13 +178,13 @@ async fn step(
             if !made {
                 return Ok(None);
             }
-            other_clusters::settle(store, verified, directory, &nodes).await?;
+            other_clusters::recheck(store, verified, directory, &nodes).await?;
             create::create_directory(store, verified, request, directory, record, &nodes).await
         }
         (ProvisionStep::Resume { write }, Some(leaf)) => {
             write_record(store, verified, request, directory, record, write, None).await?;
             // Another cluster may have created it at the same time.
-            other_clusters::settle(store, verified, directory, &nodes).await?;
+            other_clusters::recheck(store, verified, directory, &nodes).await?;
             let mode = Some(request.mode);
             let made = create::apply_attributes(store, verified, request, directory, leaf, mode).await?;
             create::mark_live(store, verified, record, &made)
@@ -197,7 +197,7 @@ async fn step(
             if !write_record(store, verified, request, directory, record, write, file_id).await? {
                 return Ok(None);
             }
-            other_clusters::settle(store, verified, directory, &nodes).await?;
+            other_clusters::recheck(store, verified, directory, &nodes).await?;
             // Keep the mode of an adopted directory unless one is requested.
             let mode = request.mode_requested.then_some(request.mode);
             let made = CreatedDirectory {

@@ -460,13 +460,17 @@ impl ExportStore {
 
     /// Returns the archive that an object requests by copying a volume. Moves what an earlier process left beside a
     /// complete archive into the trash.
-    pub async fn requested_archive(&self, name: &str, asked_by: &str) -> Result<RequestedArchive, ExportError> {
-        copy::find_requested(self, name, asked_by).await
+    pub async fn requested_archive(&self, name: &str, requested_by: &str) -> Result<RequestedArchive, ExportError> {
+        copy::find_requested(self, name, requested_by).await
     }
 
     /// Moves an unfinished copy that its requester no longer wants into the trash. Keeps a complete copy.
-    pub async fn discard_requested_archive(&self, name: &str, asked_by: &str) -> Result<DiscardOutcome, ExportError> {
-        copy::discard_requested(self, name, asked_by).await
+    pub async fn discard_requested_archive(
+        &self,
+        name: &str,
+        requested_by: &str,
+    ) -> Result<DiscardOutcome, ExportError> {
+        copy::discard_requested(self, name, requested_by).await
     }
 
     /// Returns the unfinished copies: names of the objects that requested them, and their UIDs.

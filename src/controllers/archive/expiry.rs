@@ -93,7 +93,7 @@ async fn count_confirmed(
         let kept = recorded.is_some_and(|recorded| {
             recorded.trust == SignatureStatus::Signed
                 && recorded.stage == ArchiveStage::Kept
-                && recorded.there
+                && recorded.exists
                 && agrees_with_record(&live, &recorded, &location.backend.name)
         });
         confirmed += usize::from(kept);

@@ -214,11 +214,11 @@ async fn read_export(
     let retention = recorded.note.retention;
     let state = match recorded.stage {
         ArchiveStage::Kept => ExportState::Kept {
-            present: recorded.there,
+            present: recorded.exists,
             copy: recorded.note.copy,
         },
         ArchiveStage::Purging => ExportState::Purging {
-            present: recorded.there,
+            present: recorded.exists,
         },
         ArchiveStage::Restoring(target) => {
             let done = is_restored(ctx, &target, recorded.file_id).await?;

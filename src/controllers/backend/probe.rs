@@ -357,7 +357,7 @@ fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
 
 /// Reports whether a volume object of this name may be on this backend.
 fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
-    match ctx.capacity.saved_on(name) {
+    match ctx.capacity.backend_of(name) {
         Some(on) => on == backend,
         // Another provisioner created it, or it does not name its backend: it may be on this one.
         None => ctx.path_reservations.knows(&Holder::Volume(name.to_owned())),

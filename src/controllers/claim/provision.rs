@@ -84,7 +84,7 @@ pub async fn provision(
         return Ok(ProvisionOutcome::Unknown(condition));
     };
     let volume = volume_name(&claim.uid().unwrap_or_default());
-    if ctx.capacity.is_saved(&volume) {
+    if ctx.capacity.has_volume(&volume) {
         return Ok(ProvisionOutcome::Nothing);
     }
     if let Some(condition) = recovery_hold(ctx, claim, request, &namespace).await {

@@ -97,7 +97,7 @@ pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: 
         Eligibility::Bound => unreported_volume(claim).is_none() && expansion::is_settled(claim),
         Eligibility::Lost => is_reported_lost(claim),
         Eligibility::Infeasible(_) | Eligibility::Provision(_) => {
-            is_reported_provisioned(claim) && capacity.is_saved(&own_volume_name(claim))
+            is_reported_provisioned(claim) && capacity.has_volume(&own_volume_name(claim))
         }
     }
 }

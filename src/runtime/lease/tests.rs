@@ -33,12 +33,12 @@ fn held(status: &LeaseStatus) -> (bool, Duration) {
 fn a_lease_runs_out_by_the_observers_clock_alone() {
     for holders_clock in [0, 4_000_000_000] {
         let mut observer = Observer::default();
-        let mut judge = |lease: &LeaseSpec, now| observer.observe(Some(lease), &me(), OWN, at(now));
-        assert_eq!(held(&judge(&lease("other", holders_clock), 100)), (false, at(15)));
-        assert_eq!(held(&judge(&lease("other", holders_clock), 114)), (false, at(1)));
-        assert_eq!(held(&judge(&lease("other", holders_clock + 2), 114)), (true, at(15)));
-        assert_eq!(held(&judge(&lease("other", holders_clock + 2), 128)), (true, at(1)));
-        assert_eq!(judge(&lease("other", holders_clock + 2), 129), LeaseStatus::Free);
+        let mut observe = |lease: &LeaseSpec, now| observer.observe(Some(lease), &me(), OWN, at(now));
+        assert_eq!(held(&observe(&lease("other", holders_clock), 100)), (false, at(15)));
+        assert_eq!(held(&observe(&lease("other", holders_clock), 114)), (false, at(1)));
+        assert_eq!(held(&observe(&lease("other", holders_clock + 2), 114)), (true, at(15)));
+        assert_eq!(held(&observe(&lease("other", holders_clock + 2), 128)), (true, at(1)));
+        assert_eq!(observe(&lease("other", holders_clock + 2), 129), LeaseStatus::Free);
     }
 }
 
@@ -61,18 +61,18 @@ fn a_holder_that_asked_for_longer_gets_it() {
 #[test]
 fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
     let own = HolderIdentity::new(Some("pod-uid"), "host", 7);
-    let judge = |lease: Option<&LeaseSpec>, who: &HolderIdentity| Observer::default().observe(lease, who, OWN, at(0));
-    assert_eq!(judge(None, &own), LeaseStatus::Free);
-    assert_eq!(judge(Some(&LeaseSpec::default()), &own), LeaseStatus::Free);
-    assert_eq!(judge(Some(&lease("", 0)), &own), LeaseStatus::Free);
-    assert_eq!(judge(Some(&lease(&own.name, 0)), &own), LeaseStatus::Ours);
+    let observe = |lease: Option<&LeaseSpec>, who: &HolderIdentity| Observer::default().observe(lease, who, OWN, at(0));
+    assert_eq!(observe(None, &own), LeaseStatus::Free);
+    assert_eq!(observe(Some(&LeaseSpec::default()), &own), LeaseStatus::Free);
+    assert_eq!(observe(Some(&lease("", 0)), &own), LeaseStatus::Free);
+    assert_eq!(observe(Some(&lease(&own.name, 0)), &own), LeaseStatus::Ours);
     let former = HolderIdentity::new(Some("pod-uid"), "host", 6);
-    assert_eq!(judge(Some(&lease(&former.name, 0)), &own), LeaseStatus::Free);
+    assert_eq!(observe(Some(&lease(&former.name, 0)), &own), LeaseStatus::Free);
     let neighbour = HolderIdentity::new(Some("pod-uid-2"), "host", 6);
-    held(&judge(Some(&lease(&neighbour.name, 0)), &own));
+    held(&observe(Some(&lease(&neighbour.name, 0)), &own));
     // Without an instance name, another process of this host may still be running.
     let nameless = HolderIdentity::new(None, "host", 6);
-    held(&judge(Some(&lease(&nameless.name, 0)), &me()));
+    held(&observe(Some(&lease(&nameless.name, 0)), &me()));
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn kube_system() -> (u16, Value) {
     (200, kind)
 }
 
-async fn ensured(client: &Client) -> Result<Records, SecretError> {
+async fn ensured(client: &Client) -> Result<RecordsSecretData, SecretError> {
     let secret = RecordsSecret {
         namespace: None,
         name: "records".to_owned(),

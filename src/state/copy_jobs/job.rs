@@ -102,7 +102,7 @@ impl CopyTask {
     fn labels(&self) -> CopyLabels {
         let (uid, claim, archive) = match self {
             Self::ToVolume { request, .. } => (&request.claim.uid, &request.claim, ""),
-            Self::ToArchive { request, .. } => (&request.asked_by, &request.claim, &*request.name),
+            Self::ToArchive { request, .. } => (&request.requested_by, &request.claim, &*request.name),
         };
         CopyLabels {
             uid: uid.clone(),

@@ -32,7 +32,7 @@ pub struct ArchiveRequest {
     /// Name of the requesting object, and of the record.
     pub name: String,
     /// UID of the requesting object.
-    pub asked_by: String,
+    pub requested_by: String,
     /// The claim whose data it is.
     pub claim: ClaimRef,
     /// The volume on this export, as described by its object.
@@ -113,11 +113,11 @@ fn unsettled(record: &Record) -> ExportError {
 pub(crate) async fn find_requested(
     store: &ExportStore,
     name: &str,
-    asked_by: &str,
+    requested_by: &str,
 ) -> Result<RequestedArchive, ExportError> {
     let _lock = store.lock_volume(name).await?;
     let verified = store.verified_root().await?;
-    let found = find_requested_at(store, &verified, name, asked_by).await;
+    let found = find_requested_at(store, &verified, name, requested_by).await;
     store.with_hints(found).await
 }
 
@@ -125,9 +125,9 @@ async fn find_requested_at(
     store: &ExportStore,
     verified: &VerifiedRoot,
     name: &str,
-    asked_by: &str,
+    requested_by: &str,
 ) -> Result<RequestedArchive, ExportError> {
-    match find_attempt(store, verified, name, asked_by).await? {
+    match find_attempt(store, verified, name, requested_by).await? {
         Begun::Nothing => return Ok(RequestedArchive::Unfinished),
         Begun::Foreign(state) => return Ok(RequestedArchive::Taken(state)),
         Begun::Own(record) if !complete(store, verified, &record).await? => return Ok(RequestedArchive::Unfinished),
@@ -148,11 +148,11 @@ async fn find_requested_at(
 pub(crate) async fn discard_requested(
     store: &ExportStore,
     name: &str,
-    asked_by: &str,
+    requested_by: &str,
 ) -> Result<DiscardOutcome, ExportError> {
     let _lock = store.lock_volume(name).await?;
     let verified = store.verified_root().await?;
-    let discarded = discard_requested_at(store, &verified, name, asked_by).await;
+    let discarded = discard_requested_at(store, &verified, name, requested_by).await;
     store.with_hints(discarded).await
 }
 
@@ -160,9 +160,9 @@ async fn discard_requested_at(
     store: &ExportStore,
     verified: &VerifiedRoot,
     name: &str,
-    asked_by: &str,
+    requested_by: &str,
 ) -> Result<DiscardOutcome, ExportError> {
-    match find_attempt(store, verified, name, asked_by).await? {
+    match find_attempt(store, verified, name, requested_by).await? {
         Begun::Archive(_) => return Ok(DiscardOutcome::Complete),
         Begun::Own(record) if complete(store, verified, &record).await? => return Ok(DiscardOutcome::Complete),
         Begun::Own(_) => {
@@ -172,7 +172,7 @@ async fn discard_requested_at(
         }
         Begun::Nothing | Begun::Foreign(_) => {}
     }
-    untrack_request(store, name, asked_by);
+    untrack_request(store, name, requested_by);
     Ok(DiscardOutcome::Gone)
 }
 
@@ -182,7 +182,7 @@ async fn find_attempt(
     store: &ExportStore,
     verified: &VerifiedRoot,
     name: &str,
-    asked_by: &str,
+    requested_by: &str,
 ) -> Result<Begun, ExportError> {
     let (record, trust) = match records::read(store, verified, name).await? {
         ReadRecord::Nothing => return Ok(Begun::Nothing),
@@ -197,7 +197,7 @@ async fn find_attempt(
         ReadRecord::Record(record, trust) => (record, trust),
     };
     let copy = record.state.archive_info().and_then(|archive| archive.copy.as_ref());
-    if copy.is_none_or(|copy| copy.asked_by != asked_by) || record.backend != store.config.backend {
+    if copy.is_none_or(|copy| copy.requested_by != requested_by) || record.backend != store.config.backend {
         return Ok(Begun::Foreign(record.state.name()));
     }
     match (&record.state, trust) {
@@ -219,7 +219,7 @@ async fn stage_archive(
 ) -> Result<Option<Staging>, CopyError> {
     let _lock = store.lock_volume(&request.name).await?;
     let verified = store.verified_root().await?;
-    let former = match find_attempt(store, &verified, &request.name, &request.asked_by).await? {
+    let former = match find_attempt(store, &verified, &request.name, &request.requested_by).await? {
         Begun::Nothing => None,
         Begun::Own(record) if complete(store, &verified, &record).await? => return Ok(None),
         Begun::Own(record) => Some(record),
@@ -240,7 +240,7 @@ async fn stage_archive(
         None => {}
     }
     held.keep(None);
-    track_request(store, &request.name, &request.asked_by);
+    track_request(store, &request.name, &request.requested_by);
     publish::discard_staged(store, &verified, &request.name).await?;
     staging::make_staging(store, &verified, &request.name).await.map(Some)
 }
@@ -267,7 +267,7 @@ async fn draft_record(
         retention: None,
         copy: Some(CopyState {
             volume: request.of.volume.clone(),
-            asked_by: request.asked_by.clone(),
+            requested_by: request.requested_by.clone(),
             outcome: None,
         }),
         ..request.of.archive_metadata.archive_state(String::new(), Some(was))
@@ -304,7 +304,7 @@ async fn publish_archive(
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);
     }
-    let Begun::Own(record) = find_attempt(store, &verified, &request.name, &request.asked_by).await? else {
+    let Begun::Own(record) = find_attempt(store, &verified, &request.name, &request.requested_by).await? else {
         return Err(CopyError::ExportChanged);
     };
     let State::Copying(mut archive) = record.state.clone() else {
@@ -415,17 +415,17 @@ pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Recor
     }
     let is_own = signed && record.backend == store.config.backend;
     if let Some(copy) = archive.copy.as_ref().filter(|_| is_own) {
-        track_request(store, &record.volume, &copy.asked_by);
+        track_request(store, &record.volume, &copy.requested_by);
     }
 }
 
-fn track_request(store: &ExportStore, name: &str, asked_by: &str) {
-    store.state().copying.insert(name.to_owned(), asked_by.to_owned());
+fn track_request(store: &ExportStore, name: &str, requested_by: &str) {
+    store.state().copying.insert(name.to_owned(), requested_by.to_owned());
 }
 
-fn untrack_request(store: &ExportStore, name: &str, asked_by: &str) {
+fn untrack_request(store: &ExportStore, name: &str, requested_by: &str) {
     let mut state = store.state();
-    if state.copying.get(name).is_some_and(|by| by == asked_by) {
+    if state.copying.get(name).is_some_and(|by| by == requested_by) {
         state.copying.remove(name);
     }
 }

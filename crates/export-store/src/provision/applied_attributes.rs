@@ -13,14 +13,14 @@ pub(super) struct AppliedAttributes<'a> {
 }
 
 /// Checks the attributes. Returns the mode that the server set instead of the default one.
-pub(super) fn judge(
+pub(super) fn check(
     request: &DirectoryRequest,
     directory: &str,
     credential: Credential,
     kept: &AppliedAttributes<'_>,
 ) -> Result<Option<u32>, ExportError> {
     let found = kept.attributes;
-    judge_owner(request, directory, credential, kept)?;
+    check_owner(request, directory, credential, kept)?;
     if found.mode == request.mode {
         return Ok(None);
     }
@@ -35,7 +35,7 @@ pub(super) fn judge(
     Ok(Some(found.mode))
 }
 
-fn judge_owner(
+fn check_owner(
     request: &DirectoryRequest,
     directory: &str,
     credential: Credential,

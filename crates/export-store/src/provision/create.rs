@@ -3,7 +3,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::provision::Recorded;
-use crate::provision::applied_attributes::{AppliedAttributes, judge};
+use crate::provision::applied_attributes::{self, AppliedAttributes};
 use crate::record::{Record, RecordedHandle, State};
 use crate::records;
 use crate::request::DirectoryRequest;
@@ -164,7 +164,7 @@ fn check_attributes(
     node: &FileRef,
     kept: &AppliedAttributes<'_>,
 ) -> Result<CreatedDirectory, ExportError> {
-    let mode_not_kept = judge(request, &directory.to_string(), store.config.credential, kept)?;
+    let mode_not_kept = applied_attributes::check(request, &directory.to_string(), store.config.credential, kept)?;
     Ok(CreatedDirectory {
         file_id: node.attributes.fileid,
         handle: RecordedHandle::new(verified, node),

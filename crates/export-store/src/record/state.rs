@@ -52,7 +52,8 @@ pub struct CopyState {
     /// The copied volume.
     pub volume: String,
     /// UID of the requesting object. Another object of the same name starts its own copy.
-    pub asked_by: String,
+    #[serde(rename = "askedBy")]
+    pub requested_by: String,
     /// What was copied and what was left out, as text; unset until the copy is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,

@@ -57,7 +57,7 @@ fn copying(volume: &str) -> State {
     State::Copying(ArchiveState {
         copy: Some(CopyState {
             volume: volume.into(),
-            asked_by: "o".into(),
+            requested_by: "o".into(),
             outcome: Some("7 files".into()),
         }),
         ..note("archived-nightly")

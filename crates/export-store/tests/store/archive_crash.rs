@@ -140,7 +140,7 @@ async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
             assert!(next.cancel_purge(&which(uid, file_id)).await.unwrap());
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!(
-                (kept.stage, kept.there, kept.file_id),
+                (kept.stage, kept.exists, kept.file_id),
                 (ArchiveStage::Kept, true, file_id)
             );
             assert_eq!(fs::read_to_string(fixture.on_disk(ARCHIVE).join("mine")).unwrap(), uid);
@@ -243,7 +243,7 @@ async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!(
-                (kept.stage, kept.there, kept.file_id),
+                (kept.stage, kept.exists, kept.file_id),
                 (ArchiveStage::Kept, true, file_id)
             );
             let note = &kept.note;
@@ -284,7 +284,7 @@ async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() 
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!(
-                (kept.stage, kept.there, kept.file_id),
+                (kept.stage, kept.exists, kept.file_id),
                 (ArchiveStage::Kept, true, file_id)
             );
             let archive = fixture.on_disk(&kept.note.target);

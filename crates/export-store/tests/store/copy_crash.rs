@@ -121,7 +121,7 @@ async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_t
         assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
         let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
         assert_eq!(
-            (kept.stage, kept.there, kept.file_id),
+            (kept.stage, kept.exists, kept.file_id),
             (ArchiveStage::Kept, true, file_id)
         );
         let archive = fixture.on_disk(&kept.note.target);

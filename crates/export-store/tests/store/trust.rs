@@ -224,7 +224,7 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
     export.sign_confirmed_archive(&which, &held, &revision).await.unwrap();
     let kept = kept(&export, "pvc-1").await;
     assert_eq!(
-        (kept.trust, kept.stage, kept.there),
+        (kept.trust, kept.stage, kept.exists),
         (SignatureStatus::Signed, ArchiveStage::Kept, true)
     );
     assert_eq!(kept.note.terms, held);
@@ -247,7 +247,7 @@ async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory()
     let export = fixture.client().open().await;
     settled(&export).await;
     let kept = kept(&export, "pvc-1").await;
-    assert_eq!((kept.trust, kept.there), (SignatureStatus::Signed, false));
+    assert_eq!((kept.trust, kept.exists), (SignatureStatus::Signed, false));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

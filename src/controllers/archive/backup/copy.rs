@@ -58,7 +58,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         export: data.export,
         request: ArchiveRequest {
             name: live.name_any(),
-            asked_by: live.uid().unwrap_or_default(),
+            requested_by: live.uid().unwrap_or_default(),
             claim: subject.claim,
             of: data.request,
             terms: retention_terms(&live),

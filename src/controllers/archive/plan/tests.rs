@@ -265,7 +265,7 @@ fn state_and_conditions_report_the_archive() {
 fn the_condition_of_a_backup_reports_what_was_copied() {
     let copy = CopyState {
         volume: "pvc-1".into(),
-        asked_by: "o".into(),
+        requested_by: "o".into(),
         outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
     };
     let there = observed(ExportState::Kept {

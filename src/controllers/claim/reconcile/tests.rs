@@ -118,7 +118,7 @@ fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
     assert!(!is_settled(&reported), "its volume is not known: it may be deleted");
     capacity.reserve("pvc-u", 1, |_| (Some("default".to_owned()), ()));
     assert!(!is_settled(&reported), "its volume was not created yet");
-    capacity.saved("pvc-u", "default", 1, None);
+    capacity.record_volume("pvc-u", "default", 1, None);
     assert!(is_settled(&reported));
     assert!(!is_settled(&waits), "its volume is not reported yet");
     capacity.remove("pvc-u");

@@ -50,7 +50,7 @@ fn judged(
         mode_refused: None,
         owner_refused,
     };
-    judge(&request, "a", ROOT, &kept).map_err(|error| {
+    check(&request, "a", ROOT, &kept).map_err(|error| {
         assert!(error.definite_refusal() && !error.outcome_unknown(), "{error}");
         error.kind()
     })
