@@ -11,7 +11,7 @@ use export_store::{ArchiveRef, RecordedArchive, RetentionTerms};
 /// Returns the object that describes a recorded archive.
 pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
     let claim = &recorded.claim;
-    let terms = &recorded.note.terms;
+    let terms = &recorded.archive.terms;
     NfsArchive {
         metadata: ObjectMeta {
             name: Some(recorded.volume.clone()),
@@ -21,7 +21,7 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
         spec: NfsArchiveSpec {
             backend: backend.to_owned(),
             export_id: recorded.export_id.clone(),
-            directory: recorded.note.target.clone(),
+            directory: recorded.archive.target.clone(),
             file_id: Some(FileId(recorded.file_id.to_string())),
             volume: recorded.of_volume().to_owned(),
             claim: ArchivedClaim {
@@ -30,10 +30,10 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
                 name: claim.name.clone(),
                 uid: claim.uid.clone(),
             },
-            size: recorded.note.size.clone(),
-            storage_class_name: recorded.note.class.clone(),
-            volume_created_at: recorded.note.volume_created.and_then(time),
-            archived_at: recorded.note.since.and_then(time),
+            size: recorded.archive.size.clone(),
+            storage_class_name: recorded.archive.class.clone(),
+            volume_created_at: recorded.archive.volume_created.and_then(time),
+            archived_at: recorded.archive.since.and_then(time),
             expires_at: terms.expires.and_then(time),
             legal_hold: terms.held,
             deletion_policy: deletion_policy(terms),
@@ -118,7 +118,7 @@ mod tests {
             },
             directory: DirectoryPath::parse("team-data").unwrap(),
             file_id: u64::MAX,
-            note: ArchiveState {
+            archive: ArchiveState {
                 target: "archived-team-data".into(),
                 mode: 0o777,
                 uid: Some(0),
@@ -147,7 +147,7 @@ mod tests {
     fn an_object_that_is_made_again_says_what_the_lost_one_said() {
         let recorded = recorded();
         let object = archive_object(&recorded, "main");
-        assert_eq!(retention_terms(&object), recorded.note.terms);
+        assert_eq!(retention_terms(&object), recorded.archive.terms);
         let archive = archive_ref(&object).unwrap();
         assert_eq!((archive.file_id, &*archive.claim_uid), (u64::MAX, "1"));
         assert_eq!(object.metadata.finalizers.unwrap(), [ARCHIVE_FINALIZER]);
@@ -158,7 +158,7 @@ mod tests {
         let mut copied = recorded();
         assert!(!archive_object(&copied, "main").is_on_demand());
         copied.volume = "nightly".into();
-        copied.note.copy = Some(CopyState {
+        copied.archive.copy = Some(CopyState {
             volume: "pvc-1".into(),
             requested_by: "o".into(),
             outcome: None,

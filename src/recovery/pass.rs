@@ -116,7 +116,7 @@ impl RecoveryPass<'_> {
         };
         let claim = &recorded.record.claim;
         // In a rebuilt cluster, no claim is the recorded one.
-        let found = match recorded.note.cluster == self.cluster_uid {
+        let found = match recorded.metadata.cluster == self.cluster_uid {
             true => self.read_claim(claim).await?,
             false => None,
         };
@@ -131,7 +131,7 @@ impl RecoveryPass<'_> {
                 allowed.is_none_or(|allowed| is_namespace_allowed(allowed, &claim.namespace, namespace.labels()))
             }),
             claim: found.as_ref(),
-            served: self.ctx.settings.serves(&recorded.note.provisioner),
+            served: self.ctx.settings.serves(&recorded.metadata.provisioner),
             named: matches!(self.request, RecoveryRequest::Volumes(_)),
         };
         match ownership(&recorded, &view) {

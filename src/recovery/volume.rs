@@ -74,12 +74,12 @@ pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Re
     let claim = &recorded.record.claim;
     let namespace = || claim.namespace.clone();
     if !view.served {
-        return Err(SkipReason::NotServed(recorded.note.provisioner.clone()));
+        return Err(SkipReason::NotServed(recorded.metadata.provisioner.clone()));
     }
-    if recorded.note.released {
+    if recorded.metadata.released {
         return Ok(Ownership::Released);
     }
-    let same_cluster = recorded.note.cluster == view.cluster_uid;
+    let same_cluster = recorded.metadata.cluster == view.cluster_uid;
     let same_namespace = !claim.namespace_uid.is_empty() && view.namespace_uid == Some(&claim.namespace_uid);
     let found = view.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid));
     match found {
@@ -113,16 +113,17 @@ pub(super) fn volume_object(
     ownership: &Ownership,
     backend: &NfsBackend,
 ) -> Result<PersistentVolume, String> {
-    let (record, note) = (&recorded.record, &recorded.note);
-    let affinity: Option<VolumeNodeAffinity> = note
-        .node_affinity
-        .clone()
-        .map(serde_json::from_value)
-        .transpose()
-        .map_err(|error| format!("failed to parse the node affinity in its record: {error}"))?;
+    let (record, metadata) = (&recorded.record, &recorded.metadata);
+    let affinity: Option<VolumeNodeAffinity> =
+        metadata
+            .node_affinity
+            .clone()
+            .map(serde_json::from_value)
+            .transpose()
+            .map_err(|error| format!("failed to parse the node affinity in its record: {error}"))?;
     let policy = match ownership {
         Ownership::Released => "Retain",
-        _ => note.reclaim_policy.as_str(),
+        _ => metadata.reclaim_policy.as_str(),
     };
     let some = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
     Ok(PersistentVolume {
@@ -133,8 +134,11 @@ pub(super) fn volume_object(
             ..ObjectMeta::default()
         },
         spec: Some(PersistentVolumeSpec {
-            access_modes: some(&note.access_modes),
-            capacity: Some(BTreeMap::from([("storage".to_owned(), Quantity(note.size.clone()))])),
+            access_modes: some(&metadata.access_modes),
+            capacity: Some(BTreeMap::from([(
+                "storage".to_owned(),
+                Quantity(metadata.size.clone()),
+            )])),
             claim_ref: Some(ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("PersistentVolumeClaim".to_owned()),
@@ -143,7 +147,7 @@ pub(super) fn volume_object(
                 uid: (*ownership != Ownership::ClaimName).then(|| record.claim.uid.clone()),
                 ..ObjectReference::default()
             }),
-            mount_options: some(&note.mount_options),
+            mount_options: some(&metadata.mount_options),
             nfs: Some(NFSVolumeSource {
                 server: backend.spec.server.to_string(),
                 path: format!("{}/{}", backend.spec.path.trim_end_matches('/'), record.directory),
@@ -151,7 +155,7 @@ pub(super) fn volume_object(
             }),
             node_affinity: affinity,
             persistent_volume_reclaim_policy: Some(policy.to_owned()),
-            storage_class_name: note.class.clone(),
+            storage_class_name: metadata.class.clone(),
             volume_mode: Some("Filesystem".to_owned()),
             ..PersistentVolumeSpec::default()
         }),
@@ -160,9 +164,9 @@ pub(super) fn volume_object(
 }
 
 fn annotations(recorded: &RecordedVolume, ownership: &Ownership, backend: &NfsBackend) -> BTreeMap<String, String> {
-    let (record, note) = (&recorded.record, &recorded.note);
+    let (record, metadata) = (&recorded.record, &recorded.metadata);
     let always = [
-        (names::PROVISIONED_BY, note.provisioner.clone()),
+        (names::PROVISIONED_BY, metadata.provisioner.clone()),
         (names::VOLUME_BACKEND, backend.name_any()),
         (names::VOLUME_EXPORT_ID, recorded.export_id.clone()),
         (names::VOLUME_DIRECTORY, record.directory.to_string()),
@@ -170,7 +174,10 @@ fn annotations(recorded: &RecordedVolume, ownership: &Ownership, backend: &NfsBa
         (names::VOLUME_NAMESPACE_UID, record.claim.namespace_uid.clone()),
         (names::VOLUME_RECREATED, "true".to_owned()),
     ];
-    let on_delete = note.on_delete.clone().map(|policy| (names::VOLUME_ON_DELETE, policy));
+    let on_delete = metadata
+        .on_delete
+        .clone()
+        .map(|policy| (names::VOLUME_ON_DELETE, policy));
     // Removed once the volume is bound and its record names the claim.
     let readopted = (*ownership == Ownership::ClaimName).then(|| (names::VOLUME_READOPTED, record.claim.uid.clone()));
     always

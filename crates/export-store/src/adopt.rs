@@ -1,6 +1,6 @@
 //! Adoption of one record that this cluster did not sign, as an administrator requested.
 //!
-//! The request confirms only the record itself: its names, the directory's path and file ID, and conflicts are
+//! The request confirms only the record itself: its names, the directory's path and fileid, and conflicts are
 //! checked as usual (data-safety rules 5 and 8).
 
 use crate::error::{ErrorContext as _, ExportError};

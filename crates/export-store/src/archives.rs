@@ -27,7 +27,7 @@ pub struct ArchiveRef {
     pub volume: String,
     /// UID of the claim that the volume was for.
     pub claim_uid: String,
-    /// File ID of the directory.
+    /// Fileid of the directory.
     pub file_id: u64,
 }
 
@@ -51,10 +51,10 @@ pub struct RecordedArchive {
     pub claim: ClaimRef,
     /// Original path of the directory.
     pub directory: DirectoryPath,
-    /// File ID of the directory.
+    /// Fileid of the directory.
     pub file_id: u64,
     /// Metadata of the archive in the record.
-    pub note: ArchiveState,
+    pub archive: ArchiveState,
     /// State.
     pub stage: ArchiveStage,
     /// The directory exists under the archive's name.
@@ -68,7 +68,7 @@ pub struct RecordedArchive {
 impl RecordedArchive {
     /// Returns the volume whose data the archive contains.
     pub fn of_volume(&self) -> &str {
-        self.note.copy.as_ref().map_or(&self.volume, |copy| &copy.volume)
+        self.archive.copy.as_ref().map_or(&self.volume, |copy| &copy.volume)
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn find(
         directory: record.directory,
         file_id,
         exists: directory.is_some(),
-        note: archive,
+        archive,
         stage,
         export_id: verified.identity.id.clone(),
         trust,
@@ -368,8 +368,8 @@ pub(crate) async fn matching_record(
 /// Returns the archive's directory, if it exists.
 ///
 /// # Errors
-/// [`ExportError::Disagrees`] if a change is in progress and the node of that name has the file ID but another handle:
-/// either the server changed its handles, or another directory got the file ID.
+/// [`ExportError::Disagrees`] if a change is in progress and the node of that name has the fileid but another handle:
+/// either the server changed its handles, or another directory got the fileid.
 pub(crate) async fn find_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,

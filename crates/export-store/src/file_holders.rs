@@ -1,7 +1,7 @@
-//! Holders of a directory by its file ID (data-safety rules 5 and 22).
+//! Holders of a directory by its fileid (data-safety rules 5 and 22).
 //!
-//! Servers reuse the file ID of a directory that was removed. If somebody removed it behind the operator's back, its
-//! record and its volume still name the file ID, and must not stand in the way of the next directory with it.
+//! Servers reuse the fileid of a directory that was removed. If somebody removed it behind the operator's back, its
+//! record and its volume still name the fileid, and must not stand in the way of the next directory with it.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
@@ -13,7 +13,7 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef};
 
-/// Returns a holder of a directory, according to its file ID. Leaves out the volume `own` with its archive, and holders
+/// Returns a holder of a directory, according to its fileid. Leaves out the volume `own` with its archive, and holders
 /// that certainly lost the directory.
 pub(crate) async fn holder_of(
     store: &ExportStore,
@@ -29,8 +29,8 @@ pub(crate) async fn holder_of(
     Ok(None)
 }
 
-/// Returns the file ID and a holder of the entry of a listing, if it may be a directory that has one. The entry is only
-/// looked up if its file ID has a holder.
+/// Returns the fileid and a holder of the entry of a listing, if it may be a directory that has one. The entry is only
+/// looked up if its fileid has a holder.
 pub(crate) async fn holder_of_entry(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -55,7 +55,7 @@ pub(crate) async fn holder_of_entry(
     Ok(holder.map(|holder| (file_id, holder)))
 }
 
-/// Returns the holders of a file ID without the volume `own` and its archive, whether they still have it or not.
+/// Returns the holders of a fileid without the volume `own` and its archive, whether they still have it or not.
 fn recorded_holders(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own: Option<&str>) -> Vec<Holder> {
     let mut holders = store.reservations.holders_of(&verified.file_key(file_id));
     holders.retain(|holder| match holder {
@@ -81,8 +81,8 @@ async fn has_lost(
     }
 }
 
-/// Reports whether a directory with the file ID in a record is certainly another one than the recorded: no change is in
-/// progress, the recorded path does not lead to the file ID, and the handle differs although the server has not changed
+/// Reports whether a directory with the fileid in a record is certainly another one than the recorded: no change is in
+/// progress, the recorded path does not lead to the fileid, and the handle differs although the server has not changed
 /// its handles since.
 pub(crate) async fn is_other(
     store: &ExportStore,

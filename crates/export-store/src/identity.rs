@@ -1,4 +1,4 @@
-//! Identity of an export (data-safety rule 2): a random ID in a file, with the root's file ID, because a copied
+//! Identity of an export (data-safety rule 2): a random ID in a file, with the root's fileid, because a copied
 //! export contains a copied file.
 
 use std::sync::Arc;
@@ -277,7 +277,7 @@ async fn confirm_once(
     Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
 }
 
-/// Returns the file IDs of the operator's own files. Fails if the folder of this cluster is expected and missing.
+/// Returns the fileids of the operator's own files. Fails if the folder of this cluster is expected and missing.
 async fn own_file_ids(
     store: &ExportStore,
     reserved: &FileRef,
@@ -299,7 +299,7 @@ async fn own_file_ids(
     }
 }
 
-/// Returns the identity file and its file ID.
+/// Returns the identity file and its fileid.
 async fn read_identity_file(
     store: &ExportStore,
     reserved: &FileRef,

@@ -19,7 +19,7 @@ pub enum PathState {
     Nothing,
     /// A directory on the export's own file system.
     Directory {
-        /// File ID of the directory.
+        /// Fileid of the directory.
         file_id: u64,
     },
     /// Something else: a file, a link or another file system; or a node on the path that is not a directory.

@@ -38,7 +38,7 @@ pub const TRASH: &str = "trash";
 pub const STAGING: &str = "staging";
 /// Folder, in a volume's staging folder, with the copy.
 pub const STAGED_TREE: &str = "tree";
-/// Folder beside the copy, with a name for each file that has several hard links, by its file ID in the source.
+/// Folder beside the copy, with a name for each file that has several hard links, by its fileid in the source.
 pub const STAGED_LINKS: &str = "links";
 /// Prefix of the names of archives.
 pub const ARCHIVED: &str = "archived-";
@@ -122,7 +122,7 @@ pub fn trashed(volume: &str, since: i64) -> Result<Name, ExportError> {
 }
 
 /// Returns the name in the trash of a volume's directory that is deleted without a record of the deletion. It contains
-/// the file ID, so that it says what the record would.
+/// the fileid, so that it says what the record would.
 pub fn trashed_unrecorded(volume: &str, file_id: u64) -> Result<Name, ExportError> {
     checked(volume).and_then(|_| name(&format!("{volume}.f{file_id}")))
 }

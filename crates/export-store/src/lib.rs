@@ -21,7 +21,7 @@
 //!
 //! 1. Lock the volume in this process, and verify the export's identity on the current connection.
 //! 2. Read the volume's record and check its signature.
-//! 3. Look up the directory, and compare file ID and file handle with the record.
+//! 3. Look up the directory, and compare fileid and file handle with the record.
 //! 4. Decide the next step from the record's state and from what was found. These decisions are pure functions.
 //! 5. Write the record with the state that announces the step.
 //! 6. Take the step: MKDIR, RENAME, RMDIR or SETATTR, each on verified handles.

@@ -301,7 +301,7 @@ impl VisitRecords for LiveVolumes<'_> {
         if let ForeignRecord::Valid(record) = record
             && record.state == State::Live
             && record.backend == self.backend
-            && !record.note.as_ref().is_some_and(|note| note.released)
+            && !record.metadata.as_ref().is_some_and(|metadata| metadata.released)
         {
             self.found.push(ForeignDirectory {
                 cluster: self.cluster.to_owned(),

@@ -33,7 +33,7 @@ pub(crate) async fn read(
     }
 }
 
-/// Removes a file with this file ID. Succeeds if another process removed or replaced it first.
+/// Removes a file with this fileid. Succeeds if another process removed or replaced it first.
 pub(crate) async fn remove(
     nfs: &Client,
     folder: &FileHandle,

@@ -177,7 +177,7 @@ pub struct PossibleConflict {
     pub holder_server: String,
 }
 
-/// Key of a file: the export's identity and the file ID.
+/// Key of a file: the export's identity and the fileid.
 pub type FileKey = (String, u64);
 
 /// The reserved paths of all backends. Every call is O(log n).
@@ -280,7 +280,7 @@ impl PathReservations {
         conflict.map(|conflict| (conflict.holder, conflict.same_server))
     }
 
-    /// Returns the holders of a file ID. Almost always, it has at most one.
+    /// Returns the holders of a fileid. Almost always, it has at most one.
     pub fn holders_of(&self, file: &FileKey) -> Vec<Holder> {
         self.index().holders_of(file)
     }

@@ -256,7 +256,7 @@ async fn write_record(
         handle: None,
         adopted: adopted.is_some(),
         restores: None,
-        note: request.note.clone(),
+        metadata: request.metadata.clone(),
         state: State::Creating,
     };
     match write {

@@ -61,9 +61,9 @@ struct Directory {
     pending: usize,
     /// Subdirectories that are empty now.
     ready: Vec<(Name, u64)>,
-    /// How often each subdirectory was emptied, by file ID.
+    /// How often each subdirectory was emptied, by fileid.
     emptied: HashMap<u64, u32>,
-    /// File IDs of subdirectories that could not be emptied and are skipped.
+    /// Fileids of subdirectories that could not be emptied and are skipped.
     given_up: HashSet<u64>,
 }
 

@@ -1,6 +1,6 @@
 //! Reclaim of a volume's directory: observe, plan, record, act, until it is done (data-safety rules 4, 6, 7 and 8).
 //!
-//! An interrupted reclaim resumes from the record and the file ID.
+//! An interrupted reclaim resumes from the record and the fileid.
 
 mod archive;
 pub(crate) mod plan;
@@ -28,7 +28,7 @@ const STEPS: u32 = 24;
 struct Reclaim<'a> {
     verified: &'a VerifiedRoot,
     record: Record,
-    /// The directory's file ID, which volume and record agree on.
+    /// The directory's fileid, which volume and record agree on.
     file_id: u64,
     action: ReclaimAction,
     /// Metadata for the record of an archive.

@@ -35,9 +35,9 @@ pub struct Record {
     pub claim: ClaimRef,
     /// Path of the directory, relative to the export's path.
     pub directory: DirectoryPath,
-    /// File ID of the directory, once it exists.
+    /// Fileid of the directory, once it exists.
     pub file_id: Option<u64>,
-    /// File handle of the directory, as of the last change of state. The file ID is reused after the directory is removed
+    /// File handle of the directory, as of the last change of state. The fileid is reused after the directory is removed
     /// (immediately on ext4), the handle is not. Servers may change handles after a move or an upgrade, so the handle
     /// alone is compared only while a change is in progress.
     pub handle: Option<RecordedHandle>,
@@ -46,7 +46,7 @@ pub struct Record {
     /// Volume whose archive was restored to this directory.
     pub restores: Option<String>,
     /// Metadata of the volume; only while it exists or is being created, and unset if too long.
-    pub note: Option<VolumeMetadata>,
+    pub metadata: Option<VolumeMetadata>,
     /// State.
     pub state: State,
 }
@@ -116,8 +116,8 @@ struct RecordFile {
     adopted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restores: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    note: Option<VolumeMetadata>,
+    #[serde(default, rename = "note", skip_serializing_if = "Option::is_none")]
+    metadata: Option<VolumeMetadata>,
     state: State,
 }
 
@@ -140,7 +140,7 @@ impl Record {
             folder_handle: self.handle.as_ref().and_then(|handle| handle.folder.clone()),
             adopted: self.adopted,
             restores: self.restores.clone(),
-            note: self.note.clone().filter(|_| self.state.belongs_to_volume()),
+            metadata: self.metadata.clone().filter(|_| self.state.belongs_to_volume()),
             state: self.state.clone(),
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
@@ -211,7 +211,7 @@ impl Record {
             }),
             adopted: wire.adopted,
             restores: wire.restores,
-            note: wire.note,
+            metadata: wire.metadata,
             state: wire.state,
         })
     }
@@ -225,7 +225,7 @@ impl Record {
 
     /// Reports whether the record is of a volume that a claim uses.
     pub fn is_in_use(&self) -> bool {
-        self.state == State::Live && self.note.as_ref().is_none_or(|note| !note.released)
+        self.state == State::Live && self.metadata.as_ref().is_none_or(|metadata| !metadata.released)
     }
 
     /// Returns the base of the archive's name: the name of a requested copy, otherwise the directory's.

@@ -53,7 +53,7 @@ impl RecordIndex {
         self.records().remove(&(export_id.to_owned(), volume.to_owned()));
     }
 
-    /// Reports whether a record may be about a directory: it has its file ID, or none yet, or its path overlaps, or it is
+    /// Reports whether a record may be about a directory: it has its fileid, or none yet, or its path overlaps, or it is
     /// not known.
     pub(crate) fn may_be_about(&self, export_id: &str, volume: &str, directory: &DirectoryPath, file_id: u64) -> bool {
         let records = self.records();

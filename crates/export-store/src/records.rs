@@ -1,4 +1,4 @@
-//! Records on the export: created exclusively, replaced atomically, removed by file ID.
+//! Records on the export: created exclusively, replaced atomically, removed by fileid.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::own_files::{self, OwnFile};

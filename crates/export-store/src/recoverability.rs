@@ -41,8 +41,8 @@ pub struct RecordedVolume {
     /// The record.
     pub record: Record,
     /// Metadata of the volume.
-    pub note: VolumeMetadata,
-    /// File ID of the directory.
+    pub metadata: VolumeMetadata,
+    /// Fileid of the directory.
     pub file_id: u64,
     /// Identity of the export.
     pub export_id: String,
@@ -128,14 +128,14 @@ pub(crate) async fn assess(
             return unfit("its record's signature is wrong, or was made with another key".to_owned());
         }
     }
-    let Some(note) = record.note.clone() else {
+    let Some(metadata) = record.metadata.clone() else {
         return unfit("its record does not say what the volume was".to_owned());
     };
     match check_directory(store, verified, &record).await {
         Ok(file_id) => Ok(Recoverability::Volume(Box::new(RecordedVolume {
             export_id: verified.identity.id.clone(),
             record,
-            note,
+            metadata,
             file_id,
         }))),
         Err(error) if is_about_it(&error) => unfit(error.to_string()),
@@ -155,7 +155,7 @@ fn is_live_here(store: &ExportStore, record: &Record) -> bool {
     record.state == State::Live && record.backend == store.config.backend
 }
 
-/// Returns the directory's file ID, if it matches the record and has no other holder.
+/// Returns the directory's fileid, if it matches the record and has no other holder.
 async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<u64, ExportError> {
     let directory = &record.directory;
     let nodes = paths::walk(store, verified, directory).await?;
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn only_a_signed_record_of_a_volume_in_use_speaks_for_another_backend() {
         let record = |state: State, released: bool| -> Record {
-            let note = json!({"cluster": "c", "provisioner": "p", "size": "1", "reclaimPolicy": "Delete", "released": released});
+            let metadata = json!({"cluster": "c", "provisioner": "p", "size": "1", "reclaimPolicy": "Delete", "released": released});
             Record {
                 volume: "pvc-1".to_owned(),
                 backend: "other".to_owned(),
@@ -215,7 +215,7 @@ mod tests {
                 handle: None,
                 adopted: false,
                 restores: None,
-                note: Some(serde_json::from_value(note).unwrap()),
+                metadata: Some(serde_json::from_value(metadata).unwrap()),
                 state,
             }
         };

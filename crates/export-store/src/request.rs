@@ -63,9 +63,9 @@ pub struct ClaimRef {
 pub struct ExpectedIdentity {
     /// The identity in the backend's spec or status, or in a volume.
     pub export_id: Option<String>,
-    /// The root's file ID in the backend's status.
+    /// The root's fileid in the backend's status.
     pub root_file_id: Option<u64>,
-    /// The file IDs of the operator's own files in the backend's status.
+    /// The fileids of the operator's own files in the backend's status.
     pub own_file_ids: Option<OwnFileIds>,
     /// The identity may be created: none is known, and the administrator allows it.
     pub may_create: bool,
@@ -76,7 +76,7 @@ pub struct ExpectedIdentity {
     pub accepted: bool,
 }
 
-/// File IDs of the operator's own files on an export. A copy has others, also where the root of every file system has
+/// Fileids of the operator's own files on an export. A copy has others, also where the root of every file system has
 /// the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnFileIds {
@@ -91,9 +91,9 @@ pub struct OwnFileIds {
 pub struct Identity {
     /// Random ID.
     pub id: String,
-    /// File ID of the root.
+    /// Fileid of the root.
     pub root_file_id: u64,
-    /// File IDs of the operator's own files.
+    /// Fileids of the operator's own files.
     pub own_file_ids: OwnFileIds,
     /// File system of the root.
     pub fsid: FsId,
@@ -166,7 +166,7 @@ pub struct DirectoryRequest {
     /// The archive to restore to the directory; if unset, the directory is created or adopted.
     pub restore: Option<ArchiveRef>,
     /// Metadata of the future volume; unset if too long for a record.
-    pub note: Option<VolumeMetadata>,
+    pub metadata: Option<VolumeMetadata>,
 }
 
 /// A directory that exists, is recorded, and has checked attributes.
@@ -174,7 +174,7 @@ pub struct DirectoryRequest {
 pub struct ProvisionedDirectory {
     /// Path of the directory: the recorded one, which takes precedence over the requested one.
     pub directory: DirectoryPath,
-    /// File ID of the directory.
+    /// Fileid of the directory.
     pub file_id: u64,
     /// The directory existed before.
     pub adopted: bool,
@@ -202,7 +202,7 @@ pub struct ReclaimRequest {
     pub volume: String,
     /// Path of the directory, relative to the export's path.
     pub directory: DirectoryPath,
-    /// File ID in the volume's annotation.
+    /// Fileid in the volume's annotation.
     pub file_id: Option<u64>,
     /// Metadata for the record of its archive, if it becomes one.
     pub archive_metadata: ArchiveMetadata,

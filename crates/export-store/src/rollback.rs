@@ -121,14 +121,14 @@ async fn remove_directory(
     let Some(leaf) = paths::leaf(&nodes, directory) else {
         return Ok(RollbackOutcome::Gone);
     };
-    // Compare the handle, too: another directory may reuse the file ID.
+    // Compare the handle, too: another directory may reuse the fileid.
     let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
         || record.handle.as_ref().is_some_and(|handle| !handle.is_of(leaf));
     if !verified.is_plain_directory(leaf) || other {
         return Ok(RollbackOutcome::DirectoryKept);
     }
     if let Some(holder) = other_holder(store, verified, record, leaf, superseded).await? {
-        // Without a file ID, nothing shows that it is the operator's. With one, two volumes share the directory.
+        // Without a fileid, nothing shows that it is the operator's. With one, two volumes share the directory.
         if record.file_id.is_none() {
             return Ok(RollbackOutcome::DirectoryKept);
         }
@@ -203,7 +203,7 @@ async fn remove_empty(
         Ok(()) => Ok(RollbackOutcome::Gone),
         Err(error) => match error.status() {
             Some(Status::NotFound) => Ok(RollbackOutcome::Gone),
-            // The file ID is unknown and the directory is not empty, so it belongs to someone else.
+            // The fileid is unknown and the directory is not empty, so it belongs to someone else.
             Some(Status::NotEmpty) if record.file_id.is_none() => Ok(RollbackOutcome::DirectoryKept),
             Some(Status::NotEmpty) => Ok(RollbackOutcome::NotEmpty),
             Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::Unsettled { doing: doing() }),

@@ -238,7 +238,7 @@ impl ExportStore {
     }
 
     /// Writes the record of a volume that has none, such as one of nfs-subdir-external-provisioner. Returns the
-    /// directory's file ID. An `adopted` directory is archived instead of deleted.
+    /// directory's fileid. An `adopted` directory is archived instead of deleted.
     pub async fn create_missing_record(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
@@ -286,7 +286,7 @@ impl ExportStore {
     /// Counts the tree of a directory. Calls `progress` after each page with the content so far, and stops when it
     /// returns false.
     ///
-    /// Returns `None` if there is no such directory, if its file ID differs or it changes meanwhile, or if `progress`
+    /// Returns `None` if there is no such directory, if its fileid differs or it changes meanwhile, or if `progress`
     /// returned false.
     pub async fn count(
         &self,

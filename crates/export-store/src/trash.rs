@@ -18,7 +18,7 @@ const MAX_COUNTED: u64 = 1_000_000;
 /// Maximum duration of counting them.
 const COUNTING: Duration = Duration::from_secs(60);
 
-/// Renames a directory of the operator with this file ID into the trash.
+/// Renames a directory of the operator with this fileid into the trash.
 pub(crate) async fn move_to_trash(
     store: &ExportStore,
     verified: &VerifiedRoot,

@@ -28,7 +28,7 @@ pub(crate) fn page_size(depth: usize) -> u32 {
 #[derive(Debug)]
 pub(crate) struct TreeWalk<D> {
     fsid: FsId,
-    /// File IDs of the current directory and of all directories above it.
+    /// Fileids of the current directory and of all directories above it.
     ancestors: Vec<u64>,
     parents: Vec<OpenDirectory<D>>,
     current: OpenDirectory<D>,
@@ -79,7 +79,7 @@ pub(crate) enum Obstacle {
     TooDeep,
 }
 
-/// Returns the reason not to enter a looked-up subdirectory, if there is one. `ancestors` are the file IDs of the
+/// Returns the reason not to enter a looked-up subdirectory, if there is one. `ancestors` are the fileids of the
 /// directories from its parent to the root.
 pub(crate) fn obstacle(found: &Attributes, fsid: FsId, ancestors: &[u64]) -> Option<Obstacle> {
     if found.fsid != fsid {
@@ -238,7 +238,7 @@ mod tests {
             Some(Obstacle::NotDirectory)
         );
         let fsid = FsId { major: 8, minor: 0 };
-        // File IDs of different file systems have nothing in common.
+        // Fileids of different file systems have nothing in common.
         assert_eq!(
             obstacle(Attributes { fsid, ..directory(1) }),
             Some(Obstacle::OtherFileSystem)

@@ -43,7 +43,7 @@ impl VerifiedRoot {
         }
     }
 
-    /// Returns the key of a file ID of this export for the path reservations.
+    /// Returns the key of a fileid of this export for the path reservations.
     pub(crate) fn file_key(&self, fileid: u64) -> FileKey {
         (self.identity.id.clone(), fileid)
     }

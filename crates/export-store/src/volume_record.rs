@@ -12,7 +12,7 @@ use crate::{paths, records};
 
 /// Result of comparing a volume with its record.
 pub(crate) enum Recorded {
-    /// The record matches the volume. Includes the directory's file ID.
+    /// The record matches the volume. Includes the directory's fileid.
     Agreed(Box<Record>, u64),
     /// There is no record. Includes what the volume's path holds.
     Nothing(NameOccupant),
@@ -94,7 +94,7 @@ pub(crate) async fn compare(
                 // The volume confirms the claim. Nothing confirms the metadata of an unsigned record.
                 SignatureStatus::Unsigned | SignatureStatus::Forged => Box::new(Record {
                     claim: request.claim.clone(),
-                    note: None,
+                    metadata: None,
                     ..*record
                 }),
             };
@@ -104,7 +104,7 @@ pub(crate) async fn compare(
     }
 }
 
-/// Returns the file ID that a volume in use and its record agree on.
+/// Returns the fileid that a volume in use and its record agree on.
 pub(crate) async fn confirmed_file_id(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -149,14 +149,14 @@ pub(crate) async fn save_metadata(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
-    note: &VolumeMetadata,
+    metadata: &VolumeMetadata,
 ) -> Result<(), ExportError> {
     let signed = matches!(
         records::read(store, verified, &request.volume).await?,
         ReadRecord::Record(_, SignatureStatus::Signed)
     );
     let record = confirmed_record(store, verified, request).await?;
-    if signed && record.note.as_ref() == Some(note) {
+    if signed && record.metadata.as_ref() == Some(metadata) {
         return Ok(());
     }
     // A signed record is trusted later, so its claim must be the volume's, not one that any client could write.
@@ -165,7 +165,7 @@ pub(crate) async fn save_metadata(
         claim.namespace_uid.clone_from(&record.claim.namespace_uid);
     }
     let record = Record {
-        note: Some(note.clone()),
+        metadata: Some(metadata.clone()),
         claim: if signed { record.claim } else { claim },
         backend: store.config.backend.clone(),
         ..record
@@ -178,7 +178,7 @@ pub(crate) async fn transfer(
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
     to: &ClaimRef,
-    note: &VolumeMetadata,
+    metadata: &VolumeMetadata,
 ) -> Result<(), ExportError> {
     let request = match records::read(store, verified, &request.volume).await? {
         // An earlier process may have transferred it, to this claim or to one that existed before. The directory and
@@ -196,7 +196,7 @@ pub(crate) async fn transfer(
     let record = confirmed_record(store, verified, &request).await?;
     let handed = Record {
         claim: to.clone(),
-        note: Some(note.clone()),
+        metadata: Some(metadata.clone()),
         ..record.clone()
     };
     if handed == record {
@@ -230,11 +230,11 @@ pub(crate) async fn update_metadata(
     record: &Record,
     request: &DirectoryRequest,
 ) -> Result<(), ExportError> {
-    if record.note == request.note || record.state != State::Live {
+    if record.metadata == request.metadata || record.state != State::Live {
         return Ok(());
     }
     let record = Record {
-        note: request.note.clone(),
+        metadata: request.metadata.clone(),
         ..record.clone()
     };
     records::replace(store, verified, &record).await

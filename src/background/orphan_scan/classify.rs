@@ -110,13 +110,13 @@ mod tests {
             handle: None,
             adopted: false,
             restores: None,
-            note: None,
+            metadata: None,
             state,
         };
         ReadRecord::Record(Box::new(record), SignatureStatus::Signed)
     }
 
-    fn note() -> ArchiveState {
+    fn archive_state() -> ArchiveState {
         ArchiveState {
             target: "archived-b".into(),
             mode: 0o777,
@@ -159,9 +159,9 @@ mod tests {
                 Some(VolumeWithOtherDirectory),
             ),
             // A volume that was recreated for an archive that was moved back.
-            (record(State::Archived(note()), Some(7)), OURS, HERE, None),
+            (record(State::Archived(archive_state()), Some(7)), OURS, HERE, None),
             (
-                record(State::Archived(note()), Some(7)),
+                record(State::Archived(archive_state()), Some(7)),
                 PathState::Nothing,
                 HERE,
                 Some(VolumeWithoutDirectory),
@@ -215,7 +215,10 @@ mod tests {
     fn a_directory_or_record_without_a_volume_and_a_waiting_claim_is_an_orphan() {
         let deleting = || State::Deleting { since: 1 };
         let tombstone = || State::Tombstone { since: 1 };
-        let (archiving, archived) = (|| State::Archiving(note()), || State::Archived(note()));
+        let (archiving, archived) = (
+            || State::Archiving(archive_state()),
+            || State::Archived(archive_state()),
+        );
         for (state, file_id, directory, archive, expected) in [
             (
                 State::Live,
@@ -316,7 +319,7 @@ mod tests {
                 Some(ArchiveWithoutDirectory),
             ),
             // The directory at its path is the source of the copy.
-            (State::Copying(note()), None, OURS, PathState::Nothing, None),
+            (State::Copying(archive_state()), None, OURS, PathState::Nothing, None),
             // An archive that was moved back, without a volume for it.
             (
                 archived(),
@@ -356,8 +359,8 @@ mod tests {
             State::Live,
             State::Deleting { since: 1 },
             State::Tombstone { since: 1 },
-            State::Archived(note()),
-            State::Copying(note()),
+            State::Archived(archive_state()),
+            State::Copying(archive_state()),
         ] {
             let open = state.belongs_to_volume();
             let look = seen(record(state, Some(7)), PathState::Nothing, OURS);

@@ -349,7 +349,7 @@ fn lacks_metadata(inspection: &Inspection, size: Option<u128>) -> bool {
     let ReadRecord::Record(record, _) = &inspection.record else {
         return false;
     };
-    let recorded = record.note.as_ref().and_then(|note| bytes(&note.size));
+    let recorded = record.metadata.as_ref().and_then(|metadata| bytes(&metadata.size));
     record.state == State::Live && recorded != size
 }
 

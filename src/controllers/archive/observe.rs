@@ -199,7 +199,7 @@ async fn read_export(
     }
     let mut stricter_terms = None;
     if recorded.stage == ArchiveStage::Kept {
-        match terms::compare(object, &recorded.note, policy) {
+        match terms::compare(object, &recorded.archive, policy) {
             TermsDecision::Agreed => {}
             TermsDecision::Save(terms) => {
                 let revision = terms::revision(object);
@@ -211,11 +211,11 @@ async fn read_export(
             TermsDecision::Restore(terms) => stricter_terms = Some(terms),
         }
     }
-    let retention = recorded.note.retention;
+    let retention = recorded.archive.retention;
     let state = match recorded.stage {
         ArchiveStage::Kept => ExportState::Kept {
             present: recorded.exists,
-            copy: recorded.note.copy,
+            copy: recorded.archive.copy,
         },
         ArchiveStage::Purging => ExportState::Purging {
             present: recorded.exists,

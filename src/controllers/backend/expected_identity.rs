@@ -100,7 +100,7 @@ pub fn expected_identity(
     }
 }
 
-/// Returns the file IDs of the operator's own files, unless an earlier release wrote the status.
+/// Returns the fileids of the operator's own files, unless an earlier release wrote the status.
 fn own_file_ids(status: &NfsBackendStatus) -> Result<Option<OwnFileIds>, PlannedCondition> {
     let identity = file_id(status.identity_file_id.as_ref(), "identityFileID")?;
     let cluster = file_id(status.cluster_folder_file_id.as_ref(), "clusterFolderFileID")?;

@@ -318,7 +318,10 @@ fn lost_volumes(ctx: &Context, backend: &Backend, export: &ExportStore, found: &
 /// complete directory that was recorded by another or an unknown cluster was in use. So may be an adopted one, whose record
 /// the removal of an unfinished directory would remove although the directory is not empty.
 fn may_be_unfinished(record: &Record, home: &str) -> bool {
-    let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
+    let made_here = record
+        .metadata
+        .as_ref()
+        .is_some_and(|metadata| metadata.cluster == home);
     record.state == State::Creating || (made_here && !record.adopted)
 }
 
@@ -488,9 +491,10 @@ mod tests {
             handle: None,
             adopted,
             restores: None,
-            note: cluster.map(|cluster| {
-                let note = json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});
-                serde_json::from_value(note).unwrap()
+            metadata: cluster.map(|cluster| {
+                let metadata =
+                    json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});
+                serde_json::from_value(metadata).unwrap()
             }),
             state,
         };

@@ -65,7 +65,7 @@ impl Planner<'_> {
             adopted: false,
             mode_not_kept: None,
         };
-        plan.directory.note = volume_metadata(&self.volume(&plan, &placeholder), &self.cluster_uid);
+        plan.directory.metadata = volume_metadata(&self.volume(&plan, &placeholder), &self.cluster_uid);
         Ok(plan)
     }
 
@@ -128,7 +128,7 @@ impl Planner<'_> {
             existing: parameters.existing.unwrap_or(defaults.existing).into(),
             adoptable: chosen.adoptable,
             restore: self.restore.cloned(),
-            note: None,
+            metadata: None,
         })
     }
 }

@@ -34,7 +34,7 @@ fn backend() -> NfsBackend {
 }
 
 fn recorded() -> RecordedVolume {
-    let note = volume_metadata(&made(), "old").unwrap();
+    let metadata = volume_metadata(&made(), "old").unwrap();
     RecordedVolume {
         record: Record {
             volume: "pvc-u".into(),
@@ -50,10 +50,10 @@ fn recorded() -> RecordedVolume {
             handle: None,
             adopted: false,
             restores: None,
-            note: Some(note.clone()),
+            metadata: Some(metadata.clone()),
             state: State::Live,
         },
-        note,
+        metadata,
         file_id: 42,
         export_id: "id".into(),
     }
@@ -199,9 +199,9 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         assert_eq!(ownership(&recorded(), &view), expected, "{view:?}");
     }
     let released = RecordedVolume {
-        note: VolumeMetadata {
+        metadata: VolumeMetadata {
             released: true,
-            ..recorded().note
+            ..recorded().metadata
         },
         ..recorded()
     };

@@ -180,7 +180,7 @@ fn request(name: &str) -> DirectoryRequest {
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
-        note: None,
+        metadata: None,
     }
 }
 

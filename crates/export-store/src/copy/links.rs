@@ -1,5 +1,5 @@
 //! Hard links within the tree, without keeping a list in memory: a file with several names gets an additional name in a
-//! folder beside the copy. That name is the file ID of the source, and the file's other names are linked to it.
+//! folder beside the copy. That name is the fileid of the source, and the file's other names are linked to it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress};
 use nfs_client::{FileHandle, FileRef, Name, Status};
 
-/// Copies of files with several names, by the file ID of the source.
+/// Copies of files with several names, by the fileid of the source.
 pub(super) struct LinkTable {
     context: Arc<CopyContext>,
     folder: FileHandle,

@@ -20,7 +20,7 @@ pub(super) enum Named {
 /// Renames a complete copy to its final name. Mode and owner are those of the source, unless others are requested.
 ///
 /// If the process dies before the RENAME, the copy restarts from the beginning. After the RENAME, [`staging::stage`]
-/// recognizes the finished copy by the file ID that was recorded before.
+/// recognizes the finished copy by the fileid that was recorded before.
 pub(crate) async fn publish(
     store: &ExportStore,
     request: &DirectoryRequest,
@@ -136,7 +136,7 @@ pub(crate) async fn clear_links(
     }
 }
 
-/// Renames the copy to the volume's directory, by file ID. Succeeds if this was done already.
+/// Renames the copy to the volume's directory, by fileid. Succeeds if this was done already.
 async fn rename_published(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -167,7 +167,7 @@ async fn rename_published(
     }
 }
 
-/// Renames a complete copy to an unused name, by file ID.
+/// Renames a complete copy to an unused name, by fileid.
 pub(crate) async fn rename_staged(
     store: &ExportStore,
     verified: &VerifiedRoot,

@@ -142,7 +142,7 @@ pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Res
     store.with_hints(found).await.map_err(CopyError::from)
 }
 
-/// Returns the directory of a volume. Record, path and file ID must match, as for a reclaim (data-safety rule 8).
+/// Returns the directory of a volume. Record, path and fileid must match, as for a reclaim (data-safety rule 8).
 async fn volume_source(
     store: &Arc<ExportStore>,
     verified: &Arc<VerifiedRoot>,

@@ -129,7 +129,7 @@ pub(crate) async fn open_record(
     }
 }
 
-/// Returns the file ID of a directory that is the finished copy, and marks its record as live.
+/// Returns the fileid of a directory that is the finished copy, and marks its record as live.
 async fn complete_published(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -145,7 +145,7 @@ async fn complete_published(
     Ok(record.file_id)
 }
 
-/// Writes the record before anything is created (data-safety rule 3). It has no file ID until the copy is complete.
+/// Writes the record before anything is created (data-safety rule 3). It has no fileid until the copy is complete.
 async fn write_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -162,7 +162,7 @@ async fn write_record(
         handle: None,
         restores: None,
         adopted: false,
-        note: request.note.clone(),
+        metadata: request.metadata.clone(),
         state: State::Creating,
     };
     if over {

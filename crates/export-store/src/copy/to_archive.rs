@@ -2,7 +2,7 @@
 //!
 //! The record is written first. Its name is that of the requesting object, and it contains that object's UID. Then the
 //! copy is made in the staging folder and is renamed to an archive's name once it is complete. If the process dies
-//! before the RENAME, the copy restarts from the beginning; after it, the recorded file ID identifies the complete
+//! before the RENAME, the copy restarts from the beginning; after it, the recorded fileid identifies the complete
 //! copy.
 
 use std::sync::Arc;
@@ -281,7 +281,7 @@ async fn draft_record(
         handle: None,
         adopted: false,
         restores: None,
-        note: None,
+        metadata: None,
         state: State::Copying(archive.clone()),
     };
     let (target, held) = archives::reserve_name(store, verified, &record, MAX_NAME_LEN).await?;

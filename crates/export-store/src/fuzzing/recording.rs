@@ -302,6 +302,6 @@ fn request(uid: &str, directory: &str) -> DirectoryRequest {
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
-        note: None,
+        metadata: None,
     }
 }

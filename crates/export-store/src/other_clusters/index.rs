@@ -92,9 +92,9 @@ impl OtherClusters {
 #[derive(Debug, Clone)]
 struct Indexed {
     name: u64,
-    /// File ID and size of the record's file. A record that is replaced has another file.
+    /// Fileid and size of the record's file. A record that is replaced has another file.
     file: (Option<u64>, Option<u64>),
-    /// The prefixes of the directory's path, and its file ID; no prefixes if the record holds none.
+    /// The prefixes of the directory's path, and its fileid; no prefixes if the record holds none.
     prefixes: SmallVec<[u64; 2]>,
     file_id: Option<u64>,
 }

@@ -62,7 +62,7 @@ impl ClusterFolder {
     }
 }
 
-/// The path of a directory in lower case, and its file ID.
+/// The path of a directory in lower case, and its fileid.
 pub(super) type HeldDirectory = (Vec<String>, Option<u64>);
 
 /// A record of another cluster. An unsigned record is enough to avoid a directory.

@@ -173,7 +173,7 @@ fn check_attributes(
     })
 }
 
-/// Writes the final record, with the file ID and the live state.
+/// Writes the final record, with the fileid and the live state.
 pub(super) async fn mark_live(
     store: &ExportStore,
     verified: &VerifiedRoot,

@@ -15,7 +15,7 @@ pub(super) enum RecordProgress {
     Adopting,
     /// The directory was created or adopted, and its attributes were checked.
     Live {
-        /// File ID of the directory.
+        /// Fileid of the directory.
         file_id: Option<u64>,
     },
 }
@@ -55,7 +55,7 @@ pub(super) enum ProvisionStep {
     Held,
     /// Something that is not a usable directory has the name.
     Unusable,
-    /// The record does not have the directory's file ID.
+    /// The record does not have the directory's fileid.
     Disagree,
 }
 
@@ -186,7 +186,7 @@ mod tests {
                 ProvisionStep::Adopt { write: over },
             ),
             (RecordProgress::Short, held, Refuse, ProvisionStep::Held),
-            // Interrupted between the record and the file ID, or the reply to MKDIR was lost.
+            // Interrupted between the record and the fileid, or the reply to MKDIR was lost.
             (
                 RecordProgress::Creating,
                 PathOccupant::Nothing,

@@ -218,7 +218,7 @@ async fn write_record(
         handle: None,
         adopted: false,
         restores: Some(restore.which.volume.clone()),
-        note: restore.request.note.clone(),
+        metadata: restore.request.metadata.clone(),
         state: State::Creating,
     };
     match restore.own {

@@ -42,7 +42,7 @@ pub(crate) struct PurgeQueue {
     listing: Option<(FileHandle, DirectoryReader)>,
     /// A turn in this round was unfinished, so another round follows.
     unfinished: bool,
-    /// Number of turns in a row without any change, by file ID.
+    /// Number of turns in a row without any change, by fileid.
     idle: HashMap<u64, u32>,
 }
 
@@ -65,7 +65,7 @@ struct Run<'a> {
     shared: &'a Shared<'a>,
     limits: PurgeLimits,
     queue: PurgeQueue,
-    /// File IDs of entries with something that cannot be removed. They have no more turns in this purge.
+    /// Fileids of entries with something that cannot be removed. They have no more turns in this purge.
     stuck: HashSet<u64>,
     removed: u64,
     raised: u64,
@@ -377,7 +377,7 @@ async fn find_tombstone(
     Ok((parent, tombstone))
 }
 
-/// Empties a tree and removes its root, by file ID.
+/// Empties a tree and removes its root, by fileid.
 async fn empty_and_remove(shared: &Shared<'_>, root: &Root<'_>, limits: TurnLimits) -> Result<Turn, ExportError> {
     let file_id = root.node.attributes.fileid;
     let mut whole = Turn::new(TurnEnd::Empty);

@@ -35,9 +35,9 @@ pub(super) struct Task {
     pub actor: Option<Credential>,
     /// Subdirectories that are empty now.
     pub ready: Vec<(Name, u64)>,
-    /// File IDs of subdirectories to skip.
+    /// Fileids of subdirectories to skip.
     pub given_up: HashSet<u64>,
-    /// File IDs from this directory up to the root of the purge.
+    /// Fileids from this directory up to the root of the purge.
     pub ancestors: Vec<u64>,
     /// Where the directory was found. Nothing is removed from it elsewhere.
     pub place: Place,
@@ -395,7 +395,7 @@ impl Visitor<'_> {
                 return Ok(());
             }
         };
-        // Use the file ID of the listing, because the next listing returns it, too. The root of a mounted file system
+        // Use the fileid of the listing, because the next listing returns it, too. The root of a mounted file system
         // has another one.
         let file_id = listed.unwrap_or(fileid);
         self.visit.given_up.push((file_id, Some(name), why.to_owned()));
@@ -419,7 +419,7 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Moves a subdirectory, by its file ID. Reports whether it was moved.
+    /// Moves a subdirectory, by its fileid. Reports whether it was moved.
     async fn raise_one(&mut self, child: &Child) -> Result<bool, ExportError> {
         if !self.is_in_place().await? {
             return Ok(false);

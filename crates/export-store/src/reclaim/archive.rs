@@ -24,7 +24,7 @@ pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) 
     Ok(reclaim.archive_metadata.archive_state(target, was))
 }
 
-/// A running nfs-subdir archives the same volumes under the same names. If the directory, identified by file ID and
+/// A running nfs-subdir archives the same volumes under the same names. If the directory, identified by fileid and
 /// handle, is at that name, it is recorded as an archive of this operator.
 pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let record = &reclaim.record;

@@ -9,7 +9,7 @@ pub(crate) enum ReclaimAction {
     Delete,
 }
 
-/// What exists under a name, compared by file ID.
+/// What exists under a name, compared by fileid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameOccupant {
     Nothing,
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::record::ArchiveState;
 
-    fn note() -> ArchiveState {
+    fn archive_state() -> ArchiveState {
         ArchiveState {
             target: "archived-x".into(),
             mode: 0o777,
@@ -165,7 +165,7 @@ mod tests {
         use NameOccupant::{Nothing, Other, Own};
         use ReclaimAction::{Archive, Delete};
         let (live, empty) = (State::Live, State::RemovingEmpty);
-        let (archiving, archived) = (State::Archiving(note()), State::Archived(note()));
+        let (archiving, archived) = (State::Archiving(archive_state()), State::Archived(archive_state()));
         let deleting = State::Deleting { since: 1 };
         let tombstone = State::Tombstone { since: 1 };
         for (state, action, moved, source, holds, step) in [

@@ -76,7 +76,7 @@ async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record
     Ok(observed.is_none_or(|reclaim| reclaim.observed.source != NameOccupant::Own))
 }
 
-/// Observes the directory of a record. Returns `None` if it has no file ID yet.
+/// Observes the directory of a record. Returns `None` if it has no fileid yet.
 async fn observe_record<'a>(
     store: &ExportStore,
     verified: &'a VerifiedRoot,

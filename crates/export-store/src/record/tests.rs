@@ -20,16 +20,16 @@ fn record(state: State) -> Record {
         }),
         adopted: true,
         restores: None,
-        note: None,
+        metadata: None,
         state,
     }
 }
 
 fn archiving(target: &str) -> State {
-    State::Archiving(note(target))
+    State::Archiving(archive_state(target))
 }
 
-fn note(target: &str) -> ArchiveState {
+fn archive_state(target: &str) -> ArchiveState {
     ArchiveState {
         target: target.into(),
         mode: 0o2775,
@@ -60,13 +60,13 @@ fn copying(volume: &str) -> State {
             requested_by: "o".into(),
             outcome: Some("7 files".into()),
         }),
-        ..note("archived-nightly")
+        ..archive_state("archived-nightly")
     })
 }
 
 #[test]
 fn a_copy_says_who_asked_for_it_and_of_which_volume() {
-    let nobody = State::Copying(note("archived-nightly"));
+    let nobody = State::Copying(archive_state("archived-nightly"));
     for damaged in [nobody, copying("../pvc-2")] {
         let bytes = record(damaged).to_bytes().unwrap();
         assert!(matches!(Record::parse("pvc-1", &bytes), Err(RecordError::Damaged(_))));
@@ -143,7 +143,7 @@ fn the_record_of_another_volume_or_a_newer_release_is_not_used() {
 
 #[test]
 fn what_a_volume_is_stays_in_its_record_as_long_as_there_is_one() {
-    let note = VolumeMetadata {
+    let metadata = VolumeMetadata {
         cluster: "c".into(),
         provisioner: "p".into(),
         size: "1Gi".into(),
@@ -162,18 +162,18 @@ fn what_a_volume_is_stays_in_its_record_as_long_as_there_is_one() {
         (archiving("archived-data"), false),
     ] {
         let noted = Record {
-            note: Some(note.clone()),
+            metadata: Some(metadata.clone()),
             ..record(state)
         };
         let read = Record::parse("pvc-1", &noted.to_bytes().unwrap()).unwrap();
-        assert_eq!(read.note.is_some(), kept, "{:?}", read.state);
-        assert!(read.note.is_none_or(|read| read == note));
+        assert_eq!(read.metadata.is_some(), kept, "{:?}", read.state);
+        assert!(read.metadata.is_none_or(|read| read == metadata));
     }
 }
 
 #[test]
 fn a_note_that_is_too_long_for_a_record_is_none() {
-    let note = VolumeMetadata {
+    let metadata = VolumeMetadata {
         cluster: "c".into(),
         provisioner: "p".into(),
         size: "1Gi".into(),
@@ -185,14 +185,14 @@ fn a_note_that_is_too_long_for_a_record_is_none() {
         node_affinity: None,
         released: false,
     };
-    assert_eq!(note.clone().within_size_limit(), None);
+    assert_eq!(metadata.clone().within_size_limit(), None);
     let short = VolumeMetadata {
         mount_options: vec!["x".repeat(7 * 1024)],
-        ..note
+        ..metadata
     };
     let longest = Record {
-        note: short.within_size_limit(),
+        metadata: short.within_size_limit(),
         ..record(State::Live)
     };
-    assert!(longest.note.is_some() && longest.to_bytes().is_ok());
+    assert!(longest.metadata.is_some() && longest.to_bytes().is_ok());
 }

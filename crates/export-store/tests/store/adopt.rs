@@ -61,7 +61,7 @@ async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expir
         assert_eq!(adopt(&export, volume).await.unwrap(), adopted);
     }
     assert_eq!(doubted(&export), []);
-    let terms = kept(&export, "pvc-2").await.note.terms;
+    let terms = kept(&export, "pvc-2").await.archive.terms;
     assert_eq!((terms.held, terms.expires, terms.delete), (true, None, false));
     assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("data")).unwrap(), "1");
     let again = other_key.open().await;

@@ -246,9 +246,12 @@ async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_
                 (kept.stage, kept.exists, kept.file_id),
                 (ArchiveStage::Kept, true, file_id)
             );
-            let note = &kept.note;
-            assert_eq!((note.mode, note.uid, note.gid), (0o2750, Some(1000), Some(1001)));
-            let archive = fixture.on_disk(&note.target);
+            let archive_state = &kept.archive;
+            assert_eq!(
+                (archive_state.mode, archive_state.uid, archive_state.gid),
+                (0o2750, Some(1000), Some(1001))
+            );
+            let archive = fixture.on_disk(&archive_state.target);
             let found = fs::metadata(&archive).unwrap();
             assert_eq!((found.mode() & 0o7777, found.uid()), (0o700, 0));
             assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
@@ -287,7 +290,7 @@ async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() 
                 (kept.stage, kept.exists, kept.file_id),
                 (ArchiveStage::Kept, true, file_id)
             );
-            let archive = fixture.on_disk(&kept.note.target);
+            let archive = fixture.on_disk(&kept.archive.target);
             assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
             assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
             clear(fixture);

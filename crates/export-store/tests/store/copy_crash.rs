@@ -124,7 +124,7 @@ async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_t
             (kept.stage, kept.exists, kept.file_id),
             (ArchiveStage::Kept, true, file_id)
         );
-        let archive = fixture.on_disk(&kept.note.target);
+        let archive = fixture.on_disk(&kept.archive.target);
         assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
         assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
         let staging = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));

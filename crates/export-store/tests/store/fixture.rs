@@ -194,7 +194,7 @@ pub fn request(uid: &str, directory: &str) -> DirectoryRequest {
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
-        note: None,
+        metadata: None,
     }
 }
 

@@ -109,7 +109,7 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
     let forget = |volume: &str| {
         fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}/records/{volume}"))).unwrap();
     };
-    // By path, in another spelling; by file ID; and without anything to go by.
+    // By path, in another spelling; by fileid; and without anything to go by.
     let by_path = created("1").await;
     let volume = newer("1", "DIR-1/below", 1 << 60);
     let refused = export.delete(&by_path).await.unwrap_err();
@@ -137,10 +137,10 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
         file_id: by_path.file_id.unwrap(),
     };
     crate::archive_crash::begin_purge(&export, &which).await.unwrap();
-    let volume = newer("3", &archive.note.target, 1 << 60);
+    let volume = newer("3", &archive.archive.target, 1 << 60);
     let refused = export.end_purge(&which).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
-    assert!(fixture.on_disk(&archive.note.target).is_dir());
+    assert!(fixture.on_disk(&archive.archive.target).is_dir());
     forget(&volume);
     export.end_purge(&which).await.unwrap();
 

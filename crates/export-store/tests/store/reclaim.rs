@@ -305,7 +305,7 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     assert_eq!(export.rollback("pvc-3", "3").await.unwrap(), RollbackOutcome::Gone);
 }
 
-/// Archives a volume with data and removes the archive by hand. Returns the file ID that it had.
+/// Archives a volume with data and removes the archive by hand. Returns the fileid that it had.
 async fn archived_and_removed(fixture: &StoreFixture, client: &StoreClient, export: &ExportStore, uid: &str) -> u64 {
     let directory = format!("d{uid}");
     let made = export.provision(&request(uid, &directory)).await.unwrap();

@@ -227,7 +227,7 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
         (kept.trust, kept.stage, kept.exists),
         (SignatureStatus::Signed, ArchiveStage::Kept, true)
     );
-    assert_eq!(kept.note.terms, held);
+    assert_eq!(kept.archive.terms, held);
     assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("data")).unwrap(), "1");
 }
 

@@ -116,13 +116,13 @@ pub(super) async fn describe_copy(
     });
     let written = patch_spec(ctx, object, spec, "describe in the archive where it is").await;
     if written.is_ok() {
-        let result = recorded.note.copy.as_ref().and_then(|copy| copy.outcome.as_deref());
+        let result = recorded.archive.copy.as_ref().and_then(|copy| copy.outcome.as_deref());
         let claim = &recorded.claim;
         let note = format!(
             "copied claim {}/{} to {}: {}",
             claim.namespace,
             claim.name,
-            recorded.note.target,
+            recorded.archive.target,
             result.unwrap_or_default()
         );
         let regarding = object.object_ref(&());

@@ -43,7 +43,7 @@ fn judged(
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
-        note: None,
+        metadata: None,
     };
     let kept = AppliedAttributes {
         attributes,
