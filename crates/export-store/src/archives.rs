@@ -80,11 +80,11 @@ pub(super) fn changed_meanwhile(status: Option<Status>) -> bool {
     )
 }
 
-pub(super) fn busy(record: &Record, asked: &'static str) -> ExportError {
+pub(super) fn busy(record: &Record, operation: &'static str) -> ExportError {
     ExportError::RecordBusy {
         volume: record.volume.clone(),
         state: record.state.name(),
-        asked,
+        operation,
     }
 }
 

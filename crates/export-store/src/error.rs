@@ -144,14 +144,14 @@ pub enum ExportError {
         why: String,
     },
     /// The state of the record does not allow the operation.
-    #[error("volume {volume} is {state}: {asked} is not possible now")]
+    #[error("volume {volume} is {state}: {operation} is not possible now")]
     RecordBusy {
         /// The volume.
         volume: String,
         /// State.
         state: &'static str,
         /// The requested operation.
-        asked: &'static str,
+        operation: &'static str,
     },
     /// The directory would overlap a reserved path.
     #[error("directory {directory} cannot be used: {conflict}. Choose another pattern, or move what is in the way")]
@@ -224,57 +224,57 @@ pub enum ExportError {
     },
     /// The server did not set the requested mode.
     #[error(
-        "the server stores mode {got:04o} for {directory} instead of {asked:04o}{}. Let the server store UNIX modes (on ZFS: aclmode=passthrough; on NTFS-style volumes: change the security style), or request a mode that it supports",
-        said(refused)
+        "the server stores mode {stored:04o} for {directory} instead of {requested:04o}{}. Let the server store UNIX modes (on ZFS: aclmode=passthrough; on NTFS-style volumes: change the security style), or request a mode that it supports",
+        reply(refused)
     )]
     ModeRefused {
         /// The directory.
         directory: String,
         /// The requested mode.
-        asked: u32,
+        requested: u32,
         /// The mode that the server reports.
-        got: u32,
+        stored: u32,
         /// The server's error status.
         refused: Option<Status>,
     },
     /// The server did not set the requested owner.
     #[error(
-        "the server stores owner {got} for {directory} instead of {asked}{}. Set spec.nfs.credential to a user that may change owners, or request no owner",
-        said(refused)
+        "the server stores owner {stored} for {directory} instead of {requested}{}. Set spec.nfs.credential to a user that may change owners, or request no owner",
+        reply(refused)
     )]
     OwnerRefused {
         /// The directory.
         directory: String,
         /// The requested owner.
-        asked: String,
+        requested: String,
         /// The owner that the server reports.
-        got: String,
+        stored: String,
         /// The server's error status.
         refused: Option<Status>,
     },
     /// The requested owner needs root, and the server squashes root.
     #[error(
-        "owner {asked} for {directory} needs root, and the server maps the operator's user to {effective}. Export with no_root_squash for the operator's address, or request no owner"
+        "owner {requested} for {directory} needs root, and the server maps the operator's user to {effective}. Export with no_root_squash for the operator's address, or request no owner"
     )]
     RootSquashed {
         /// The directory.
         directory: String,
         /// The requested owner.
-        asked: String,
+        requested: String,
         /// The user that the server maps the operator's user to.
         effective: String,
     },
     /// The server maps owners by name.
     #[error(
-        "the server reports owner {got} for {directory}, which is not a number, instead of {asked}. Enable numeric owners (id mapping) on the server"
+        "the server reports owner {stored} for {directory}, which is not a number, instead of {requested}. Enable numeric owners (id mapping) on the server"
     )]
     IdMappingRequired {
         /// The directory.
         directory: String,
         /// The requested owner.
-        asked: String,
+        requested: String,
         /// The owner that the server reports.
-        got: String,
+        stored: String,
     },
     /// Volume, record and export do not match.
     #[error(
@@ -503,6 +503,6 @@ impl<T> ErrorContext<T> for Result<T, NfsError> {
     }
 }
 
-fn said(refused: &Option<Status>) -> String {
+fn reply(refused: &Option<Status>) -> String {
     refused.map_or_else(String::new, |status| format!(" (it answered {status:?})"))
 }

@@ -221,8 +221,8 @@ async fn current(
     verified: &VerifiedRoot,
     refresh: bool,
 ) -> Result<Arc<OtherClusters>, ExportError> {
-    let asked = Instant::now();
-    let usable = |known: &Arc<OtherClusters>| known.began >= asked || (!refresh && known.began.elapsed() < FRESH);
+    let requested = Instant::now();
+    let usable = |known: &Arc<OtherClusters>| known.began >= requested || (!refresh && known.began.elapsed() < FRESH);
     let known = || store.state().foreign.clone();
     if let Some(known) = known().filter(usable) {
         return Ok(known);

@@ -85,7 +85,7 @@ pub(crate) async fn provision(
                 return Err(ExportError::RecordBusy {
                     volume: volume.clone(),
                     state: record.state.name(),
-                    asked: "provisioning",
+                    operation: "provisioning",
                 });
             }
             match trust {

@@ -152,7 +152,7 @@ async fn run(
                 return Err(ExportError::RecordBusy {
                     volume: reclaim.record.volume.clone(),
                     state: reclaim.record.state.name(),
-                    asked: "reclaiming",
+                    operation: "reclaiming",
                 });
             }
         }

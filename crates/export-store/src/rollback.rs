@@ -59,7 +59,7 @@ pub(crate) async fn rollback(
             return Err(ExportError::RecordBusy {
                 volume: volume.to_owned(),
                 state: record.state.name(),
-                asked: "undoing",
+                operation: "undoing",
             });
         }
         // An unsigned record is no reason to remove anything.

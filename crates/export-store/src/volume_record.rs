@@ -128,7 +128,7 @@ async fn live_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
-    asked: &'static str,
+    operation: &'static str,
 ) -> Result<(Record, u64), ExportError> {
     match compare(store, verified, request).await? {
         (Recorded::Agreed(record, file_id), trust) if record.state == State::Live => {
@@ -138,7 +138,7 @@ async fn live_record(
         (Recorded::Agreed(record, _), _) => Err(ExportError::RecordBusy {
             volume: request.volume.clone(),
             state: record.state.name(),
-            asked,
+            operation,
         }),
         (Recorded::Nothing(NameOccupant::Nothing), _) => Err(missing(request)),
         (Recorded::Nothing(_), _) => Err(unrecorded(request)),

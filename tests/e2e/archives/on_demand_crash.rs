@@ -54,10 +54,10 @@ async fn settled(env: &DedicatedCluster, records: usize) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_copy() -> Test {
-    let (mut env, asked, source) = begun().await?;
+    let (mut env, object, source) = begun().await?;
     let reported = env
         .objects
-        .wait_condition(&asked, "Available", "False", Some("Copying"), TIMEOUT);
+        .wait_condition(&object, "Available", "False", Some("Copying"), TIMEOUT);
     let message = text(&reported.await?, "/message").to_owned();
     assert!(message.starts_with("copying claim default/old: "), "{message}");
     let metrics = env.operator.metrics().await?;
@@ -73,7 +73,7 @@ async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_co
         env.operator.restart().await?;
     }
     at_full_speed(&env);
-    let archive = available(&env, &asked).await?;
+    let archive = available(&env, &object).await?;
     assert_eq!(contents(&env.data()?.join(text(&archive, "/spec/directory")))?, source);
     settled(&env, 2).await?;
     assert_eq!(env.names()?.len(), 2);
@@ -126,7 +126,7 @@ async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_behind() -> Tes
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_recreated_under_the_name_of_one_that_was_removed_by_force_starts_its_own_copy() -> Test {
-    let (mut env, asked, source) = begun().await?;
+    let (mut env, object, source) = begun().await?;
     env.operator.kill9().await?;
     let record = |env: &DedicatedCluster| -> Result<Value, Failure> {
         let records = env.records()?;
@@ -134,11 +134,11 @@ async fn a_backup_recreated_under_the_name_of_one_that_was_removed_by_force_star
         Ok(found.map(|(_, record)| record).unwrap_or_default())
     };
     let asker = "/state/copy/askedBy";
-    assert_eq!(record(&env)?.pointer(asker), asked.pointer("/metadata/uid"));
+    assert_eq!(record(&env)?.pointer(asker), object.pointer("/metadata/uid"));
     let finalizers = json!({"metadata": {"finalizers": null}});
-    env.objects.patch(&asked, finalizers).await?;
-    env.objects.delete(&asked).await?;
-    env.objects.wait_gone(&asked, TIMEOUT).await?;
+    env.objects.patch(&object, finalizers).await?;
+    env.objects.delete(&object).await?;
+    env.objects.wait_gone(&object, TIMEOUT).await?;
     let again = env.objects.create(&backup("nightly", "default", "old")).await?;
     at_full_speed(&env);
     env.operator.restart().await?;

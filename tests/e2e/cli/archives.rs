@@ -12,14 +12,14 @@ use crate::support::store::{CLUSTER, OTHER_CLUSTER, StoreFixture, reclaim, reque
 /// The key that signs the records of the fixture.
 const KEY: [u8; 32] = [7; 32];
 
-async fn asked(fixture: &StoreFixture, more: &[&str]) -> Output {
+async fn list_archives(fixture: &StoreFixture, more: &[&str]) -> Output {
     let port = fixture.nfs.port().to_string();
     program(&[&["archives", "127.0.0.1:/export", "--port", &port], more].concat()).await
 }
 
 /// Returns the rows of the JSON output by volume or else directory, and the exit code.
 async fn rows(fixture: &StoreFixture, more: &[&str]) -> (Value, Option<i32>) {
-    let output = asked(fixture, &[&["--output", "json"], more].concat()).await;
+    let output = list_archives(fixture, &[&["--output", "json"], more].concat()).await;
     assert!(output.stdout.is_ascii(), "{output:?}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let mut by_name = json!({});
@@ -80,7 +80,7 @@ async fn everything_on_an_export_is_listed_and_nothing_is_changed() {
     }
     assert!(is("pvc-2", "archivedAt").is_number(), "{found:#}");
     assert_eq!(found.as_object().unwrap().len(), 3);
-    let table = asked(&fixture, &[]).await;
+    let table = list_archives(&fixture, &[]).await;
     assert_eq!(table.status.code(), Some(0));
     let table = text(&table.stdout);
     assert!(table.starts_with("DIRECTORY"), "{table}");
@@ -120,7 +120,7 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     );
     assert_eq!(code, Some(3), "another cluster's key");
     fs::write(&file, "no key").unwrap();
-    let output = asked(&fixture, &["--key-file", file.to_str().unwrap()]).await;
+    let output = list_archives(&fixture, &["--key-file", file.to_str().unwrap()]).await;
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--key-file"), "{output:?}");
     fs::remove_file(file).unwrap();
@@ -184,7 +184,7 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
         .values()
         .filter(|row| row["state"] == "Unrecorded");
     assert_eq!(unrecorded.count(), 2, "{found:#}");
-    let table = asked(&fixture, &[]).await;
+    let table = list_archives(&fixture, &[]).await;
     for stream in [&table.stdout, &table.stderr] {
         let printable = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\n');
         assert!(stream.iter().all(printable), "{}", String::from_utf8_lossy(stream));
@@ -219,11 +219,11 @@ async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
     );
     assert!(found["pvc-3"].is_null(), "{found:#}");
     assert_eq!(code, Some(3));
-    let output = asked(&fixture, &["--credential", "1000:1000"]).await;
+    let output = list_archives(&fixture, &["--credential", "1000:1000"]).await;
     assert!(text(&output.stderr).contains("records"), "{output:?}");
     // The operator's folder is not accessible: this is not an empty export.
     fs::set_permissions(fixture.on_disk(".nfs-operator"), fs::Permissions::from_mode(0o700)).unwrap();
-    let output = asked(&fixture, &["--credential", "1000:1000"]).await;
+    let output = list_archives(&fixture, &["--credential", "1000:1000"]).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
 }

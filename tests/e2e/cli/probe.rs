@@ -27,7 +27,7 @@ fn listing(root: &Path) -> Vec<String> {
 }
 
 /// Returns the JSON report on an export, and the exit code.
-async fn asked(address: &str, port: u16, more: &[&str]) -> (Value, Option<i32>) {
+async fn probe(address: &str, port: u16, more: &[&str]) -> (Value, Option<i32>) {
     let output = output(address, port, &[&["--output", "json"], more].concat()).await;
     let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     (value, output.status.code())
@@ -80,7 +80,7 @@ async fn probe_reports_a_good_export_and_changes_nothing() -> Test {
     assert_eq!(checks, all, "{table}");
     assert!(table.contains("NFS 4.2"), "{table}");
 
-    let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &[]).await;
     assert_eq!((code, &report["ready"]), (Some(0), &Value::Bool(true)), "{report:#}");
     let rows = report["checks"].as_array().unwrap();
     let seen = |check: &str| &rows.iter().find(|row| row["check"] == check).unwrap()["seen"];
@@ -103,11 +103,11 @@ async fn probe_reports_a_good_export_and_changes_nothing() -> Test {
 #[tokio::test]
 async fn probe_shows_the_identity_of_a_backend_and_never_creates_one() -> Test {
     let env = TestEnv::new("probe-identity").await?;
-    asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    probe(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(std::fs::read_dir(env.data())?.count(), 0, "nothing is made");
     let class = env.create_ready_class().await?;
     drop(class);
-    let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &[]).await;
     let identity: Value = serde_json::from_slice(&std::fs::read(env.data().join(".nfs-operator/identity"))?)?;
     let rows = report["checks"].as_array().unwrap();
     let seen = rows.iter().find(|row| row["check"] == "identity").unwrap();
@@ -122,7 +122,7 @@ async fn probe_shows_the_identity_of_a_backend_and_never_creates_one() -> Test {
 #[tokio::test]
 async fn probe_with_write_tests_everything_and_leaves_nothing_behind() -> Test {
     let env = TestEnv::new("probe-write").await?;
-    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(code, Some(0), "{report:#}");
     for check in ["make", "mode", "file", "owner", "rename", "remove"] {
         assert_eq!(row(&report, check), ("ok", ""), "{report:#}");
@@ -136,7 +136,7 @@ async fn probe_supports_version_3_with_a_mount_port() -> Test {
     let env = TestEnv::new("probe-three").await?;
     let mount_port = env.mount_port().to_string();
     let arguments = ["--version", "3", "--mount-port", &mount_port, "--write"];
-    let (report, code) = asked(&of(&env), env.nfs_port(), &arguments).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &arguments).await;
     assert_eq!(code, Some(0), "{report:#}");
     let rows = report["checks"].as_array().unwrap();
     let session = rows.iter().find(|row| row["check"] == "session").unwrap();
@@ -156,7 +156,7 @@ async fn probe_reports_errors_and_exits_with_1() -> Test {
         ("no-such-host.invalid:/any", closed, "resolve", "NameResolutionFailed"),
     ];
     for (address, port, check, reason) in cases {
-        let (report, code) = asked(address, port, &[]).await;
+        let (report, code) = probe(address, port, &[]).await;
         assert_eq!((code, &report["exitCode"]), (Some(1), &1.into()), "{report:#}");
         assert_eq!(row(&report, check), ("failed", reason), "{report:#}");
         let last = report["checks"].as_array().unwrap().last().unwrap();
@@ -176,7 +176,7 @@ async fn probe_distinguishes_a_silent_server_from_an_absent_one() -> Test {
     let env = TestEnv::new("probe-hang").await?;
     let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
     proxy.hang(true);
-    let (report, code) = asked(&of(&env), proxy.port(), &[]).await;
+    let (report, code) = probe(&of(&env), proxy.port(), &[]).await;
     assert_eq!(code, Some(1), "{report:#}");
     assert_eq!(row(&report, "connect"), ("ok", ""), "{report:#}");
     assert_eq!(
@@ -190,9 +190,9 @@ async fn probe_distinguishes_a_silent_server_from_an_absent_one() -> Test {
 #[tokio::test]
 async fn probe_with_write_reports_a_read_only_export() -> Test {
     let env = TestEnv::with_export("probe-read-only", |export| export.access(Access::ReadOnly)).await?;
-    let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &[]).await;
     assert_eq!(code, Some(0), "it can be read: {report:#}");
-    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(
         (code, row(&report, "make")),
         (Some(1), ("failed", "ReadOnly")),
@@ -204,7 +204,7 @@ async fn probe_with_write_reports_a_read_only_export() -> Test {
 #[tokio::test]
 async fn probe_with_write_reports_a_squashed_root() -> Test {
     let env = TestEnv::with_export("probe-squash", |export| export.squash(Squash::Root)).await?;
-    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(
         (code, row(&report, "make")),
         (Some(1), ("failed", "AccessDenied")),
@@ -216,10 +216,10 @@ async fn probe_with_write_reports_a_squashed_root() -> Test {
         "{make}"
     );
     std::os::unix::fs::chown(env.data(), Some(1000), Some(1000))?;
-    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write", "--credential", "1000:1000"]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &["--write", "--credential", "1000:1000"]).await;
     assert_eq!((code, row(&report, "owner")), (Some(0), ("ok", "")), "{report:#}");
     std::fs::set_permissions(env.data(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
-    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    let (report, code) = probe(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(
         (code, row(&report, "owner")),
         (Some(0), ("warning", "RootSquashed")),
@@ -240,7 +240,7 @@ async fn probe_reports_whether_the_server_requires_a_reserved_port() -> Test {
             ..NfsOptions::default()
         };
         let server = NfsServer::start(&run, options).await?;
-        let (report, code) = asked("127.0.0.1:/data", server.port(), &[]).await;
+        let (report, code) = probe("127.0.0.1:/data", server.port(), &[]).await;
         assert_eq!(
             (code, row(&report, "reserved-port")),
             (Some(0), ("ok", "")),
@@ -264,7 +264,7 @@ async fn probe_reports_what_it_could_not_remove_and_exits_with_3() -> Test {
         let removal = directory && !proxy::has_bytes(request, &29_u32.to_be_bytes());
         if removal { Action::Drop } else { Action::Forward }
     });
-    let (report, code) = asked(&of(&env), proxy.port(), &["--write"]).await;
+    let (report, code) = probe(&of(&env), proxy.port(), &["--write"]).await;
     assert_eq!(code, Some(3), "{report:#}");
     assert_eq!(row(&report, "remove").0, "failed", "{report:#}");
     let left: Vec<_> = std::fs::read_dir(env.data())?

@@ -138,7 +138,7 @@ fn check_owner((uid, gid): (u32, u32), now: &Attributes, path: CopyPath<'_>) -> 
     }
     Err(CopyError::OwnerNotKept {
         path: path.to_string(),
-        asked: format!("{uid}:{gid}"),
-        got: format!("{}:{}", now.owner, now.group),
+        requested: format!("{uid}:{gid}"),
+        stored: format!("{}:{}", now.owner, now.group),
     })
 }

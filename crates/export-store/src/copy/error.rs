@@ -35,15 +35,15 @@ pub enum CopyError {
     },
     /// The server stored another owner than the requested one.
     #[error(
-        "{path} belongs to {asked}, and the target stores owner {got}: enable numeric owners (id mapping) on both servers, and disable root squashing"
+        "{path} belongs to {requested}, and the target stores owner {stored}: enable numeric owners (id mapping) on both servers, and disable root squashing"
     )]
     OwnerNotKept {
         /// The path.
         path: String,
         /// The owner in the source.
-        asked: String,
+        requested: String,
         /// The owner that the target reports.
-        got: String,
+        stored: String,
     },
     /// The source's server reports an owner that is not a number.
     #[error("{path} belongs to {owner}, which is not a number: enable numeric owners (id mapping) on the server")]

@@ -94,16 +94,16 @@ async fn apply_root_attributes(
     if now.uid != set.uid || now.gid != set.gid {
         return Err(CopyError::OwnerNotKept {
             path: root,
-            asked: format!("{}:{}", set.uid.unwrap_or_default(), set.gid.unwrap_or_default()),
-            got: format!("{}:{}", now.owner, now.group),
+            requested: format!("{}:{}", set.uid.unwrap_or_default(), set.gid.unwrap_or_default()),
+            stored: format!("{}:{}", now.owner, now.group),
         });
     }
     match now.mode == mode {
         true => Ok(None),
         false if request.mode_requested => Err(CopyError::Export(ExportError::ModeRefused {
             directory: request.directory.to_string(),
-            asked: mode,
-            got: now.mode,
+            requested: mode,
+            stored: now.mode,
             refused: None,
         })),
         false => Ok(Some(now.mode)),

@@ -115,7 +115,7 @@ pub(crate) async fn open_record(
             Err(ExportError::RecordBusy {
                 volume,
                 state: record.state.name(),
-                asked: "copying",
+                operation: "copying",
             })
         }
         ReadRecord::Record(record, SignatureStatus::Signed) => {

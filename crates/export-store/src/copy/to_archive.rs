@@ -98,7 +98,7 @@ fn taken(name: &str, state: &'static str) -> ExportError {
     ExportError::RecordBusy {
         volume: name.to_owned(),
         state,
-        asked: "archiving under that name",
+        operation: "archiving under that name",
     }
 }
 

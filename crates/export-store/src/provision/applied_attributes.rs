@@ -27,8 +27,8 @@ pub(super) fn check(
     if request.mode_requested {
         return Err(ExportError::ModeRefused {
             directory: directory.to_owned(),
-            asked: request.mode,
-            got: found.mode,
+            requested: request.mode,
+            stored: found.mode,
             refused: kept.mode_refused,
         });
     }
@@ -42,32 +42,36 @@ fn check_owner(
     kept: &AppliedAttributes<'_>,
 ) -> Result<(), ExportError> {
     let found = kept.attributes;
-    let is_met = |requested: Option<u32>, got: Option<u32>| requested.is_none() || requested == got;
+    let is_met = |requested: Option<u32>, stored: Option<u32>| requested.is_none() || requested == stored;
     if is_met(request.uid, found.uid) && is_met(request.gid, found.gid) {
         return Ok(());
     }
     let text = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let directory = directory.to_owned();
-    let asked = format!("{}:{}", text(request.uid), text(request.gid));
-    let got = format!("{}:{}", found.owner, found.group);
-    let is_name = |requested: Option<u32>, got: Option<u32>| requested.is_some() && got.is_none();
+    let requested = format!("{}:{}", text(request.uid), text(request.gid));
+    let stored = format!("{}:{}", found.owner, found.group);
+    let is_name = |requested: Option<u32>, stored: Option<u32>| requested.is_some() && stored.is_none();
     let named = is_name(request.uid, found.uid) || is_name(request.gid, found.gid);
     if named || kept.owner_refused == Some(Status::BadOwner) {
-        return Err(ExportError::IdMappingRequired { directory, asked, got });
+        return Err(ExportError::IdMappingRequired {
+            directory,
+            requested,
+            stored,
+        });
     }
     // Without squashing, a new directory belongs to the operator's user. Only root may change its owner.
     let refused = matches!(kept.owner_refused, Some(Status::NotPermitted | Status::Access));
     if refused && found.uid != Some(credential.uid) {
         return Err(ExportError::RootSquashed {
             directory,
-            asked,
-            effective: got,
+            requested,
+            effective: stored,
         });
     }
     Err(ExportError::OwnerRefused {
         directory,
-        asked,
-        got,
+        requested,
+        stored,
         refused: kept.owner_refused,
     })
 }

@@ -26,12 +26,12 @@ fn found(mode: u32, uid: Option<u32>, gid: Option<u32>) -> Attributes {
 }
 
 /// Returns the reason of the refusal, or the mode that was not set.
-fn judged(
-    asked: (u32, bool, Option<u32>, Option<u32>),
+fn checked(
+    requested: (u32, bool, Option<u32>, Option<u32>),
     attributes: &Attributes,
     owner_refused: Option<Status>,
 ) -> Result<Option<u32>, ErrorKind> {
-    let (mode, mode_requested, uid, gid) = asked;
+    let (mode, mode_requested, uid, gid) = requested;
     let request = DirectoryRequest {
         claim: ClaimRef::default(),
         volume: "pvc-1".into(),
@@ -65,7 +65,7 @@ fn what_was_asked_for_and_not_got_has_its_reason() {
         found(0o755, other, other),
         found(0o755, None, None),
     );
-    for (asked, attributes, owner_refused, outcome) in [
+    for (requested, attributes, owner_refused, outcome) in [
         ((0o755, true, None, None), &mine, None, Ok(None)),
         ((0o777, true, None, None), &mine, None, Err(ErrorKind::ModeRefused)),
         ((0o2755, true, None, None), &mine, None, Err(ErrorKind::ModeRefused)),
@@ -95,9 +95,9 @@ fn what_was_asked_for_and_not_got_has_its_reason() {
         ((0o755, true, None, None), &nobody, None, Ok(None)),
     ] {
         assert_eq!(
-            judged(asked, attributes, owner_refused),
+            checked(requested, attributes, owner_refused),
             outcome,
-            "{asked:?} {attributes:?}"
+            "{requested:?} {attributes:?}"
         );
     }
 }
