@@ -23,7 +23,7 @@ pub(crate) const SERVICE_ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-op
 /// The username of that ServiceAccount in audit logs.
 pub(crate) const USERNAME: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
 /// Its watches must be in sync; that takes a second on an idle machine.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// The grace period of its pod.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Its endpoints respond from memory.
@@ -133,7 +133,8 @@ impl Operator {
     /// Waits until `/readyz` responds with success.
     pub async fn wait_ready(&self) -> Result<()> {
         let ready = wait::until("the operator to be ready", START_TIMEOUT, async || {
-            self.probe("/readyz").await.map_err(|error| error.to_string())
+            let not_ready = |error| format!("{error}\nthe end of its log:\n{}", self.process.log_tail());
+            self.probe("/readyz").await.map_err(not_ready)
         });
         while_running(&[&self.process], ready).await.map(drop)
     }

@@ -122,6 +122,11 @@ impl Process {
         }
     }
 
+    /// Returns the last lines of the process's log.
+    pub(crate) fn log_tail(&self) -> String {
+        tail(&self.spec.log)
+    }
+
     /// Waits until the process has exited.
     pub async fn wait(&self) -> Result<ExitStatus> {
         let mut exit = self.exit.clone();
