@@ -117,7 +117,7 @@ impl Process {
                 name: self.spec.name.clone(),
                 status,
                 log: self.spec.log.clone(),
-                tail: tail(&self.spec.log),
+                tail: self.log_tail(),
             }),
         }
     }
