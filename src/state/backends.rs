@@ -4,7 +4,8 @@ mod announcement;
 mod backend_state;
 mod probe_snapshot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ const ARCHIVES: usize = 4;
 #[derive(Default)]
 pub struct BackendRegistry {
     by_name: RwLock<BTreeMap<String, Arc<Backend>>>,
+    /// Digests of the damaged records that were last found on each export.
+    damaged_records: Mutex<HashMap<String, u64>>,
 }
 
 /// Runtime state of one backend.
@@ -329,6 +332,18 @@ impl BackendRegistry {
         here.into_iter().min_by_key(|backend| !backend.last_probe().writable)
     }
 
+    /// Returns true if other records on an export are damaged, or damaged in another way, than when a backend last read them.
+    /// Each backend on an export reads all its records, and at a start none of them is the first one yet.
+    pub fn damaged_records_changed(&self, export_id: &str, damaged: &[(String, String)]) -> bool {
+        let mut sorted: Vec<_> = damaged.iter().collect();
+        sorted.sort_unstable();
+        let mut hasher = DefaultHasher::new();
+        sorted.hash(&mut hasher);
+        let digest = hasher.finish();
+        let mut last = self.damaged_records.lock().unwrap_or_else(PoisonError::into_inner);
+        last.insert(export_id.to_owned(), digest) != Some(digest)
+    }
+
     /// Returns all backends, sorted by name.
     pub fn all(&self) -> Vec<Arc<Backend>> {
         self.by_name
@@ -399,5 +414,26 @@ mod tests {
         assert_eq!(first().as_deref(), Some("d"), "its probe failed");
         probed("b", Some("x"), true);
         assert_eq!(first().as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn damaged_records_are_logged_once_for_all_backends_on_an_export() {
+        let registry = BackendRegistry::default();
+        let damaged =
+            |names: &[&str]| Vec::from_iter(names.iter().map(|name| ((*name).to_owned(), "truncated".into())));
+        for (export, names, logged) in [
+            ("x", vec!["pvc-1", "pvc-2"], true),
+            // Another backend, to which the server lists them in another order.
+            ("x", vec!["pvc-2", "pvc-1"], false),
+            ("y", vec!["pvc-1", "pvc-2"], true),
+            ("x", vec!["pvc-2"], true),
+            ("x", vec!["pvc-2", "pvc-1"], true),
+        ] {
+            let changed = registry.damaged_records_changed(export, &damaged(&names));
+            assert_eq!(changed, logged, "{export} {names:?}");
+        }
+        let other = [("pvc-1".to_owned(), "of a newer version".to_owned())];
+        registry.damaged_records_changed("x", &damaged(&["pvc-1"]));
+        assert!(registry.damaged_records_changed("x", &other));
     }
 }

@@ -219,6 +219,8 @@ impl<'a> OrphanScan<'a> {
         match self.export.inspect(volume, path).await {
             Ok(inspection) => Ok(Some(inspection)),
             Err(error) if is_export_error(&error) => Err(error.into()),
+            // Another backend on the export reports what belongs to none of them.
+            Err(_) if !self.reports_failure_of(volume) => Ok(None),
             Err(error) => {
                 self.found.skipped += 1;
                 tracing::warn!(backend = self.backend.name, volume, reason = ?error.kind(), "failed to inspect the volume: {error}");
@@ -274,6 +276,12 @@ impl<'a> OrphanScan<'a> {
     fn is_ours(&self, inspection: &Inspection) -> bool {
         let recorded = recorded_backend(inspection);
         self.ctx.reports_record_of(self.backend, self.export_id, recorded)
+    }
+
+    /// Returns true if this backend reports that a volume or its record cannot be inspected.
+    fn reports_failure_of(&self, volume: &str) -> bool {
+        cached_view(self.ctx, &self.backend.name, self.export_id, volume) != VolumeView::Absent
+            || self.ctx.reports_record_of(self.backend, self.export_id, None)
     }
 
     /// Classifies an inspected volume.

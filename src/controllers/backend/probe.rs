@@ -102,7 +102,7 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     };
     let export_id = confirmed.id.clone();
     backend.set_confirmed(confirmed);
-    let written = check_writable(ctx, backend, &export).await;
+    let written = check_writable(ctx, backend, &export, &export_id).await;
     Probe {
         full: written.as_ref().ok().and_then(|written| written.full).map(full),
         writable: Some(match written {
@@ -246,6 +246,7 @@ async fn check_writable(
     ctx: &Context,
     backend: &Backend,
     export: &Arc<ExportStore>,
+    export_id: &str,
 ) -> Result<WriteProbe, ExportError> {
     let written = export.probe_write().await?;
     if backend.is_recovered_on(export) && !backend.has_vanished_volumes() {
@@ -269,7 +270,8 @@ async fn check_writable(
     for record in &found.stuck {
         tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was interrupted and its volume is gone: the directory stays until an administrator decides");
     }
-    for (name, fault) in &found.damaged {
+    let logged = ctx.backends.damaged_records_changed(export_id, &found.damaged);
+    for (name, fault) in found.damaged.iter().filter(|_| logged) {
         tracing::warn!(
             backend = backend.name,
             name,
