@@ -68,7 +68,9 @@ impl OrphanKind {
             Self::VolumeWithoutRecord => {
                 "restore the record from a backup, or set the policy of the volume to Retain before the claim is deleted"
             }
-            Self::RecordWithoutDirectory => "remove the record; no data is lost with it",
+            Self::RecordWithoutDirectory => {
+                "if the directory was moved, move it back to its path; if its data is not needed any more, remove the record"
+            }
             Self::ArchiveWithoutDirectory => "restore the directory of the archive, or remove its record",
             Self::RecordUnreadable => {
                 "restore the record from a backup, or inspect its directory and remove the record"

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "DirectoryWithoutVolume",
     "VolumeWithoutDirectory",
     "VolumeWithOtherDirectory",
     "VolumeWithoutRecord",
+    "RecordWithoutDirectory",
     "ArchiveWithoutDirectory",
     "RecordUnreadable",
     "RecordWithoutBackend",
@@ -179,6 +180,12 @@ async fn damages(env: &DedicatedCluster) -> Result<Vec<Damage>, Failure> {
                 fs::rename(&directory, &away)?;
                 fs::create_dir(&directory)?;
                 Box::new(move || fs::remove_dir(&directory).and_then(|()| moved_back()))
+            }
+            // The claim still exists. Without it, the operator removes the record.
+            "RecordWithoutDirectory" => {
+                force_away(env, &volume).await?;
+                fs::rename(&directory, &away)?;
+                Box::new(move || fs::remove_file(&record))
             }
             "VolumeWithoutRecord" => {
                 fs::rename(&record, &away)?;
