@@ -115,7 +115,8 @@ impl KnownBeacon {
 struct BeaconFile {
     version: u32,
     beacon: Beacon,
-    /// Number of renewals by one process. It changes with each, so that others see that the process runs.
+    /// Counter of the renewals by one process, from a random number. It changes with each, so that others see that the process
+    /// runs, and the process itself sees that the file is the one that it wrote last.
     renewals: u64,
     /// Interval of the renewals.
     interval_seconds: u64,
@@ -145,15 +146,25 @@ impl Beacons {
 struct BeaconState {
     /// The beacon was verified: from now on, only this process may change it.
     verified: bool,
-    current: Option<Beacon>,
-    /// A beacon whose write has an unknown outcome.
-    pending: Option<Beacon>,
+    current: Option<BeaconFile>,
+    /// A file whose write has an unknown outcome.
+    pending: Option<BeaconFile>,
     /// An administrator accepted an export with a damaged beacon, which is overwritten.
     overwrites: bool,
-    renewals: u64,
+    /// The counter in the file that this process wrote last.
+    renewals: Option<u64>,
     renewed_at: Option<Instant>,
-    /// A beacon that nothing knows, and the time when it was found unchanged for the first time.
-    observed: Option<(BeaconFile, Instant)>,
+    observed: Option<Observation>,
+}
+
+/// A beacon that nothing knows.
+#[derive(Debug)]
+struct Observation {
+    file: BeaconFile,
+    /// When it was found unchanged for the first time.
+    since: Instant,
+    /// Its writer has renewed it.
+    renewed: bool,
 }
 
 /// Reason why a beacon is not accepted.
@@ -175,11 +186,11 @@ impl BeaconState {
         now: Instant,
     ) -> Result<(), Refusal> {
         let found = file.map(|file| &file.beacon);
-        let pending = found.is_some() && found == self.pending.as_ref();
+        let pending = file.is_some() && file == self.pending.as_ref();
         let expected = match (accepted, self.verified, known) {
             // The administrator accepts the export as it is.
             (true, ..) => true,
-            (false, true, _) => found == self.current.as_ref() || pending,
+            (false, true, _) => file == self.current.as_ref() || pending,
             (false, false, []) => match file {
                 None => true,
                 Some(file) => return self.observe(file, now),
@@ -189,44 +200,46 @@ impl BeaconState {
         if !expected {
             return Err(Refusal::Mismatch(self.describe(found, known)));
         }
-        self.verify(found.cloned());
+        self.verify(file.cloned());
         Ok(())
     }
 
-    fn verify(&mut self, found: Option<Beacon>) {
+    fn verify(&mut self, file: Option<BeaconFile>) {
         self.verified = true;
-        self.current = found;
+        self.current = file;
         self.observed = None;
+    }
+
+    fn beacon(&self) -> Option<&Beacon> {
+        self.current.as_ref().map(|file| &file.beacon)
     }
 
     /// Waits until the writer of an unknown beacon missed its renewals.
     fn observe(&mut self, file: &BeaconFile, now: Instant) -> Result<(), Refusal> {
         let patience = file.patience();
-        match &self.observed {
-            Some((former, since)) if former == file => {
-                let quiet = now.saturating_duration_since(*since);
-                if quiet < patience {
-                    return Err(Refusal::Observing(patience));
-                }
-                self.verify(Some(file.beacon.clone()));
-                Ok(())
-            }
-            Some(_) => {
-                self.observed = Some((file.clone(), now));
-                Err(Refusal::Mismatch(
-                    "another process renews it: it works in the folder of this cluster".to_owned(),
-                ))
-            }
-            None => {
-                self.observed = Some((file.clone(), now));
-                Err(Refusal::Observing(patience))
-            }
+        let former = self.observed.take();
+        let unchanged = former.as_ref().filter(|former| former.file == *file);
+        if unchanged.is_some_and(|former| now.saturating_duration_since(former.since) >= patience) {
+            self.verify(Some(file.clone()));
+            return Ok(());
         }
+        let renewed = former
+            .as_ref()
+            .is_some_and(|former| former.renewed || former.file != *file);
+        self.observed = Some(Observation {
+            file: file.clone(),
+            since: unchanged.map_or(now, |former| former.since),
+            renewed,
+        });
+        Err(match renewed {
+            true => Refusal::Mismatch("another process renews it: it works in the folder of this cluster".to_owned()),
+            false => Refusal::Observing(patience),
+        })
     }
 
     /// Returns how a beacon differs from the known ones.
     fn describe(&self, found: Option<&Beacon>, known: &[&KnownBeacon]) -> String {
-        let own = self.current.as_ref().filter(|_| self.verified);
+        let own = self.beacon().filter(|_| self.verified);
         let by_status = || known.iter().flat_map(|known| [&known.current, &known.next]).flatten();
         let newest = own.or_else(|| by_status().max_by_key(|beacon| beacon.number));
         match (found, newest) {
@@ -239,6 +252,10 @@ impl BeaconState {
             (Some(found), Some(newest)) if !self.verified && found.number > newest.number => format!(
                 "it is {found}, newer than {newest}: etcd was restored from a backup, or another process works in the folder of \
                  this cluster"
+            ),
+            (Some(found), Some(newest)) if found == newest => format!(
+                "it is {found}, but not as this process renewed it last: the export was rolled back to an earlier state, or \
+                 another process works in the folder of this cluster"
             ),
             (Some(found), Some(newest)) => {
                 format!("it is {found} instead of {newest}: another process works in the folder of this cluster")
@@ -290,7 +307,7 @@ fn refused(refusal: Refusal, export_id: &str) -> ExportError {
 pub(crate) async fn current(store: &ExportStore, export_id: &str) -> Option<Beacon> {
     let state = store.beacons.of(export_id);
     let state = state.lock().await;
-    state.current.clone().filter(|_| state.verified)
+    state.beacon().filter(|_| state.verified).cloned()
 }
 
 /// Renews the file, with `next` as the beacon if it is set. Without it, the file is written at most twice per `interval`.
@@ -306,9 +323,9 @@ pub(crate) async fn renew(
     let export_id = &verified.identity.id;
     let state = store.beacons.of(export_id);
     let mut state = state.lock().await;
-    let next = next.filter(|next| Some(*next) != state.current.as_ref());
+    let next = next.filter(|next| Some(*next) != state.beacon());
     let recent = state.renewed_at.is_some_and(|renewed| renewed.elapsed() < interval / 2);
-    let Some(beacon) = next.or(state.current.as_ref()).cloned() else {
+    let Some(beacon) = next.or(state.beacon()).cloned() else {
         return Ok(());
     };
     if next.is_none() && recent {
@@ -320,14 +337,16 @@ pub(crate) async fn renew(
         let judged = state.check(file.as_ref(), &[], false, Instant::now());
         judged.map_err(|refusal| refused(refusal, export_id))?;
     }
-    state.pending = Some(beacon.clone());
-    state.renewals = state.renewals.wrapping_add(1);
+    let first = || u64::from(rand::random::<u32>());
+    let renewals = state.renewals.map_or_else(first, |last| last.wrapping_add(1));
+    state.renewals = Some(renewals);
     let file = BeaconFile {
         version: VERSION,
-        beacon: beacon.clone(),
-        renewals: state.renewals,
+        beacon,
+        renewals,
         interval_seconds: interval.as_secs().max(1),
     };
+    state.pending = Some(file.clone());
     let content = serde_json::to_vec(&file).map_err(|error| damaged(error.to_string()))?;
     let (name, draft) = (
         layout::name(layout::BEACON)?,
@@ -338,7 +357,7 @@ pub(crate) async fn renew(
         .replace_file(folder, &name, &draft, &content, 0o600)
         .await;
     written.context(|| "writing the beacon".to_owned())?;
-    state.current = Some(beacon);
+    state.current = Some(file);
     state.pending = None;
     state.overwrites = false;
     state.renewed_at = Some(Instant::now());
@@ -457,7 +476,7 @@ mod tests {
         ] {
             let mut state = BeaconState::default();
             assert_eq!(check(&mut state, found, &statuses), Ok(()), "{found:?} {statuses:?}");
-            assert_eq!(state.current, found.map(beacon));
+            assert_eq!(state.beacon(), found.map(beacon).as_ref());
         }
     }
 
@@ -488,12 +507,35 @@ mod tests {
             refused.contains("another process"),
             "this process did not write it: {refused}"
         );
-        state.pending = Some(beacon(5));
+        state.pending = Some(file(5, 1));
         assert_eq!(
             check(&mut state, Some(5), &statuses),
             Ok(()),
             "the reply to its write was lost"
         );
+    }
+
+    #[test]
+    fn a_running_process_recognizes_every_renewal_that_is_not_its_last_one() {
+        let mut state = BeaconState::default();
+        let mut at = |renewals: u64| {
+            state.check(
+                Some(&file(4, renewals)),
+                &[&known(Some(4), None)],
+                false,
+                Instant::now(),
+            )
+        };
+        assert_eq!(at(7), Ok(()), "a new process knows only the beacon");
+        assert_eq!(at(7), Ok(()));
+        for renewals in [6, 8] {
+            let refused = at(renewals);
+            assert!(
+                matches!(&refused, Err(Refusal::Mismatch(why)) if why.contains("rolled back") && why.contains("another process")),
+                "{renewals}: {refused:?}"
+            );
+        }
+        assert_eq!(at(7), Ok(()));
     }
 
     #[test]
@@ -508,13 +550,14 @@ mod tests {
             at(patience.as_secs() - 1, &file(3, 1)),
             Err(Refusal::Observing(patience))
         );
-        assert!(matches!(at(50, &file(3, 2)), Err(Refusal::Mismatch(why)) if why.contains("another process")));
-        assert_eq!(
-            at(60, &file(3, 2)),
-            Err(Refusal::Observing(patience)),
-            "its time begins again"
-        );
-        assert_eq!(at(50 + patience.as_secs(), &file(3, 2)), Ok(()));
+        for (seconds, renewals) in [(50, 2), (60, 2), (70, 3), (69 + patience.as_secs(), 3)] {
+            let refused = at(seconds, &file(3, renewals));
+            assert!(
+                matches!(&refused, Err(Refusal::Mismatch(why)) if why.contains("another process")),
+                "its time begins again with each renewal: {refused:?}"
+            );
+        }
+        assert_eq!(at(70 + patience.as_secs(), &file(3, 3)), Ok(()));
         let forever = BeaconFile {
             interval_seconds: u64::MAX,
             ..file(3, 1)

@@ -89,6 +89,48 @@ async fn stores_on_one_export_share_its_beacon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollback_to_before_the_last_renewal_stops_the_running_process() {
+    let fixture = StoreFixture::start().await;
+    let export = open(&fixture.client(), &Arc::default(), &[]).await;
+    renew(&export).await;
+    let file = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/beacon"));
+    let snapshot = fs::read(&file).unwrap();
+    // The beacon stays the same.
+    export.renew_beacon(None, OFTEN).await.unwrap();
+    export.provision(&request("1", "a")).await.unwrap();
+    let latest = fs::read(&file).unwrap();
+    fs::write(&file, &snapshot).unwrap();
+    assert_eq!(confirm(&export, &[], None).await, Err(ErrorKind::BeaconMismatch));
+    let (reason, definite) = refused(&export, &request("2", "b")).await;
+    assert_eq!((reason, definite), (ErrorKind::BeaconMismatch, false));
+    fs::write(&file, &latest).unwrap();
+    confirm(&export, &[], None).await.unwrap();
+    export.provision(&request("3", "c")).await.unwrap();
+    assert_eq!(fixture.listed(), ["a", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clones_with_the_same_status_never_work_both_after_their_next_probes() {
+    let fixture = StoreFixture::start().await;
+    let former = open(&fixture.client(), &Arc::default(), &[]).await;
+    let known = [renew(&former).await];
+    // Both accept the beacon, and neither replaces it.
+    let first = open(&fixture.client(), &Arc::default(), &known).await;
+    let second = open(&fixture.client(), &Arc::default(), &known).await;
+    let mut renewed = Vec::new();
+    for _ in 0..2 {
+        for clone in [&first, &second] {
+            renewed.push(clone.renew_beacon(None, OFTEN).await.map_err(|error| error.kind()));
+        }
+    }
+    let stopped = Err(ErrorKind::BeaconMismatch);
+    assert_eq!(renewed, [Ok(()), stopped, Ok(()), stopped]);
+    assert_eq!(refused(&second, &request("1", "a")).await.0, ErrorKind::BeaconMismatch);
+    first.provision(&request("2", "b")).await.unwrap();
+    assert_eq!(fixture.listed(), ["b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_that_was_rolled_back_is_not_changed_until_an_administrator_accepts_it() {
     let fixture = StoreFixture::start().await;
     let export = open(&fixture.client(), &Arc::default(), &[]).await;
