@@ -258,7 +258,7 @@ async fn with_the_secret_of_another_cluster_nothing_is_changed_until_the_own_one
 }
 
 /// Waits until the beacon on the export is the one that the status announced, and another one than before.
-async fn renewed(env: &DedicatedCluster, before: &str) -> Result<String, Failure> {
+pub async fn renewed(env: &DedicatedCluster, before: &str) -> Result<String, Failure> {
     let path = clusters(env)?.remove(0).join("beacon");
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let found = rig::wait::until("the beacon to be renewed", TIMEOUT, async || {

@@ -2,4 +2,5 @@
 
 pub mod cluster_loss;
 pub mod refused;
+mod two_clusters;
 pub mod volumes;

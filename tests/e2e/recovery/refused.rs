@@ -26,7 +26,7 @@ async fn assert_claim_waits(env: &DedicatedCluster, claim: &Value, volume: &str)
 }
 
 /// Checks that the claim waits because the volume of an earlier claim of its name is recorded.
-async fn assert_claim_misses_its_volume(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
+pub async fn assert_claim_misses_its_volume(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
     assert_waits_for(env, claim, "RecordedVolumeMissing", volume).await
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rig::objects::reference;
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorKubeconfig, OperatorOptions, Proxy, RunDir};
@@ -21,9 +22,9 @@ pub struct DedicatedCluster {
     pub proxy: Proxy,
     /// The credentials of the operator.
     pub kubeconfig: OperatorKubeconfig,
-    nfs: NfsServer,
+    nfs: Arc<NfsServer>,
     // Dropped last, because it contains the logs.
-    run: RunDir,
+    run: Arc<RunDir>,
 }
 
 impl DedicatedCluster {
@@ -35,8 +36,26 @@ impl DedicatedCluster {
 
     /// The same, with arguments for the operator.
     pub async fn start_with_args(spec: Value, args: &[&str]) -> Result<Self, Failure> {
-        let run = RunDir::new()?;
-        let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
+        Self::start_on_server(NfsOptions::default(), spec, args).await
+    }
+
+    /// The same, over NFSv3.
+    pub async fn start_with_v3(mut spec: Value) -> Result<Self, Failure> {
+        let options = NfsOptions {
+            v3: true,
+            ..NfsOptions::default()
+        };
+        rig::objects::merge(&mut spec, &json!({"nfs": {"version": "3"}}));
+        Self::start_on_server(options, spec, &[]).await
+    }
+
+    async fn start_on_server(options: NfsOptions, mut spec: Value, args: &[&str]) -> Result<Self, Failure> {
+        let run = Arc::new(RunDir::new()?);
+        let is_v3 = options.v3;
+        let nfs = Arc::new(NfsServer::start(&run, options).await?);
+        if is_v3 {
+            rig::objects::merge(&mut spec, &json!({"nfs": {"mountPort": nfs.mount_port()}}));
+        }
         let proxy = Proxy::start(nfs.address()).await?;
         let env = Self::start_beside(run, nfs, proxy, None, args).await?;
         env.create_backend_and_class(spec).await?;
@@ -45,8 +64,8 @@ impl DedicatedCluster {
 
     /// Starts an empty cluster beside an NFS server, runs commands of an administrator, and then starts the operator.
     async fn start_beside(
-        run: RunDir,
-        nfs: NfsServer,
+        run: Arc<RunDir>,
+        nfs: Arc<NfsServer>,
         proxy: Proxy,
         before: Option<&str>,
         args: &[&str],
@@ -59,6 +78,17 @@ impl DedicatedCluster {
                 .await?;
         }
         let kubeconfig = Operator::install(&cluster).await?;
+        Self::start_on_cluster(run, nfs, proxy, cluster, kubeconfig, args).await
+    }
+
+    async fn start_on_cluster(
+        run: Arc<RunDir>,
+        nfs: Arc<NfsServer>,
+        proxy: Proxy,
+        cluster: Cluster,
+        kubeconfig: OperatorKubeconfig,
+        args: &[&str],
+    ) -> Result<Self, Failure> {
         let mut options = OperatorOptions::new(rig::operator::find_binary()?, kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let operator = Operator::start(&run, options).await?;
@@ -83,6 +113,28 @@ impl DedicatedCluster {
         Self::start_beside(self.run, self.nfs, self.proxy, before, args).await
     }
 
+    /// Starts an empty cluster on the same export, while this one runs. The commands run before the operator starts. Neither
+    /// a backend nor a class exists.
+    pub async fn second_cluster(&self, before: &str) -> Result<Self, Failure> {
+        let (run, nfs) = (Arc::clone(&self.run), Arc::clone(&self.nfs));
+        let proxy = Proxy::start(nfs.address()).await?;
+        Self::start_beside(run, nfs, proxy, Some(before), &[]).await
+    }
+
+    /// Starts a cluster with the objects of a snapshot on the same export, while this one runs.
+    pub async fn cloned_cluster(&self, snapshot: &Path) -> Result<Self, Failure> {
+        let (run, nfs) = (Arc::clone(&self.run), Arc::clone(&self.nfs));
+        let proxy = Proxy::start(nfs.address()).await?;
+        let cluster = Cluster::start_from_snapshot(&run, snapshot).await?;
+        let kubeconfig = Operator::kubeconfig(&cluster).await?;
+        Self::start_on_cluster(run, nfs, proxy, cluster, kubeconfig, &[]).await
+    }
+
+    /// Copies the objects of the cluster to a new directory.
+    pub async fn snapshot(&mut self) -> Result<PathBuf, Failure> {
+        Ok(self.cluster.snapshot(&self.run).await?)
+    }
+
     /// Runs commands as an administrator, in a folder that outlives clusters. Returns their output.
     pub async fn run_as_admin(&self, commands: &str) -> Result<String, Failure> {
         let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.dir(ADMIN_DIR)?);
@@ -98,15 +150,20 @@ impl DedicatedCluster {
 
     /// Creates a ready backend `main` behind the proxy. `fields` are merged into it.
     pub async fn backend(&self, fields: Value) -> Result<Value, Failure> {
-        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-        let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": self.proxy.port()}});
-        rig::objects::merge(&mut backend, &json!({"spec": usual}));
-        rig::objects::merge(&mut backend, &fields);
-        let backend = self.objects.create(&backend).await?;
+        let backend = self.objects.create(&self.backend_object(&fields)).await?;
         self.objects
             .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
             .await?;
         Ok(backend)
+    }
+
+    /// Returns a backend `main` behind the proxy, without creating it. `fields` are merged into it.
+    pub fn backend_object(&self, fields: &Value) -> Value {
+        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+        let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": self.proxy.port()}});
+        rig::objects::merge(&mut backend, &json!({"spec": usual}));
+        rig::objects::merge(&mut backend, fields);
+        backend
     }
 
     /// Creates a class of this provisioner. `fields` are merged into it.

@@ -73,10 +73,15 @@ impl Layout {
         ProcessSpec::new(name, program, args, self.folder.join(format!("{name}.log")))
     }
 
+    /// Returns the directory of the objects.
+    pub(super) fn etcd_data(&self) -> PathBuf {
+        self.folder.join("etcd")
+    }
+
     pub(super) fn etcd(&self) -> ProcessSpec {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let args = vec![
-            format!("--data-dir={}", self.file("etcd")),
+            format!("--data-dir={}", self.etcd_data().display()),
             format!("--listen-client-urls={}", url(self.etcd_port)),
             format!("--advertise-client-urls={}", url(self.etcd_port)),
             format!("--listen-peer-urls={}", url(self.peer_port)),

@@ -77,17 +77,30 @@ impl Cluster {
 
     /// Starts a cluster from given programs.
     pub async fn start_with(run: &RunDir, assets: Assets) -> Result<Self> {
-        Self::start_with_address(run, assets, None).await
+        Self::start_with_address(run, assets, None, None).await
+    }
+
+    /// Starts another cluster with the objects of a [snapshot](Self::snapshot), on ports and with keys of its own.
+    pub async fn start_from_snapshot(run: &RunDir, snapshot: &Path) -> Result<Self> {
+        Self::start_with_address(run, Assets::find_or_install().await?, None, Some(snapshot)).await
     }
 
     /// Starts a cluster with nodes, which reach the API server at `address`. The API server listens on every address,
     /// so this is for a cluster with its own network; see [`crate::Sandbox`].
     pub async fn start_for_nodes(run: &RunDir, assets: Assets, address: Ipv4Addr) -> Result<Self> {
-        Self::start_with_address(run, assets, Some(address)).await
+        Self::start_with_address(run, assets, Some(address), None).await
     }
 
-    async fn start_with_address(run: &RunDir, assets: Assets, address: Option<Ipv4Addr>) -> Result<Self> {
+    async fn start_with_address(
+        run: &RunDir,
+        assets: Assets,
+        address: Option<Ipv4Addr>,
+        snapshot: Option<&Path>,
+    ) -> Result<Self> {
         let layout = Layout::new(run.new_dir("cluster")?, assets, address)?;
+        if let Some(snapshot) = snapshot {
+            copy_folder(snapshot, &layout.etcd_data()).await?;
+        }
         let keys = layout.folder.join("keys");
         fs::create_dir(&keys).with_context(|| format!("create {}", keys.display()))?;
         let authority = CertificateAuthority::new(keys)?;
@@ -268,6 +281,31 @@ impl Cluster {
         wait_ready(&self.client().await?, &[&self.etcd, &self.api_server]).await
     }
 
+    /// Copies the objects to a new directory. etcd is stopped meanwhile.
+    pub async fn snapshot(&mut self, run: &RunDir) -> Result<PathBuf> {
+        let snapshot = run.new_dir("snapshot")?.join("etcd");
+        self.etcd.terminate(STOP_TIMEOUT).await?;
+        copy_folder(&self.layout.etcd_data(), &snapshot).await?;
+        self.restart(Component::Etcd).await?;
+        Ok(snapshot)
+    }
+
+    /// Replaces all objects with those of a [snapshot](Self::snapshot), and restarts the whole control plane, whose caches
+    /// are newer.
+    pub async fn restore(&mut self, snapshot: &Path) -> Result<()> {
+        for process in [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd] {
+            process.terminate(STOP_TIMEOUT).await?;
+        }
+        let data = self.layout.etcd_data();
+        fs::remove_dir_all(&data).with_context(|| format!("remove {}", data.display()))?;
+        copy_folder(snapshot, &data).await?;
+        self.etcd = Process::start(self.etcd.spec().clone()).await?;
+        for component in [Component::ApiServer, Component::ControllerManager, Component::Scheduler] {
+            self.restart(component).await?;
+        }
+        Ok(())
+    }
+
     /// Stops all components, the API server before etcd.
     pub async fn stop(self) -> Result<()> {
         for process in [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd] {
@@ -275,6 +313,12 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+async fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    command.arg("-a").arg(from).arg(to);
+    run(command).await.map(drop)
 }
 
 fn certificate_kubeconfig(
