@@ -17,6 +17,9 @@ use super::*;
 use crate::runtime::held_lease::LeaseObject;
 use crate::runtime::lease::HolderIdentity;
 
+/// Timeout for a state that is reached in a second on an idle machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The Leases of an API server, by path. `None`: the server does not answer.
 type Leases = Arc<Mutex<Option<HashMap<String, Lease>>>>;
 
@@ -107,9 +110,12 @@ impl Fixture {
 
     /// Waits until the fence is open or closed.
     async fn wait_for_fence(&self, open: bool) {
-        while self.fence.may_write() != open {
-            sleep(Duration::from_millis(5)).await;
-        }
+        let changed = async {
+            while self.fence.may_write() != open {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(TIMEOUT, changed).await.unwrap();
     }
 
     /// Writes another holder into a Lease.

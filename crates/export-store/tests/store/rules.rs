@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -336,6 +337,41 @@ async fn backends_on_one_export_recover_only_their_own_records() {
         refused(&slow, &request("3", "d1")).await,
         (ErrorKind::DirectoryOverlaps, true)
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backends_on_one_export_wait_for_each_others_operations_on_a_volume() {
+    let fixture = StoreFixture::start().await;
+    let slow = StoreClient {
+        backend: "slow",
+        port: fixture.proxy.port(),
+        ..fixture.client()
+    };
+    let fast = StoreClient {
+        backend: "fast",
+        port: fixture.nfs.port(),
+        ..slow.clone()
+    };
+    let (slow, fast) = (slow.open().await, fast.open().await);
+    let contended = request("1", "d1");
+    fixture.proxy.hang(true);
+    let mut first = pin!(slow.provision(&contended));
+    assert!(futures::poll!(first.as_mut()).is_pending());
+    let mut second = pin!(fast.provision(&contended));
+    let others = async {
+        for uid in ["2", "3", "4", "5"] {
+            fast.provision(&request(uid, &format!("d{uid}"))).await.unwrap();
+        }
+    };
+    tokio::select! {
+        made = &mut second => panic!("it did not wait: {made:?}"),
+        () = others => {}
+    }
+    assert_eq!(fixture.listed(), ["d2", "d3", "d4", "d5"]);
+    fixture.proxy.hang(false);
+    let (first, second) = futures::join!(first, second);
+    assert_eq!(first.unwrap().file_id, second.unwrap().file_id);
+    assert_eq!(fixture.listed(), ["d1", "d2", "d3", "d4", "d5"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
