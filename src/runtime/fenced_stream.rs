@@ -14,7 +14,7 @@ use crate::runtime::write_fence::WriteFence;
 
 /// The write fence is closed. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
-#[error("this process does not lead: it sends nothing")]
+#[error("not the leader; refusing to send")]
 pub struct NotLeading;
 
 /// A stream that refuses writes while the write fence is closed.

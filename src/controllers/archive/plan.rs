@@ -210,7 +210,7 @@ fn report_kept(observed: &Observed, copy: Option<&CopyState>) -> (&'static str, 
     let expired = observed.expired.is_some();
     let state = if expired { "Expired" } else { "Available" };
     let message = match observed.copied && (observed.deleting || expired) {
-        true => "the data exists, and stays until the claims that are getting a copy of it have it",
+        true => "the data exists; it is kept until copies in progress are complete",
         false => "the data exists",
     };
     (

@@ -131,8 +131,8 @@ fn mode_in_progress(ctx: &Context, volume: &str) -> Option<RestoreMode> {
 /// not learn which names exist.
 fn not_found(name: &str) -> PlannedCondition {
     let message = format!(
-        "there is no NfsArchive {name} that this namespace may use: correct the name; or the archive was restored or \
-         purged already; or an administrator can allow the namespace in the archive's spec.allowedNamespaces"
+        "NfsArchive {name} does not exist or is not available to this namespace: correct the name, or ask an \
+         administrator to add the namespace to spec.allowedNamespaces of the archive"
     );
     PlannedCondition::fails(Reason::ArchiveNotFound, message)
 }

@@ -73,8 +73,8 @@ pub(super) fn name_taken(name: &str, state: &str) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::ArchiveNameTaken,
         format!(
-            "the export has something else by the name {name} ({state}): delete this object, and create one with another \
-             name. If it is an archive, the operator then recreates its object"
+            "the name {name} is already in use on the export ({state}): delete this object, and create one with another \
+             name; an archive of that name gets its object back"
         ),
     )
 }
