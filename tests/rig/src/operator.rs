@@ -11,8 +11,9 @@ use std::{
 use crate::{
     cluster::Cluster,
     error::{Error, Result, ResultExt},
+    memory_cgroup::MemoryCgroup,
     ports,
-    process::{Process, ProcessSpec, while_running},
+    process::{Process, ProcessSpec, cpu_seconds, while_running},
     run_dir::RunDir,
     shared::{ALIASES, alias},
     wait,
@@ -53,6 +54,8 @@ pub struct OperatorOptions {
     pub args: Vec<String>,
     /// Additional environment variables.
     pub env: Vec<(String, String)>,
+    /// Maximum memory in bytes, if the machine has a memory controller. See [`Operator::oom_kills`].
+    pub memory_limit: Option<u64>,
 }
 
 impl OperatorOptions {
@@ -63,6 +66,7 @@ impl OperatorOptions {
             kubeconfig,
             args: Vec::new(),
             env: Vec::new(),
+            memory_limit: None,
         }
     }
 }
@@ -71,6 +75,8 @@ impl OperatorOptions {
 #[derive(Debug)]
 pub struct Operator {
     process: Process,
+    // Dropped after the process.
+    cgroup: Option<MemoryCgroup>,
     http: SocketAddr,
     probes: SocketAddr,
     instance: String,
@@ -118,12 +124,18 @@ impl Operator {
         ];
         let args = defaults.into_iter().map(String::from).chain(options.args);
         let log = run.new_dir("operator")?.join("operator.log");
+        let cgroup = options.memory_limit.map(MemoryCgroup::create).transpose()?.flatten();
+        let (program, args) = match &cgroup {
+            Some(cgroup) => cgroup.command(options.binary, args),
+            None => (options.binary, args.collect()),
+        };
         let spec = ProcessSpec {
             env: options.env,
-            ..ProcessSpec::new("nfs-operator", options.binary, args, log)
+            ..ProcessSpec::new("nfs-operator", program, args, log)
         };
         Ok(Self {
             process: Process::start(spec).await?,
+            cgroup,
             http,
             probes,
             instance,
@@ -165,6 +177,11 @@ impl Operator {
         self.status_bytes("VmHWM:")
     }
 
+    /// Returns the anonymous part of the resident memory in bytes, without the program's text, which the kernel can drop.
+    pub fn anonymous_bytes(&self) -> Result<u64> {
+        self.status_bytes("RssAnon:")
+    }
+
     /// Returns a size from /proc/PID/status, see proc(5).
     fn status_bytes(&self, name: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.process.pid());
@@ -173,6 +190,16 @@ impl Operator {
         let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         let kilobytes = kilobytes.ok_or_else(|| Error::Usage(format!("{path} has no {name}")))?;
         Ok(kilobytes * 1024)
+    }
+
+    /// Returns the CPU time that the process has used so far, in seconds.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        cpu_seconds(self.pid())
+    }
+
+    /// Returns how many processes the kernel killed because they exceeded the memory limit; `None` if there is no limit.
+    pub fn oom_kills(&self) -> Result<Option<u64>> {
+        self.cgroup.as_ref().map(MemoryCgroup::oom_kills).transpose()
     }
 
     /// Sends SIGKILL and waits until the process has exited.

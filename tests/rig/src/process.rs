@@ -244,6 +244,21 @@ pub(crate) async fn while_running<T>(needed: &[&Process], waited: impl Future<Ou
     }
 }
 
+/// Returns the user and system time of a process, see /proc/PID/stat in proc(5).
+pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    // The name in parentheses may contain any character. utime and stime are fields 14 and 15.
+    let after = text.rsplit_once(')').map(|(_, after)| after).unwrap_or_default();
+    let mut fields = after.split_whitespace().skip(11).map(str::parse::<u64>);
+    match (fields.next(), fields.next()) {
+        (Some(Ok(user)), Some(Ok(system))) => {
+            Ok((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
+        }
+        _ => Err(Error::Usage(format!("{path} does not have the format of proc(5)"))),
+    }
+}
+
 /// Returns the last lines of a log.
 pub(crate) fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();

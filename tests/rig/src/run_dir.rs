@@ -12,7 +12,7 @@ use crate::error::{Result, ResultExt};
 /// Environment variable with the parent directory of all runs. If unset, the system's temporary directory is used.
 pub const BASE_VARIABLE: &str = "NFS_OPERATOR_RIG_DIR";
 
-const PREFIX: &str = "nfs-operator-rig-";
+pub(crate) const PREFIX: &str = "nfs-operator-rig-";
 /// Locked by the process that owns the run. The kernel releases the lock when that process exits.
 const LOCK: &str = "owner.lock";
 /// Marks a run whose logs are kept for inspection.

@@ -10,10 +10,11 @@ use super::{BenchOptions, Policy, volume_watch::VolumeWatch};
 use crate::{
     assets::Assets,
     cluster::{Cluster, Component, client},
-    error::{Error, Result, ResultExt as _},
+    error::{Result, ResultExt as _},
     nfs_server::{Export, NfsOptions, NfsServer},
     objects::{Objects, reference, with_fields},
     operator::{Operator, OperatorOptions},
+    process::cpu_seconds,
     run_dir::RunDir,
     wait,
 };
@@ -238,20 +239,5 @@ impl CpuUsage {
             nfs_server: self.nfs_server - before.nfs_server,
             bench: self.bench - before.bench,
         }
-    }
-}
-
-/// Returns the user and system time of a process, see /proc/PID/stat in proc(5).
-fn cpu_seconds(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    // The name in parentheses may contain any character. utime and stime are fields 14 and 15.
-    let after = text.rsplit_once(')').map(|(_, after)| after).unwrap_or_default();
-    let mut fields = after.split_whitespace().skip(11).map(str::parse::<u64>);
-    match (fields.next(), fields.next()) {
-        (Some(Ok(user)), Some(Ok(system))) => {
-            Ok((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
-        }
-        _ => Err(Error::Usage(format!("{path} does not have the format of proc(5)"))),
     }
 }

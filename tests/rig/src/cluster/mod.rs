@@ -240,6 +240,11 @@ impl Cluster {
         kubeconfig::write(path, &self.url(), &ca, &User::Token(&token), namespace)
     }
 
+    /// Creates a client with the permissions of a ServiceAccount.
+    pub async fn service_account_client(&self, namespace: &str, name: &str) -> Result<Client> {
+        client(&self.service_account_kubeconfig(namespace, name).await?).await
+    }
+
     /// Creates a kubeconfig with a client certificate for a user and an optional group.
     pub(crate) fn certificate_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
         certificate_kubeconfig(&self.layout, &self.authority, user, group)
