@@ -24,10 +24,11 @@ use nfs_client::{Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOut
 
 /// Entries whose turns run concurrently. They share the visits ([`super::VISITS`]).
 const TURNS: usize = 8;
-/// Number of visits in a turn: about a second's work if all turns are used up.
-const TURN_VISITS: u64 = 512;
-/// Approximate number of names to remove in a turn.
-const TURN_REMOVALS: u64 = 16_384;
+/// Number of visits in a turn: enough to reach the depth from which directories are moved up. A round takes seconds even
+/// if a hundred entries use up their turns.
+const TURN_VISITS: u64 = 128;
+/// Approximate number of names to remove in a turn: some tens of compounds.
+const TURN_REMOVALS: u64 = 2048;
 /// How often the visits are doubled for an entry whose turns ended without any change: its directories that cannot be
 /// removed need more than one turn.
 const MAX_DOUBLINGS: u32 = 12;
