@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
 
+use crate::tree_walk::MAX_DEPTH;
+
 /// Maximum number of copies at a time. The caller limits it.
 pub const MAX_COPIES: usize = 5;
 
@@ -24,6 +26,17 @@ const OWN_FILES: usize = 4;
 const FILES_OF_A_COPY: usize = 32;
 /// Maximum number of directories copied concurrently, in addition to the first one of each copy.
 const FORKS: usize = 8;
+
+/// Maximum size of the directory names of a copy that wait for their turn, in bytes. Only a tree built for that purpose,
+/// or a server that returns larger pages than requested, has this many beside the current paths.
+pub(super) const QUEUED_NAMES: usize = 2 << 20;
+/// Maximum memory for one of the [`MAX_DEPTH`] directories on the path of a copy, in bytes.
+const LEVEL: usize = 4 << 10;
+
+/// Maximum memory of all copies together, in bytes. Names and paths are divided among the copies in advance: a copy that
+/// waited for them while it has others could wait forever.
+const BUDGET: usize = 40 << 20;
+const _: () = assert!((MEMORY << 10) + MAX_COPIES * (QUEUED_NAMES + MAX_DEPTH * LEVEL) <= BUDGET);
 
 /// Resources that all copies together may use.
 #[derive(Debug, Clone)]

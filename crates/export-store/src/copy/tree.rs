@@ -9,14 +9,12 @@ use tokio::task::JoinSet;
 use crate::copy::attributes::AttributeCopier;
 use crate::copy::context::CopyContext;
 use crate::copy::file::FileCopier;
+use crate::copy::limits::QUEUED_NAMES;
 use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::tree_walk::{Obstacle, Step, TreeWalk, page_size};
 use nfs_client::{ChangeToken, FileHandle, FileKind, FileRef, FullAttributes, Name, SetAttributes, Status};
 
-/// Maximum size of the directory names of a copy that wait for their turn, in bytes. Only a tree built for that purpose,
-/// or a server that returns larger pages than requested, has this many beside the current paths.
-const MAX_QUEUED: usize = 2 << 20;
 /// Maximum number of times to list a directory that changes during each listing.
 const MAX_LISTINGS: u32 = 3;
 /// Mode of an incomplete directory: only the operator can enter it.
@@ -358,7 +356,7 @@ impl QueuedNames {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
         let total = self.total.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        match total > MAX_QUEUED {
+        match total > QUEUED_NAMES {
             true => Err("the tree is too deep and too broad at once"),
             false => Ok(()),
         }
