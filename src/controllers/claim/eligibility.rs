@@ -153,16 +153,21 @@ fn claim_request(
     })
 }
 
+/// Returns the condition of a claim with too many labels and annotations.
+pub(super) fn oversized() -> PlannedCondition {
+    PlannedCondition::fails(
+        Reason::LimitExceeded,
+        format!(
+            "the labels and annotations of this claim have more than {} together: remove some",
+            format_bytes(MAX_METADATA as u128)
+        ),
+    )
+}
+
 /// Checks that a claim requests nothing that no backend supports.
 fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
-    if is_oversized(claim) {
-        return Err(PlannedCondition::fails(
-            Reason::LimitExceeded,
-            format!(
-                "the labels and annotations of this claim have more than {} together: remove some",
-                format_bytes(MAX_METADATA as u128)
-            ),
-        ));
+    if is_oversized(&claim.metadata) {
+        return Err(oversized());
     }
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {

@@ -1,6 +1,9 @@
 //! Plan of the directory and the volume of a claim on a backend. Pure.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::directory::DirectoryChoice;
@@ -17,6 +20,8 @@ use crate::state::volume_metadata::volume_metadata;
 use export_store::{ArchiveRef, ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use nfs_client::Negotiated;
 
+static NONE: BTreeMap<String, String> = BTreeMap::new();
+
 /// Directory and volume to create for a claim on one backend.
 pub(crate) struct ProvisionPlan {
     /// The directory, and the metadata of the volume for its record.
@@ -30,6 +35,8 @@ pub(crate) struct ProvisionPlan {
 /// Plans a claim's volume on one backend.
 pub(crate) struct Planner<'a> {
     pub(crate) claim: &'a PersistentVolumeClaim,
+    /// The complete metadata of the claim, which the cache may not have.
+    pub(crate) metadata: &'a ObjectMeta,
     pub(crate) request: &'a ClaimRequest,
     pub(crate) namespace_uid: &'a str,
     /// The archive that is moved to become the volume's directory.
@@ -49,7 +56,7 @@ impl Planner<'_> {
     /// The condition that explains why the claim cannot have a volume on this backend.
     pub(crate) fn plan(&self) -> Result<ProvisionPlan, PlannedCondition> {
         let backend = &self.snapshot.object.spec;
-        let settings = VolumeSettings::of(backend, &self.request.parameters, self.claim.annotations())?;
+        let settings = VolumeSettings::of(backend, &self.request.parameters, self.annotations())?;
         let directory = self.directory(&settings)?;
         let node_affinity = topology::intersect(backend.node_affinity.as_ref(), &self.request.topologies)
             .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))?;
@@ -86,6 +93,10 @@ impl Planner<'_> {
         })
     }
 
+    fn annotations(&self) -> &BTreeMap<String, String> {
+        self.metadata.annotations.as_ref().unwrap_or(&NONE)
+    }
+
     fn directory(&self, settings: &VolumeSettings) -> Result<DirectoryRequest, PlannedCondition> {
         let backend = &self.snapshot.object.spec;
         let defaults = &backend.directory;
@@ -99,8 +110,8 @@ impl Planner<'_> {
             claim: &name,
             claim_uid: &uid,
             volume: &volume,
-            labels: self.claim.labels(),
-            annotations: self.claim.annotations(),
+            labels: self.metadata.labels.as_ref().unwrap_or(&NONE),
+            annotations: self.annotations(),
         };
         let chosen = DirectoryChoice::of(
             parameters.pattern.as_deref(),

@@ -2,18 +2,20 @@
 //!
 //! The process may end after any step. If provisioning is repeated, it results in one directory and one volume.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
 
+use super::cached_fields::{LAST_APPLIED, is_incomplete, is_oversized};
 use super::claim_writes::{clear_placed_on, release_node, set_placed_on};
 use super::copy::{self, DataSource};
 use super::create_volume::create_volume;
-use super::eligibility::ClaimRequest;
+use super::eligibility::{ClaimRequest, oversized};
 use super::placement::{PlacementResult, pending_backend, place};
 use super::plan::{Planner, ProvisionPlan};
 use super::recovery_hold::recovery_hold;
@@ -24,6 +26,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::runtime::concurrency_limiter::Priority;
 use crate::runtime::events::Severity;
+use crate::runtime::reads;
 use crate::runtime::waiting::{Blockers, CapacityDemand};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
@@ -68,6 +71,8 @@ pub(crate) struct ProvisionAttempt<'a> {
     /// The data that is copied to the volume.
     pub(crate) data_source: Option<DataSource>,
     namespace: Arc<PartialObjectMeta<Namespace>>,
+    /// Metadata of the claim that the cache does not have.
+    metadata: OnceLock<ObjectMeta>,
     /// True if this attempt placed the claim on a backend.
     placed: AtomicBool,
 }
@@ -113,6 +118,7 @@ pub async fn provision(
         restore,
         data_source,
         namespace,
+        metadata: OnceLock::new(),
         placed: AtomicBool::new(false),
     };
     // This does not depend on the current state of the backend: the end of the copy wakes the claim.
@@ -189,6 +195,9 @@ impl ProvisionAttempt<'_> {
             snapshot,
             export,
         };
+        if let Some(outcome) = self.complete_metadata().await? {
+            return Ok(BackendOutcome::Ended(outcome));
+        }
         let plan = match self.planner(&target).plan() {
             Ok(plan) => plan,
             Err(condition) => return Ok(self.refused(condition, true)),
@@ -202,6 +211,28 @@ impl ProvisionAttempt<'_> {
             return Ok(self.export_failed(backend, &error));
         }
         self.create(&target, &plan).await
+    }
+
+    /// Reads the labels and annotations that the cache does not have. Returns the outcome if the claim cannot be provisioned
+    /// with them.
+    async fn complete_metadata(&self) -> Result<Option<ProvisionOutcome>, WriteError> {
+        if !is_incomplete(self.claim) || self.metadata.get().is_some() {
+            return Ok(None);
+        }
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.ctx.clients.calls.clone(), &self.namespace.name_any());
+        let read = reads::get_metadata_opt(&claims, &self.claim.name_any()).await;
+        let read = read.map_err(WriteError::action("read the labels and annotations of the claim"))?;
+        let Some(mut read) = read.filter(|read| read.metadata.uid == self.claim.metadata.uid) else {
+            return Ok(Some(ProvisionOutcome::ClaimDeleted));
+        };
+        if is_oversized(&read.metadata) {
+            return Ok(Some(ProvisionOutcome::Infeasible(oversized())));
+        }
+        read.annotations_mut().remove(LAST_APPLIED);
+        // A concurrent read has the same result.
+        let _ = self.metadata.set(read.metadata);
+        Ok(None)
     }
 
     /// Creates the directory and the volume.
@@ -234,6 +265,7 @@ impl ProvisionAttempt<'_> {
     pub(crate) fn planner<'b>(&'b self, target: &'b Target) -> Planner<'b> {
         Planner {
             claim: self.claim,
+            metadata: self.metadata.get().unwrap_or(&self.claim.metadata),
             request: self.request,
             namespace_uid: self.namespace.metadata.uid.as_deref().unwrap_or_default(),
             restore: self.restore.as_ref(),
