@@ -11,6 +11,7 @@
 //! a part of the name selects several. `--workspace` reuses the dependencies that `make test` built.
 
 mod archives;
+mod attacks;
 mod backends;
 mod claims;
 mod cli;

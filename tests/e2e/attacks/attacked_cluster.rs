@@ -1,0 +1,433 @@
+//! A cluster with an attacker, a backend that it may use, and another tenant on another backend.
+
+use std::fmt;
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rig::objects::{merge, reference, with_fields};
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
+
+/// The memory limit of the chart.
+const MEMORY_LIMIT: u64 = 64 << 20;
+/// Namespaces of the attacker and of the other tenant.
+pub const ATTACKER: &str = "attacker";
+pub const BYSTANDER: &str = "bystander";
+/// Backends, with a class of the same name: the one that the attacker uses, and one that it does not.
+pub const ATTACKED: &str = "attacked";
+pub const OTHER: &str = "other";
+/// The annotation by which the binder requests a volume.
+const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// Pause between two samples of the operator's memory and readiness.
+const SAMPLE_PAUSE: Duration = Duration::from_millis(50);
+
+pub struct AttackedCluster {
+    pub operator: Operator,
+    /// With all permissions.
+    pub objects: Objects,
+    /// With the attacker's token.
+    pub attacker: Objects,
+    pub cluster: Cluster,
+    attacked: NfsServer,
+    other: NfsServer,
+    // Dropped last, because it contains the logs.
+    run: RunDir,
+}
+
+impl AttackedCluster {
+    /// Starts everything. `spec` is merged into the backend that the attacker uses.
+    pub async fn start(spec: Value) -> Result<Self, Failure> {
+        let run = RunDir::new()?;
+        let attacked = NfsServer::start(&run, NfsOptions::default()).await?;
+        let other = NfsServer::start(&run, NfsOptions::default()).await?;
+        let cluster = Cluster::start(&run).await?;
+        let objects = Objects::new(cluster.client().await?);
+        let attacker = create_attacker(&cluster, &objects).await?;
+        objects.create(&reference("v1", "Namespace", None, BYSTANDER)).await?;
+        let mut options = OperatorOptions::new(rig::operator::find_binary()?, Operator::install(&cluster).await?);
+        options.memory_limit = Some(MEMORY_LIMIT);
+        let operator = Operator::start(&run, options).await?;
+        operator.wait_ready().await?;
+        let env = Self {
+            operator,
+            objects,
+            attacker,
+            cluster,
+            attacked,
+            other,
+            run,
+        };
+        env.create_backend(ATTACKED, env.attacked.port(), spec).await?;
+        env.create_backend(OTHER, env.other.port(), json!({})).await?;
+        Ok(env)
+    }
+
+    /// Creates a ready backend that deletes what is released, and its class.
+    async fn create_backend(&self, name: &str, port: u16, spec: Value) -> Test {
+        let usual = json!({
+            "server": "127.0.0.1", "path": "/export", "nfs": {"port": port}, "archivePolicy": {"onDelete": "Delete"},
+        });
+        let backend = with_fields(
+            reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name),
+            json!({ "spec": usual }),
+        );
+        let backend = self
+            .objects
+            .create(&with_fields(backend, json!({ "spec": spec })))
+            .await?;
+        self.objects
+            .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
+            .await?;
+        let fields = json!({
+            "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": {"backend": name},
+        });
+        let class = with_fields(reference("storage.k8s.io/v1", "StorageClass", None, name), fields);
+        self.objects.create(&class).await?;
+        Ok(())
+    }
+
+    /// Returns the directory of a volume on disk. `backend` is the one of its class.
+    pub fn directory(&self, backend: &str, volume: &Value) -> Result<PathBuf, Failure> {
+        let path = Path::new(text(volume, "/spec/nfs/path")).strip_prefix("/export")?;
+        Ok(self.export(backend)?.join(path))
+    }
+
+    fn export(&self, backend: &str) -> Result<PathBuf, Failure> {
+        let server = if backend == OTHER { &self.other } else { &self.attacked };
+        Ok(server.data_dir("/export")?)
+    }
+
+    /// Returns the directories in the trash of a backend that belonged to these volumes.
+    pub fn trash_of(&self, backend: &str, volumes: &[Value]) -> Result<Vec<PathBuf>, Failure> {
+        let mut found = Vec::new();
+        for folder in fs::read_dir(self.export(backend)?.join(".nfs-operator"))? {
+            for entry in fs::read_dir(folder?.path().join("trash")).into_iter().flatten() {
+                let entry = entry?;
+                let name = entry.file_name();
+                let is_of = |volume: &Value| name.to_string_lossy().starts_with(text(volume, "/metadata/name"));
+                if volumes.iter().any(is_of) {
+                    found.push(entry.path());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Creates a claim of the attacker, with its token, and waits until it is Bound. Returns the claim and its volume.
+    pub async fn attackers_volume(&self, claim: &Value) -> Result<(Value, Value), Failure> {
+        let claim = self.attacker.create(claim).await?;
+        let volume = self.bound(&claim).await?;
+        Ok((claim, volume))
+    }
+
+    /// Waits until a claim is Bound. Returns its volume.
+    pub async fn bound(&self, claim: &Value) -> Result<Value, Failure> {
+        let volume = self.objects.wait_bound(claim, TIMEOUT).await?;
+        Ok(self
+            .objects
+            .get(&volume)
+            .await?
+            .ok_or("the volume of a bound claim does not exist")?)
+    }
+
+    /// Creates a volume of the other tenant on the backend that is attacked, with a file. Returns its claim and the volume.
+    pub async fn neighbour(&self, name: &str) -> Result<(Value, Value), Failure> {
+        let claim = self.objects.create(&claim(BYSTANDER, name, ATTACKED, "1Mi")).await?;
+        let volume = self.bound(&claim).await?;
+        fs::write(self.directory(ATTACKED, &volume)?.join("data"), name)?;
+        Ok((claim, volume))
+    }
+
+    /// Runs an attack. Fails if the operator exits, is not ready or takes too much memory meanwhile. Returns what it used.
+    pub async fn attacked<T>(&self, attack: impl Future<Output = Result<T, Failure>>) -> Result<(T, Usage), Failure> {
+        let (before, mut usage) = (self.usage()?, Usage::default());
+        let result = tokio::select! {
+            result = attack => result,
+            failed = self.watch(&mut usage) => Err(failed),
+        };
+        let result = result.inspect_err(|_| {
+            println!("failed: {usage}");
+            self.run.keep();
+        })?;
+        self.operator.wait_ready().await?;
+        assert_eq!(self.operator.oom_kills()?.unwrap_or_default(), 0);
+        let after = self.usage()?;
+        let usage = Usage {
+            requests: after.requests - before.requests,
+            log_bytes: after.log_bytes - before.log_bytes,
+            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+            ..usage
+        };
+        Ok((result, usage))
+    }
+
+    /// Returns only if the operator fails.
+    async fn watch(&self, usage: &mut Usage) -> Failure {
+        loop {
+            if let Some(status) = self.operator.exit_status() {
+                let kills = self.operator.oom_kills();
+                return format!("the operator exited: {status}, kills for memory: {kills:?}").into();
+            }
+            match self.operator.anonymous_bytes() {
+                Ok(bytes) => usage.peak_memory = usage.peak_memory.max(bytes),
+                // It has exited.
+                Err(_) => continue,
+            }
+            // Enforced by the kernel, unless the machine has no memory controller.
+            if usage.peak_memory > MEMORY_LIMIT {
+                return format!("the operator has {} bytes of memory", usage.peak_memory).into();
+            }
+            let asked = Instant::now();
+            match self.operator.probe("/readyz").await {
+                Ok(_) => {}
+                Err(error) if error.to_string().contains(": 503 ") => return error.into(),
+                // On a busy machine a response can take longer than the timeout.
+                Err(_) => usage.unanswered += 1,
+            }
+            usage.slowest_probe = usage.slowest_probe.max(asked.elapsed());
+            tokio::time::sleep(SAMPLE_PAUSE).await;
+        }
+    }
+
+    /// Restarts the operator, and waits until it is ready. Returns the peak of its memory meanwhile, in bytes.
+    pub async fn restart(&mut self) -> Result<u64, Failure> {
+        self.operator.restart().await?;
+        let mut peak = 0;
+        let sample = async {
+            loop {
+                // It may have exited, which ends the wait.
+                peak = peak.max(self.operator.anonymous_bytes().unwrap_or_default());
+                tokio::time::sleep(SAMPLE_PAUSE).await;
+            }
+        };
+        tokio::select! {
+            ready = self.operator.wait_ready() => ready?,
+            () = sample => {}
+        }
+        assert_eq!(self.operator.oom_kills()?.unwrap_or_default(), 0);
+        assert!(peak <= MEMORY_LIMIT, "{peak} bytes");
+        Ok(peak)
+    }
+
+    fn usage(&self) -> Result<Usage, Failure> {
+        // The others are made in intervals, whatever the attack.
+        let is_caused = |request: &&Value| {
+            let resource = text(request, "/objectRef/resource");
+            !matches!(resource, "leases" | "nfsbackends" | "")
+        };
+        let requests = audit::requests(&self.cluster.audit_log())?;
+        Ok(Usage {
+            requests: requests.iter().filter(is_caused).count(),
+            log_bytes: fs::metadata(self.operator.log())?.len(),
+            cpu_seconds: self.operator.cpu_seconds()?,
+            ..Usage::default()
+        })
+    }
+
+    /// Serves the other tenant on its own backend: a claim and a copy of it are bound, and deleted until nothing is left
+    /// of them on the export. Prints how long that took.
+    pub async fn serve_bystander(&self, round: &str) -> Test {
+        let began = Instant::now();
+        // The binder of the cluster adds this annotation. It serves one claim after the other.
+        let annotation = json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "nfs-operator.io/nfs"}}});
+        let source = with_fields(claim(BYSTANDER, &format!("{round}-source"), OTHER, "1Mi"), annotation);
+        let source = self.objects.create(&source).await?;
+        let volume = format!("pvc-{}", text(&source, "/metadata/uid"));
+        let volume = reference("v1", "PersistentVolume", None, &volume);
+        self.objects.wait(&volume, "to exist", TIMEOUT, |_| Ok(())).await?;
+        let provisioned = began.elapsed();
+        let volume = self.bound(&source).await?;
+        let claimed = began.elapsed();
+        fs::write(self.directory(OTHER, &volume)?.join("data"), round)?;
+        let copy = copy_of(&source, claim(BYSTANDER, &format!("{round}-copy"), OTHER, "1Mi"));
+        let copy = self.objects.create(&copy).await?;
+        let copied_volume = self.bound(&copy).await?;
+        let copied = began.elapsed() - claimed;
+        assert_eq!(
+            fs::read_to_string(self.directory(OTHER, &copied_volume)?.join("data"))?,
+            round
+        );
+        let volumes = [volume, copied_volume];
+        for claim in [source, copy] {
+            self.objects.delete(&claim).await?;
+        }
+        self.wait_purged(OTHER, &volumes).await?;
+        let purged = began.elapsed() - copied - claimed;
+        println!(
+            "{round}: another tenant's volume took {provisioned:.1?}, its binding {:.1?}, a copy {copied:.1?}, deletion \
+             {purged:.1?}",
+            claimed - provisioned
+        );
+        Ok(())
+    }
+
+    /// Waits until nothing is left of volumes: neither objects nor data.
+    pub async fn wait_purged(&self, backend: &str, volumes: &[Value]) -> Test {
+        for volume in volumes {
+            self.objects.wait_gone(volume, TIMEOUT).await?;
+            assert!(!self.directory(backend, volume)?.exists());
+        }
+        rig::wait::until("the data to be purged", TIMEOUT, async || {
+            let left = self.trash_of(backend, volumes).map_err(|error| error.to_string())?;
+            match left.as_slice() {
+                [] => Ok(()),
+                left => Err(format!("{left:?}")),
+            }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Stops everything and removes trees whose depth may be a problem for other programs.
+    pub fn remove_trees(&self) -> Test {
+        let removed = std::process::Command::new("rm")
+            .arg("-rf")
+            .arg(self.export(ATTACKED)?)
+            .status()?;
+        assert!(removed.success(), "{}: {removed}", self.run.path().display());
+        Ok(())
+    }
+}
+
+/// What the operator used during an attack.
+#[derive(Default)]
+pub struct Usage {
+    /// Requests to the API server about objects of tenants.
+    pub requests: usize,
+    /// Bytes of its log.
+    pub log_bytes: u64,
+    /// CPU time in seconds.
+    pub cpu_seconds: f64,
+    /// Peak of its anonymous memory in bytes.
+    pub peak_memory: u64,
+    slowest_probe: Duration,
+    unanswered: usize,
+}
+
+/// Bounds for what the operator uses during an attack. Whatever the attack, they include 200 requests, 64 KiB of log and
+/// 10 s of CPU time of a debug build for what others do meanwhile.
+pub struct Bounds {
+    /// What the attacker made, such as claims.
+    pub count: usize,
+    /// Requests for each.
+    pub requests: usize,
+    /// Bytes of log for each.
+    pub log_bytes: usize,
+    /// CPU time for each, in milliseconds.
+    pub cpu_milliseconds: usize,
+}
+
+impl Usage {
+    /// Prints what was used, and checks that it is within the bounds.
+    pub fn check(&self, attack: &str, bounds: &Bounds) {
+        println!("{attack}: {self}");
+        let count = bounds.count;
+        assert!(self.requests <= 200 + count * bounds.requests, "{attack}: {self}");
+        assert!(
+            self.log_bytes <= ((64 << 10) + count * bounds.log_bytes) as u64,
+            "{attack}: {self}"
+        );
+        assert!(
+            self.cpu_seconds <= 10.0 + (count * bounds.cpu_milliseconds) as f64 / 1000.0,
+            "{attack}: {self}"
+        );
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} requests, {} KiB of log, {:.1} s of CPU time, at most {:.1} MiB; slowest probe {:.1?}, without response {}",
+            self.requests,
+            self.log_bytes >> 10,
+            self.cpu_seconds,
+            self.peak_memory as f64 / f64::from(1 << 20),
+            self.slowest_probe,
+            self.unanswered
+        )
+    }
+}
+
+/// Creates the attacker's namespace, and its ServiceAccount with the ClusterRole `edit` there. Returns its client.
+async fn create_attacker(cluster: &Cluster, objects: &Objects) -> Result<Objects, Failure> {
+    objects.create(&reference("v1", "Namespace", None, ATTACKER)).await?;
+    objects
+        .create(&reference("v1", "ServiceAccount", Some(ATTACKER), ATTACKER))
+        .await?;
+    let binding = json!({
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": ATTACKER, "name": ATTACKER}],
+    });
+    let reference = reference("rbac.authorization.k8s.io/v1", "RoleBinding", Some(ATTACKER), "edit");
+    objects.create(&with_fields(reference, binding)).await?;
+    let attacker = Objects::new(cluster.service_account_client(ATTACKER, ATTACKER).await?);
+    // The role is aggregated in the background.
+    rig::wait::until("the attacker to have its permissions", TIMEOUT, async || {
+        let like = claim(ATTACKER, "any", ATTACKED, "1Mi");
+        attacker.list(&like).await.map_err(|error| error.to_string())
+    })
+    .await?;
+    Ok(attacker)
+}
+
+/// Returns a claim, without creating it.
+pub fn claim(namespace: &str, name: &str, class: &str, size: &str) -> Value {
+    let spec = json!({
+        "storageClassName": class,
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": size}},
+    });
+    with_fields(
+        reference("v1", "PersistentVolumeClaim", Some(namespace), name),
+        json!({ "spec": spec }),
+    )
+}
+
+/// Returns a claim with another one as its data source.
+pub fn copy_of(source: &Value, mut claim: Value) -> Value {
+    let source = json!({"kind": "PersistentVolumeClaim", "name": text(source, "/metadata/name")});
+    merge(&mut claim, &json!({"spec": {"dataSource": source}}));
+    claim
+}
+
+/// Creates claims of the attacker, several at a time. Returns them.
+pub async fn create_all(attacker: &Objects, claims: Vec<Value>) -> Result<Vec<Value>, Failure> {
+    use futures::{StreamExt as _, TryStreamExt as _};
+    let created = futures::stream::iter(claims).map(async |claim| attacker.create(&claim).await);
+    Ok(created.buffered(32).try_collect().await?)
+}
+
+/// Nests directories with a name of 250 bytes in `root`. Each has `beside` empty directories beside the next one.
+///
+/// The innermost are created first, because a path is limited.
+pub fn nest(root: &Path, levels: usize, beside: usize) -> std::io::Result<()> {
+    /// As many levels as fit into a path, together with the path of the export.
+    const AT_ONCE: usize = 12;
+    let (name, new) = ("d".repeat(250), root.join("new"));
+    let mut depth = 0;
+    while depth < levels {
+        let count = AT_ONCE.min(levels - depth);
+        let mut innermost = new.clone();
+        for level in 0..count {
+            if level > 0 {
+                innermost.push(&name);
+            }
+            fs::create_dir(&innermost)?;
+            for number in 0..beside {
+                fs::create_dir(innermost.join(format!("{number:0250}")))?;
+            }
+        }
+        if depth > 0 {
+            fs::rename(root.join(&name), innermost.join(&name))?;
+        }
+        fs::rename(&new, root.join(&name))?;
+        depth += count;
+    }
+    Ok(())
+}

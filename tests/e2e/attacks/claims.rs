@@ -1,0 +1,197 @@
+//! Claims in great numbers, large claims, and connections that never complete a request.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rig::objects::{merge, reference, with_fields};
+use serde_json::{Value, json};
+
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, create_all};
+use crate::support::shared::{TIMEOUT, Test};
+
+/// Claims that are larger than what the backend has left, and the size of their annotations: almost the maximum.
+const WAITING: usize = 2000;
+const ANNOTATIONS_BYTES: usize = 15 << 10;
+/// More of them with the maximum of annotations, whose names look like the operator's own.
+const PADDED: usize = 200;
+/// Small claims that come and go meanwhile.
+const SMALL: usize = 10;
+/// Claims that are provisioned at once.
+const FLOOD: usize = 200;
+/// Claims of a class that does not exist, and the size of each.
+const FOREIGN: usize = 60;
+const FOREIGN_BYTES: usize = 1 << 20;
+/// Connections to each port that never complete a request.
+const CONNECTIONS: usize = 300;
+
+/// Clients that never complete a request, and connect again when they are disconnected.
+struct HalfOpenConnections {
+    stop: Arc<AtomicBool>,
+}
+
+impl HalfOpenConnections {
+    fn start(addresses: [SocketAddr; 2]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        for address in addresses {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                let mut connections: Vec<TcpStream> = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    connections.retain_mut(|connection| connection.write_all(b"x").is_ok());
+                    while connections.len() < CONNECTIONS
+                        && let Ok(mut connection) = TcpStream::connect(address)
+                    {
+                        if connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: ").is_ok() {
+                            connections.push(connection);
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+            });
+        }
+        Self { stop }
+    }
+}
+
+impl Drop for HalfOpenConnections {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the number of claims that wait for this reason.
+async fn waiting(env: &AttackedCluster, reason: &str) -> rig::Result<usize> {
+    let series = format!("nfs_operator_claims_waiting{{reason=\"{reason}\"}} ");
+    let metrics = env.operator.metrics().await?;
+    let value = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(&series)?.parse().ok());
+    Ok(value.unwrap_or_default())
+}
+
+/// Returns a claim that is larger than what the backend has left.
+fn waiting_claim(number: usize) -> Value {
+    let annotations = json!({"metadata": {"annotations": {"text": "x".repeat(ANNOTATIONS_BYTES)}}});
+    with_fields(
+        claim(ATTACKER, &format!("waiting-{number}"), ATTACKED, "2Gi"),
+        annotations,
+    )
+}
+
+/// Returns a claim with 240 KiB of annotations: the API server allows 256 KiB.
+fn padded_claim(number: usize) -> Value {
+    let annotations = (0..60).map(|own| (format!("nfs-operator.io/text-{own}"), json!("x".repeat(4000))));
+    let annotations: serde_json::Map<String, Value> = annotations.collect();
+    let padded = claim(ATTACKER, &format!("padded-{number}"), ATTACKED, "2Gi");
+    with_fields(padded, json!({"metadata": {"annotations": annotations}}))
+}
+
+/// Returns a claim of about 1 MiB: the API server allows 256 KiB of annotations, and does not limit the selector.
+fn large_claim(number: usize) -> Value {
+    let annotations = json!({"metadata": {"annotations": {"text": "x".repeat(200 << 10)}}});
+    let values: Vec<String> = (0..(FOREIGN_BYTES - (200 << 10)) / 64)
+        .map(|value| format!("{value:060}"))
+        .collect();
+    let expressions = json!([{"key": "key", "operator": "In", "values": values}]);
+    let mut large = claim(ATTACKER, &format!("foreign-{number}"), "does-not-exist", "1Mi");
+    merge(&mut large, &annotations);
+    merge(
+        &mut large,
+        &json!({"spec": {"selector": {"matchExpressions": expressions}}}),
+    );
+    large
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
+    let mut env = AttackedCluster::start(json!({"capacity": {"limit": "1Gi"}})).await?;
+    let lease = reference("coordination.k8s.io/v1", "Lease", Some(ATTACKER), "nfs-operator");
+    let spec = json!({"spec": {"holderIdentity": "attacker", "leaseDurationSeconds": 1_000_000}});
+    env.attacker.create(&with_fields(lease, spec)).await?;
+    env.serve_bystander("before").await?;
+    let neighbour = env.neighbour("neighbour").await?;
+
+    let (_, usage) = env
+        .attacked(async {
+            create_all(&env.attacker, (0..PADDED).map(padded_claim).collect()).await?;
+            create_all(&env.attacker, (0..WAITING).map(waiting_claim).collect()).await?;
+            env.serve_bystander("flood").await?;
+            rig::wait::until("all claims to report why they wait", TIMEOUT, async || {
+                match waiting(&env, "CapacityExceeded")
+                    .await
+                    .map_err(|error| error.to_string())?
+                {
+                    WAITING.. => Ok(()),
+                    some => Err(some.to_string()),
+                }
+            })
+            .await?;
+            Ok(())
+        })
+        .await?;
+    let bounds = Bounds {
+        count: WAITING + PADDED,
+        requests: 4,
+        log_bytes: 2048,
+        cpu_milliseconds: 50,
+    };
+    usage.check("claims over the limit", &bounds);
+
+    let (_, usage) = env
+        .attacked(async {
+            for number in 0..SMALL {
+                let small = claim(ATTACKER, &format!("small-{number}"), ATTACKED, "1Mi");
+                let (small, volume) = env.attackers_volume(&small).await?;
+                env.attacker.delete(&small).await?;
+                env.objects.wait_gone(&volume, TIMEOUT).await?;
+            }
+            env.serve_bystander("capacity").await?;
+            let (claim, volume) = neighbour;
+            env.objects.delete(&claim).await?;
+            env.wait_purged(ATTACKED, &[volume]).await
+        })
+        .await?;
+    let bounds = Bounds {
+        count: SMALL,
+        requests: 40,
+        log_bytes: 2048,
+        cpu_milliseconds: 500,
+    };
+    usage.check("small claims that come and go", &bounds);
+
+    let (_, usage) = env
+        .attacked(async {
+            let claims = (0..FLOOD).map(|number| claim(ATTACKER, &format!("flood-{number}"), ATTACKED, "1Mi"));
+            create_all(&env.attacker, claims.collect()).await?;
+            env.serve_bystander("provisioned").await
+        })
+        .await?;
+    let bounds = Bounds {
+        count: FLOOD,
+        requests: 12,
+        log_bytes: 2048,
+        cpu_milliseconds: 100,
+    };
+    usage.check("claims that are provisioned", &bounds);
+
+    create_all(&env.attacker, (0..FOREIGN).map(large_claim).collect()).await?;
+    let connections = HalfOpenConnections::start(env.operator.http_addresses());
+    let peak = env.restart().await?;
+    println!(
+        "start with {FOREIGN} large claims: at most {:.1} MiB",
+        peak as f64 / f64::from(1 << 20)
+    );
+    let (_, usage) = env.attacked(env.serve_bystander("connections")).await?;
+    let bounds = Bounds {
+        count: 2 * CONNECTIONS,
+        requests: 0,
+        log_bytes: 0,
+        cpu_milliseconds: 20,
+    };
+    usage.check("half-open connections", &bounds);
+    drop(connections);
+    Ok(())
+}
