@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::wiring::{Wiring, wire};
-use crate::compat::nfs_subdir::backend::{DropInError, InheritedExport};
+use crate::compat::nfs_subdir::backend::{NfsSubdirBackendError, NfsSubdirExport};
 use crate::runtime::clients::{ClientError, Clients};
 use crate::runtime::election::{Election, LeaderElector, LeaseError};
 use crate::runtime::http::{self, HttpOptions, ListenError};
@@ -47,7 +47,7 @@ pub struct Options {
     /// Other provisioner names, each with its backend.
     pub aliases: BTreeMap<String, String>,
     /// The export of an nfs-subdir-external-provisioner that this operator replaces; it becomes a backend.
-    pub inherited: Option<InheritedExport>,
+    pub nfs_subdir_export: Option<NfsSubdirExport>,
     /// Maximum number of claims in progress per backend.
     pub slots: usize,
     /// Limits of the backoff after failures.
@@ -89,7 +89,7 @@ pub enum OperatorError {
     Lease(#[from] LeaseError),
     /// The backend for nfs-subdir's export has another address, or cannot be created.
     #[error(transparent)]
-    DropIn(#[from] DropInError),
+    NfsSubdirBackend(#[from] NfsSubdirBackendError),
     /// The operator's namespace must not be `kube-system`.
     #[error(
         "refusing to run in the namespace {SYSTEM_NAMESPACE}: the operator may create Secrets and Leases in its own \
@@ -170,7 +170,7 @@ impl Endpoints {
         check_namespace(clients.lease.default_namespace())?;
         // Checked before the Lease is acquired: a process that cannot sign must not replace one that can.
         options.records.ensure(&clients.lease).await?;
-        if let Some(export) = &options.inherited {
+        if let Some(export) = &options.nfs_subdir_export {
             export.check(&clients).await?;
         }
         let elector = LeaderElector::new(&clients, options.election.clone(), me, self.write_fence.clone());
@@ -188,7 +188,7 @@ impl Endpoints {
 
 /// The work of the leader.
 struct LeaderTask {
-    inherited: Option<InheritedExport>,
+    nfs_subdir_export: Option<NfsSubdirExport>,
     /// Time for work in progress after the shutdown signal.
     grace: Duration,
 }
@@ -196,7 +196,7 @@ struct LeaderTask {
 impl LeaderTask {
     fn new(options: &Options) -> Self {
         Self {
-            inherited: options.inherited.clone(),
+            nfs_subdir_export: options.nfs_subdir_export.clone(),
             grace: if options.election.elect { HANDOVER } else { GRACE },
         }
     }
@@ -205,7 +205,7 @@ impl LeaderTask {
     async fn run(self, wiring: Wiring, ctx: &Arc<Context>) -> Result<(), OperatorError> {
         let (cluster, provisioner) = (&ctx.cluster_id, &ctx.settings.provisioner);
         tracing::info!(cluster, provisioner, "starting");
-        if let Some(export) = &self.inherited {
+        if let Some(export) = &self.nfs_subdir_export {
             let Some(ensured) = ctx.shutdown.run_until_cancelled(export.ensure(&ctx.clients)).await else {
                 return Ok(());
             };

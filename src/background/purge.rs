@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(purger.delay_after(&PurgeReport::default()), INTERVAL);
         // After an error, a purge that got further is repeated soon, however often that happens.
         let stopped = |removed| PurgeReport {
-            error: Some(ExportError::NotLeading),
+            error: Some(ExportError::NotLeader),
             ..interrupted(removed, 0)
         };
         let delays = [1, 1, 0, 0, 1].map(|removed| purger.delay_after(&stopped(removed)).as_secs());

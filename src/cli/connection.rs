@@ -102,10 +102,10 @@ pub fn export_error(doing: &str, source: NfsError) -> ExportError {
 }
 
 /// Converts an error like [`export_error`], with hints on its cause.
-pub fn export_error_with(doing: &str, source: NfsError, circumstances: ErrorHints) -> ExportError {
+pub fn export_error_with(doing: &str, source: NfsError, hints: ErrorHints) -> ExportError {
     ExportError::Nfs {
         doing: doing.to_owned(),
         source: Box::new(source),
-        circumstances,
+        hints,
     }
 }

@@ -166,7 +166,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
     let options = Options {
         provisioner: arguments.provisioner_name,
         aliases,
-        inherited: environment.map(|environment| environment.export),
+        nfs_subdir_export: environment.map(|environment| environment.export),
         slots: usize::from(arguments.concurrency),
         retries,
         purge_pause: arguments.archive_purge_pause,

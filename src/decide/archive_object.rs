@@ -105,7 +105,7 @@ pub fn agrees_with_record(object: &NfsArchive, recorded: &RecordedArchive, backe
 mod tests {
     use super::*;
     use export_store::naming::DirectoryPath;
-    use export_store::{ArchiveStage, ArchiveState, ClaimRef, CopyState, SignatureStatus};
+    use export_store::{ArchivePhase, ArchiveState, ClaimRef, CopyState, SignatureStatus};
 
     fn recorded() -> RecordedArchive {
         RecordedArchive {
@@ -136,7 +136,7 @@ mod tests {
                 revision: None,
                 copy: None,
             },
-            stage: ArchiveStage::Kept,
+            phase: ArchivePhase::Archived,
             exists: true,
             export_id: "export".into(),
             trust: SignatureStatus::Signed,

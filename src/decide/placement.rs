@@ -90,9 +90,9 @@ pub struct Candidate<'a> {
 pub enum Placement {
     /// Backends that can serve the claim, at least one, in the order in which to try them. The next one may be tried only
     /// after a definite refusal by the previous one.
-    On(Vec<String>),
+    Ranked(Vec<String>),
     /// No backend can currently serve the claim.
-    Nowhere {
+    NoBackend {
         /// Reason per backend that the class permits, sorted by name.
         refusals: Vec<BackendRefusal>,
         /// Summary of the refusals for the condition of the claim.
@@ -122,7 +122,7 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
         .filter(|backend| class_permits(claim.class, backend.name, backend.labels))
         .collect();
     if permitted.is_empty() {
-        return Placement::Nowhere {
+        return Placement::NoBackend {
             refusals: missing_backends(claim, backends),
             summary: no_permitted_backend(claim.class, backends.is_empty()),
         };
@@ -135,7 +135,7 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
         (None, Some(requested)) => match find_requested(requested, &permitted) {
             Ok(backend) => (vec![backend], Vec::new()),
             Err(refusal) => {
-                return Placement::Nowhere {
+                return Placement::NoBackend {
                     summary: PlannedCondition::fails(refusal.reason, refusal.message.clone()),
                     refusals: vec![refusal],
                 };
@@ -160,9 +160,9 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
         if claim.topologies.is_empty() && other_node_possible(&refusals) {
             summary.message.push_str(NO_TOPOLOGIES);
         }
-        return Placement::Nowhere { refusals, summary };
+        return Placement::NoBackend { refusals, summary };
     }
-    Placement::On(order_by_free_space(claim.uid, serving))
+    Placement::Ranked(order_by_free_space(claim.uid, serving))
 }
 
 /// The scheduler considers the topologies of a class, but not the node affinity of backends.

@@ -126,13 +126,13 @@ impl RecoveryPass<'_> {
             namespace_uid: namespace
                 .as_ref()
                 .and_then(|namespace| namespace.metadata.uid.as_deref()),
-            admitted: namespace.as_ref().is_some_and(|namespace| {
+            namespace_allowed: namespace.as_ref().is_some_and(|namespace| {
                 let allowed = self.object.spec.allowed_namespaces.as_ref();
                 allowed.is_none_or(|allowed| is_namespace_allowed(allowed, &claim.namespace, namespace.labels()))
             }),
             claim: found.as_ref(),
-            served: self.ctx.settings.serves(&recorded.metadata.provisioner),
-            named: matches!(self.request, RecoveryRequest::Volumes(_)),
+            provisioner_served: self.ctx.settings.serves(&recorded.metadata.provisioner),
+            requested_by_name: matches!(self.request, RecoveryRequest::Volumes(_)),
         };
         match ownership(&recorded, &view) {
             Ok(Ownership::Provisioning) => Ok(RecoveryResult::Nothing),

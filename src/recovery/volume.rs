@@ -21,13 +21,13 @@ pub(super) struct ClusterView<'a> {
     /// The UID of the claim's namespace.
     pub(super) namespace_uid: Option<&'a str>,
     /// True if the backend allows that namespace.
-    pub(super) admitted: bool,
+    pub(super) namespace_allowed: bool,
     /// The claim of that name, if the record was created in this cluster.
     pub(super) claim: Option<&'a PersistentVolumeClaim>,
     /// True if this operator serves the volume's provisioner name.
-    pub(super) served: bool,
+    pub(super) provisioner_served: bool,
     /// True if the administrator named the volume, and so confirms that it belongs to the claim with the recorded name.
-    pub(super) named: bool,
+    pub(super) requested_by_name: bool,
 }
 
 /// The claim that gets the recreated volume.
@@ -54,7 +54,7 @@ pub(super) enum SkipReason {
     NoNamespace(String),
     /// The backend allowed the namespace earlier, but no longer does.
     #[error("namespace {0} may not have volumes here: see spec.allowedNamespaces")]
-    NotAdmitted(String),
+    NamespaceNotAllowed(String),
     /// The namespace was deleted in this cluster, or is newer than the backup that the cluster was restored from.
     #[error(
         "namespace {0} does not have the recorded UID: it may belong to somebody else now; name the volume in the \
@@ -73,7 +73,7 @@ pub(super) enum SkipReason {
 pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Result<Ownership, SkipReason> {
     let claim = &recorded.record.claim;
     let namespace = || claim.namespace.clone();
-    if !view.served {
+    if !view.provisioner_served {
         return Err(SkipReason::NotServed(recorded.metadata.provisioner.clone()));
     }
     if recorded.metadata.released {
@@ -89,9 +89,9 @@ pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Re
         }),
         // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's request
         // refers to the names that exist now. So does a request that names the volume.
-        _ if !same_cluster || view.named => match view.namespace_uid {
+        _ if !same_cluster || view.requested_by_name => match view.namespace_uid {
             None => Err(SkipReason::NoNamespace(namespace())),
-            Some(_) if !view.admitted => Err(SkipReason::NotAdmitted(namespace())),
+            Some(_) if !view.namespace_allowed => Err(SkipReason::NamespaceNotAllowed(namespace())),
             Some(_) => Ok(Ownership::ClaimName),
         },
         _ if !same_namespace => Err(SkipReason::OtherNamespace(namespace())),

@@ -186,7 +186,7 @@ mod tests {
         let max_in_flight = Some(Duration::from_secs(5));
         let client = guarded(Config::new(address.parse().unwrap()), &guard, max_in_flight).unwrap();
         let api: Api<Namespace> = Api::all(client);
-        let refused = |error: kube::Error| format!("{error:?}").contains("NotLeading");
+        let refused = |error: kube::Error| format!("{error:?}").contains("NotLeader");
         let write = async || {
             let patch = Patch::Merge(serde_json::json!({}));
             api.patch("a", &PatchParams::default(), &patch).await

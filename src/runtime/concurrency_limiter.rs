@@ -173,7 +173,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
     }
 
     /// Ends the reservation of an object that was woken and no longer needs a slot.
-    pub fn pass(&self, object: &R, waiting: &WaitSet<R>) {
+    pub fn release_reservation(&self, object: &R, waiting: &WaitSet<R>) {
         let reserved = self.queue().woken.remove(object).is_some();
         if reserved {
             self.wake_next(waiting);
@@ -186,7 +186,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
         queue.new.remove(object);
         queue.retries.remove(object);
         drop(queue);
-        self.pass(object, waiting);
+        self.release_reservation(object, waiting);
     }
 
     /// Wakes as many queued objects as there are free slots. The deletion of an object that was woken may be missed, so
@@ -306,8 +306,8 @@ mod tests {
         assert_eq!(woken.try_recv(), Ok("deleted after that"));
         limiter.forget(&"deleted after that", &waiting);
         assert_eq!(woken.try_recv(), Ok("placed elsewhere"));
-        limiter.pass(&"placed elsewhere", &waiting);
-        limiter.pass(&"placed elsewhere", &waiting);
+        limiter.release_reservation(&"placed elsewhere", &waiting);
+        limiter.release_reservation(&"placed elsewhere", &waiting);
         assert_eq!(woken.try_recv(), Ok("last"));
         assert!(woken.try_recv().is_err());
         assert!(limiter.enter(&"last", "", Priority::New, &waiting).is_some());

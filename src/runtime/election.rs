@@ -69,7 +69,7 @@ pub enum LeaseError {
          this cluster, and one operator serves a cluster; uninstall one of them, or make both replicas of one \
          installation, with the same --lease-namespace and --lease-name and with --leader-elect"
     )]
-    Rival {
+    OtherInstallation {
         /// Namespace and name of the cluster lock.
         lease: String,
         /// Namespace and name of the other installation's Lease.
@@ -213,7 +213,7 @@ impl LeaderElector {
         {
             LeaseStatus::Held { holder, alive, .. } if alive => {
                 let lease = self.cluster_lock.qualified_name.clone();
-                return Err(LeaseError::Rival { lease, holder });
+                return Err(LeaseError::OtherInstallation { lease, holder });
             }
             LeaseStatus::Held {
                 holder, runs_out_in, ..

@@ -15,7 +15,7 @@ use crate::runtime::write_fence::WriteFence;
 /// The write fence is closed. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
 #[error("not the leader; refusing to send")]
-pub struct NotLeading;
+pub struct NotLeader;
 
 /// A stream that refuses writes while the write fence is closed.
 pub struct FencedStream<S> {
@@ -34,7 +34,7 @@ impl<S> FencedStream<S> {
         if self.guard.may_write() {
             Ok(&mut self.stream)
         } else {
-            Err(io::Error::other(NotLeading))
+            Err(io::Error::other(NotLeader))
         }
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         let guard = WriteFence::default();
         let (near, mut far) = tokio::io::duplex(64);
         let mut stream = TokioIo::new(FencedStream::new(TokioIo::new(near), guard.clone()));
-        let refused = |error: io::Error| error.get_ref().is_some_and(|cause| cause.is::<NotLeading>());
+        let refused = |error: io::Error| error.get_ref().is_some_and(|cause| cause.is::<NotLeader>());
         assert!(refused(stream.write_all(b"too early").await.unwrap_err()));
         guard.open(None);
         stream.write_all(b"in the term").await.unwrap();

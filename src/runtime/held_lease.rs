@@ -56,7 +56,7 @@ impl LeaseObject {
     /// Writes the holder's identity into the Lease as it was read. Returns `None` if another process was faster.
     pub async fn take(&self, found: Option<Lease>) -> Result<Option<HeldLease>, kube::Error> {
         let mut lease = found.unwrap_or_else(|| self.empty());
-        lease.spec = Some(lease::taken(
+        lease.spec = Some(lease::acquire_spec(
             lease.spec.as_ref(),
             &self.holder,
             &self.timings,
@@ -135,7 +135,7 @@ impl HeldLease {
 
     async fn write_renewal(&mut self) -> Result<(), kube::Error> {
         let LeaseObject { holder, timings, .. } = &self.object;
-        let spec = lease::renewed(self.written.spec.as_ref(), holder, timings, Timestamp::now());
+        let spec = lease::renew_spec(self.written.spec.as_ref(), holder, timings, Timestamp::now());
         let lease = Lease {
             spec: Some(spec),
             ..self.written.clone()
@@ -167,7 +167,7 @@ impl HeldLease {
     pub async fn release(&self) {
         let former = self.written.spec.clone().unwrap_or_default();
         let released = Lease {
-            spec: Some(lease::released(&former, Timestamp::now())),
+            spec: Some(lease::release_spec(&former, Timestamp::now())),
             ..self.written.clone()
         };
         let lease = self.qualified_name();

@@ -185,27 +185,37 @@ impl Observer {
 }
 
 /// Returns the spec that takes the Lease.
-pub fn taken(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimings, now: Timestamp) -> LeaseSpec {
+pub fn acquire_spec(
+    former: Option<&LeaseSpec>,
+    me: &HolderIdentity,
+    timings: &LeaseTimings,
+    now: Timestamp,
+) -> LeaseSpec {
     let transitions = former.and_then(|former| former.lease_transitions);
     LeaseSpec {
         acquire_time: Some(MicroTime(now)),
         lease_transitions: Some(transitions.map_or(0, |count| count.saturating_add(1))),
-        ..renewed(former, me, terms, now)
+        ..renew_spec(former, me, timings, now)
     }
 }
 
 /// Returns the spec that renews the Lease.
-pub fn renewed(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimings, now: Timestamp) -> LeaseSpec {
+pub fn renew_spec(
+    former: Option<&LeaseSpec>,
+    me: &HolderIdentity,
+    timings: &LeaseTimings,
+    now: Timestamp,
+) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(me.name.clone()),
-        lease_duration_seconds: Some(whole_seconds(terms.duration)),
+        lease_duration_seconds: Some(whole_seconds(timings.duration)),
         renew_time: Some(MicroTime(now)),
         ..former.cloned().unwrap_or_default()
     }
 }
 
 /// Returns the spec that releases the Lease, so that another process can take it at once.
-pub fn released(former: &LeaseSpec, now: Timestamp) -> LeaseSpec {
+pub fn release_spec(former: &LeaseSpec, now: Timestamp) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(String::new()),
         // The API server rejects 0.

@@ -252,23 +252,23 @@ impl Backend {
 
     /// Records that a volume vanished although nothing reclaimed it: its claim must not get a new one before its record is
     /// read.
-    pub fn volume_vanished(&self) {
-        self.state().volume_vanished();
+    pub fn count_lost_volume(&self) {
+        self.state().count_lost_volume();
     }
 
-    /// Returns the number of volumes that vanished so far, for [`set_vanished_read`](Self::set_vanished_read).
-    pub fn vanished(&self) -> u64 {
-        self.state().vanished()
+    /// Returns the number of volumes that vanished so far, for [`set_lost_volumes_read`](Self::set_lost_volumes_read).
+    pub fn lost_volumes(&self) -> u64 {
+        self.state().lost_volumes()
     }
 
     /// Records that the records were read after this number of volumes had vanished.
-    pub fn set_vanished_read(&self, vanished: u64) {
-        self.state().set_vanished_read(vanished);
+    pub fn set_lost_volumes_read(&self, vanished: u64) {
+        self.state().set_lost_volumes_read(vanished);
     }
 
     /// Returns true if volumes vanished since the records were read.
-    pub fn has_vanished_volumes(&self) -> bool {
-        self.state().has_vanished_volumes()
+    pub fn has_unread_lost_volumes(&self) -> bool {
+        self.state().has_unread_lost_volumes()
     }
 
     /// Returns the report of the last purge of the trash.

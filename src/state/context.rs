@@ -230,9 +230,9 @@ impl Context {
 
     /// Releases the slots that are reserved for a claim that was woken and does not need them.
     pub fn release_claim_slots(&self, claim: &ClaimRef) {
-        self.condition_writes.pass(claim, &self.waiting_claims);
+        self.condition_writes.release_reservation(claim, &self.waiting_claims);
         for backend in self.backends.all() {
-            backend.claims.pass(claim, &self.waiting_claims);
+            backend.claims.release_reservation(claim, &self.waiting_claims);
         }
     }
 
@@ -247,7 +247,7 @@ impl Context {
     /// Releases the slots that are reserved for a volume that was woken and does not need them.
     pub fn release_volume_slots(&self, volume: &VolumeRef) {
         for backend in self.backends.all() {
-            backend.reclaims.pass(volume, &self.waiting_volumes);
+            backend.reclaims.release_reservation(volume, &self.waiting_volumes);
         }
     }
 

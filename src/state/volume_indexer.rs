@@ -96,7 +96,7 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
 fn vanish(name: &str, ctx: &Context) {
     let backend = ctx.capacity.backend_of(name).and_then(|name| ctx.backends.get(&name));
     if let Some(backend) = backend {
-        backend.volume_vanished();
+        backend.count_lost_volume();
         ctx.request_probe(&backend.name);
     }
 }

@@ -145,7 +145,7 @@ async fn adopt_foreign(
             let record = verify_record(store, verified, &other, Some(cluster)).await?;
             if records::create(store, verified, &record).await? == Created::Exists {
                 let doing = format!("adopting the record of volume {volume}");
-                return Err(ExportError::Unsettled { doing });
+                return Err(ExportError::ConcurrentlyModified { doing });
             }
             record
         }

@@ -33,9 +33,9 @@ pub struct ArchiveRef {
 
 /// State of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ArchiveStage {
+pub enum ArchivePhase {
     /// The archive is kept.
-    Kept,
+    Archived,
     /// The archive is being moved into the trash.
     Purging,
     /// The archive is being restored to a volume.
@@ -56,7 +56,7 @@ pub struct RecordedArchive {
     /// Metadata of the archive in the record.
     pub archive: ArchiveState,
     /// State.
-    pub stage: ArchiveStage,
+    pub phase: ArchivePhase,
     /// The directory exists under the archive's name.
     pub exists: bool,
     /// Identity of the export.
@@ -118,10 +118,10 @@ pub(crate) async fn find(
         return Ok(None);
     }
     let directory = find_directory(store, verified, &record, &archive).await?;
-    let stage = match &record.state {
-        State::Purging { .. } => ArchiveStage::Purging,
-        State::Restoring { to, .. } => ArchiveStage::Restoring(to.clone()),
-        _ => ArchiveStage::Kept,
+    let phase = match &record.state {
+        State::Purging { .. } => ArchivePhase::Purging,
+        State::Restoring { to, .. } => ArchivePhase::Restoring(to.clone()),
+        _ => ArchivePhase::Archived,
     };
     Ok(Some(RecordedArchive {
         volume: record.volume,
@@ -130,7 +130,7 @@ pub(crate) async fn find(
         file_id,
         exists: directory.is_some(),
         archive,
-        stage,
+        phase,
         export_id: verified.identity.id.clone(),
         trust,
     }))
@@ -264,7 +264,7 @@ pub(crate) async fn end_purge(
             moved => moved.context(|| format!("moving {name} into the trash"))?,
         }
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: format!("purging the archive of volume {}", which.volume),
     })
 }
@@ -306,7 +306,7 @@ pub(crate) async fn finish_restore(
     let nodes = paths::walk(store, verified, &directory).await?;
     let leaf = paths::leaf(&nodes, &directory);
     if leaf.map(|leaf| leaf.attributes.fileid) != record.file_id {
-        return Err(ExportError::Disagrees {
+        return Err(ExportError::RecordMismatch {
             volume: to.volume.clone(),
             directory: to.directory.clone(),
             what: "it is not the directory that was restored".into(),
@@ -353,7 +353,7 @@ pub(crate) async fn matching_record(
         });
     }
     if record.file_id != Some(which.file_id) || record.backend != store.config.backend {
-        return Err(ExportError::Disagrees {
+        return Err(ExportError::RecordMismatch {
             volume: which.volume.clone(),
             directory: record.directory.to_string(),
             what: format!(
@@ -368,7 +368,7 @@ pub(crate) async fn matching_record(
 /// Returns the archive's directory, if it exists.
 ///
 /// # Errors
-/// [`ExportError::Disagrees`] if a change is in progress and the node of that name has the fileid but another handle:
+/// [`ExportError::RecordMismatch`] if a change is in progress and the node of that name has the fileid but another handle:
 /// either the server changed its handles, or another directory got the fileid.
 pub(crate) async fn find_directory(
     store: &ExportStore,
@@ -387,7 +387,7 @@ pub(crate) async fn find_directory(
     if record.matches_node(&node) {
         return Ok(Some(node));
     }
-    Err(ExportError::Disagrees {
+    Err(ExportError::RecordMismatch {
         volume: record.volume.clone(),
         directory: archive.target.clone(),
         what: "it has the fileid and not the file handle that its record knows".into(),

@@ -33,7 +33,7 @@ const MAX_TRIES: u32 = 40;
 
 /// Location of a tree.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum CountTarget<'a> {
     /// Directory of a volume.
     Directory(&'a DirectoryPath),
     /// Archive, by its name at the export's root.
@@ -185,13 +185,13 @@ async fn retry<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A)
 /// Counts the tree of a directory; see [`ExportStore::count`].
 pub(crate) async fn count(
     store: &ExportStore,
-    (place, file_id): (Place<'_>, Option<u64>),
+    (place, file_id): (CountTarget<'_>, Option<u64>),
     pace: &mut RateLimiter,
     go_on: impl FnMut(&TreeUsage) -> bool + Send,
 ) -> Result<Option<TreeUsage>, ExportError> {
     let doing = || match place {
-        Place::Directory(directory) => format!("counting {directory}"),
-        Place::Archive(name) => format!("counting {name}"),
+        CountTarget::Directory(directory) => format!("counting {directory}"),
+        CountTarget::Archive(name) => format!("counting {name}"),
     };
     let Some(root) = verified_tree(store, place, file_id).await? else {
         return Ok(None);
@@ -205,7 +205,7 @@ pub(crate) async fn count(
 
 async fn verified_tree(
     store: &ExportStore,
-    place: Place<'_>,
+    place: CountTarget<'_>,
     file_id: Option<u64>,
 ) -> Result<Option<FileRef>, ExportError> {
     store
@@ -216,17 +216,17 @@ async fn verified_tree(
 async fn find_tree(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    place: Place<'_>,
+    place: CountTarget<'_>,
     file_id: Option<u64>,
 ) -> Result<Option<FileRef>, ExportError> {
     let found = match place {
-        Place::Directory(directory) => {
+        CountTarget::Directory(directory) => {
             let nodes = paths::walk(store, verified, directory).await?;
             paths::leaf(&nodes, directory).cloned()
         }
         // The name comes from an object and may be anything.
-        Place::Archive(name) if !layout::is_archive_name(name) => None,
-        Place::Archive(name) => {
+        CountTarget::Archive(name) if !layout::is_archive_name(name) => None,
+        CountTarget::Archive(name) => {
             let found = store.nfs.lookup(&verified.root.handle, &layout::name(name)?).await;
             found.context(|| format!("looking up {name}"))?
         }

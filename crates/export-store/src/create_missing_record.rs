@@ -41,7 +41,7 @@ pub(crate) async fn create_missing_record(
     if begun.is_some() {
         records::replace(store, verified, &record).await?;
     } else if records::create(store, verified, &record).await? == Created::Exists {
-        return Err(ExportError::Unsettled {
+        return Err(ExportError::ConcurrentlyModified {
             doing: format!("recording {directory}"),
         });
     }
@@ -93,13 +93,13 @@ async fn find_unclaimed(
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
     let file_id = leaf.attributes.fileid;
     if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&request.volume)).await? {
-        return Err(ExportError::Held {
+        return Err(ExportError::FileidInUse {
             directory: directory.to_string(),
             holder,
         });
     }
     if request.file_id.is_some_and(|said| said != file_id) {
-        return Err(ExportError::Disagrees {
+        return Err(ExportError::RecordMismatch {
             volume: request.volume.clone(),
             directory: directory.to_string(),
             what: format!(

@@ -11,21 +11,21 @@ use nfs_client::{NfsError, Status};
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExportError {
     /// A call failed.
-    #[error("{doing}: {source}; {}", remedy_of(source, circumstances))]
+    #[error("{doing}: {source}; {}", remedy_of(source, hints))]
     Nfs {
         /// The operation and its object.
         doing: String,
         /// The client's error.
         source: Box<NfsError>,
         /// Additional information about the cause.
-        circumstances: ErrorHints,
+        hints: ErrorHints,
     },
     /// The identity was never read, so nothing may be changed.
     #[error("the export's identity is not confirmed; changes are refused until the backend's next probe reads it")]
     IdentityNotConfirmed,
     /// This process is not, or may no longer be, the leader.
     #[error("not the leader; refusing to change the export")]
-    NotLeading,
+    NotLeader,
     /// The export has another identity than the expected one, or none.
     #[error(
         "the export has another identity: {why}. Mount or export the original file system again; or, if this one replaces it, annotate the backend with nfs-operator.io/accept-identity: {}",
@@ -163,7 +163,7 @@ pub enum ExportError {
     },
     /// The directory of that name belongs to a holder under another name.
     #[error("{directory} has the fileid of {holder}. Choose another pattern, or find out who renamed it")]
-    Held {
+    FileidInUse {
         /// The directory or its parent.
         directory: String,
         /// The holder.
@@ -171,7 +171,7 @@ pub enum ExportError {
     },
     /// The directory belongs to another cluster.
     #[error("{directory} belongs to the cluster with id {cluster}. Choose another pattern, or another export")]
-    HeldByOtherCluster {
+    OwnedByOtherCluster {
         /// The directory.
         directory: String,
         /// ID of the cluster.
@@ -280,7 +280,7 @@ pub enum ExportError {
     #[error(
         "{directory} of volume {volume} was not changed: {what}. Find out what happened, then correct it or reclaim the directory manually"
     )]
-    Disagrees {
+    RecordMismatch {
         /// The volume.
         volume: String,
         /// Its directory.
@@ -363,7 +363,7 @@ pub enum ExportError {
     },
     /// The directory or its record kept changing during the operation.
     #[error("{doing}: the directory kept changing; retrying")]
-    Unsettled {
+    ConcurrentlyModified {
         /// The operation.
         doing: String,
     },
@@ -381,11 +381,9 @@ impl ExportError {
     /// Returns what kind of failure this is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Nfs {
-                source, circumstances, ..
-            } => classify(source, circumstances),
+            Self::Nfs { source, hints, .. } => classify(source, hints),
             Self::IdentityNotConfirmed => ErrorKind::IdentityNotConfirmed,
-            Self::NotLeading => ErrorKind::Fenced,
+            Self::NotLeader => ErrorKind::Fenced,
             Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => ErrorKind::IdentityMismatch,
             Self::BeaconMismatch { .. } => ErrorKind::BeaconMismatch,
             Self::BeaconObserved { .. } => ErrorKind::BeaconObserved,
@@ -403,8 +401,8 @@ impl ExportError {
             | Self::OtherClusterUnreadable { .. } => ErrorKind::RecordUnusable,
             Self::NotAdopted { .. } => ErrorKind::RecordNotAdopted,
             Self::Overlaps { .. }
-            | Self::Held { .. }
-            | Self::HeldByOtherCluster { .. }
+            | Self::FileidInUse { .. }
+            | Self::OwnedByOtherCluster { .. }
             | Self::NestedBackend { .. }
             | Self::InUse { .. } => ErrorKind::DirectoryOverlaps,
             Self::PathUnusable { .. } => ErrorKind::NotADirectory,
@@ -414,9 +412,9 @@ impl ExportError {
             Self::OwnerRefused { .. } => ErrorKind::OwnerRefused,
             Self::RootSquashed { .. } => ErrorKind::RootSquashed,
             Self::IdMappingRequired { .. } => ErrorKind::IdMappingRequired,
-            Self::Disagrees { .. } => ErrorKind::ReclaimUnsafe,
+            Self::RecordMismatch { .. } => ErrorKind::ReclaimUnsafe,
             Self::DirectoryMissing { .. } => ErrorKind::DirectoryMissing,
-            Self::Unsettled { .. } => ErrorKind::ChangedMeanwhile,
+            Self::ConcurrentlyModified { .. } => ErrorKind::ChangedMeanwhile,
             Self::LeftBehind { source, .. } => source.kind(),
         }
     }
@@ -458,8 +456,8 @@ impl ExportError {
             | Self::ArchiveForeign { .. }
             | Self::ArchiveMissing { .. }
             | Self::Overlaps { .. }
-            | Self::Held { .. }
-            | Self::HeldByOtherCluster { .. }
+            | Self::FileidInUse { .. }
+            | Self::OwnedByOtherCluster { .. }
             | Self::OtherClusterUnreadable { .. }
             | Self::NestedBackend { .. }
             | Self::PathUnusable { .. }
@@ -498,7 +496,7 @@ impl<T> ErrorContext<T> for Result<T, NfsError> {
         self.map_err(|source| ExportError::Nfs {
             doing: doing(),
             source: Box::new(source),
-            circumstances: ErrorHints::default(),
+            hints: ErrorHints::default(),
         })
     }
 }

@@ -130,7 +130,7 @@ pub struct ErrorHints {
 }
 
 /// Returns the reason for an NFS error, for conditions and events.
-pub fn classify(error: &NfsError, circumstances: &ErrorHints) -> ErrorKind {
+pub fn classify(error: &NfsError, hints: &ErrorHints) -> ErrorKind {
     match error {
         NfsError::NameResolution { .. } => ErrorKind::NameResolutionFailed,
         NfsError::ConnectionRefused { .. } => ErrorKind::ConnectionRefused,
@@ -150,20 +150,18 @@ pub fn classify(error: &NfsError, circumstances: &ErrorHints) -> ErrorKind {
         NfsError::Fenced { .. } => ErrorKind::Fenced,
         NfsError::Protocol { .. } => ErrorKind::ProtocolViolation,
         NfsError::Limit { .. } => ErrorKind::LimitExceeded,
-        NfsError::Status { status, .. } => classify_status(*status, circumstances),
+        NfsError::Status { status, .. } => classify_status(*status, hints),
         // A later version of the client may add variants.
         _ => ErrorKind::ServerRefused,
     }
 }
 
-fn classify_status(status: Status, circumstances: &ErrorHints) -> ErrorKind {
+fn classify_status(status: Status, hints: &ErrorHints) -> ErrorKind {
     match status {
         // Without a reserved port, this is the error of knfsd's `secure` option in NFSv4.
-        Status::NotPermitted | Status::Access if circumstances.reserved_port == Some(false) => {
-            ErrorKind::ReservedPortRequired
-        }
+        Status::NotPermitted | Status::Access if hints.reserved_port == Some(false) => ErrorKind::ReservedPortRequired,
         Status::NotPermitted | Status::Access => ErrorKind::AccessDenied,
-        Status::NoSpace if circumstances.out_of_inodes => ErrorKind::NoInodes,
+        Status::NoSpace if hints.out_of_inodes => ErrorKind::NoInodes,
         Status::NoSpace => ErrorKind::NoSpace,
         Status::QuotaExceeded => ErrorKind::QuotaExceeded,
         Status::ReadOnly => ErrorKind::ReadOnly,
@@ -187,8 +185,8 @@ fn classify_status(status: Status, circumstances: &ErrorHints) -> ErrorKind {
 }
 
 /// Returns what an administrator can do about an NFS error.
-pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
-    let from = match (error, &circumstances.local) {
+pub fn remedy_of(error: &NfsError, hints: &ErrorHints) -> String {
+    let from = match (error, &hints.local) {
         (NfsError::AccessDenied { local, .. }, _) | (_, Some(local)) => {
             format!(
                 "the server sees connections from {}, or from another address (SNAT)",
@@ -197,7 +195,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         }
         _ => "the server may see another source address (SNAT)".to_owned(),
     };
-    match classify(error, circumstances) {
+    match classify(error, hints) {
         ErrorKind::NameResolutionFailed => "correct spec.server, or the DNS that the operator uses".into(),
         ErrorKind::ConnectionRefused => "start the NFS server, or correct spec.server or spec.nfs.port".into(),
         ErrorKind::ConnectionTimedOut | ErrorKind::ServerUnreachable => {
@@ -225,7 +223,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
             "let the operator use a port below 1024 (spec.nfs.sourcePort: Reserved and the pod's sysctl \
              net.ipv4.ip_unprivileged_port_start=0), or export with `insecure`; {from}"
         ),
-        ErrorKind::AccessDenied if circumstances.squashed => format!(
+        ErrorKind::AccessDenied if hints.squashed => format!(
             "the server maps the operator's user to another one: set spec.nfs.credential to a user with permission, or export \
              with no_root_squash for the operator's address; {from}"
         ),

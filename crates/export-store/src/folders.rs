@@ -116,7 +116,7 @@ pub(crate) async fn ensure_folder(
             Err(error) => return Err(error).context(|| format!("creating {path}")),
         }
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: format!("creating {path}"),
     })
 }

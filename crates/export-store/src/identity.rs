@@ -213,7 +213,7 @@ pub(crate) async fn confirm(
         store.state().verified = Some(Arc::clone(&verified));
         return Ok(verified);
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: "reading the export's identity".into(),
     })
 }
@@ -354,7 +354,7 @@ async fn publish(
     }
     own_files::remove(&store.nfs, &cluster.handle, &draft_name, draft.attributes.fileid, doing).await?;
     let winner = read_identity_file(store, reserved).await?;
-    let (winner, file_id) = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
+    let (winner, file_id) = winner.ok_or_else(|| ExportError::ConcurrentlyModified { doing: doing() })?;
     let own = OwnFileIds {
         identity: file_id,
         cluster: cluster.attributes.fileid,
@@ -384,7 +384,7 @@ pub(crate) async fn create_fresh_file(
             own_files::remove(&store.nfs, &folder.handle, name, old.attributes.fileid, doing).await?;
         }
     }
-    Err(ExportError::Unsettled { doing: doing() })
+    Err(ExportError::ConcurrentlyModified { doing: doing() })
 }
 
 /// Saves the root that an administrator accepted for this identity.

@@ -94,13 +94,13 @@ mod volume_record;
 mod write_probe;
 
 pub use adopt::{Adopted, RecordName};
-pub use archives::{ArchiveRef, ArchiveStage, RecordedArchive};
+pub use archives::{ArchivePhase, ArchiveRef, RecordedArchive};
 pub use beacon::{Beacon, Beacons, KnownBeacon};
 pub use copy::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
     RequestedArchive, SourceTree, copy_to_archive, copy_volume,
 };
-pub use count::{Place as TreePlace, RateLimiter, TreeUsage};
+pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
 pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
 pub use inspection::{Inspection, PathState};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 pub(crate) use index::OtherClusters;
-use index::{Candidates, Hashes, Place};
+use index::{CandidatePath, Candidates, Hashes};
 use read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 
 use crate::error::{ErrorContext as _, ExportError};
@@ -60,10 +60,10 @@ pub(crate) async fn refuse(
     store: &ExportStore,
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
-    way: &[FileRef],
+    nodes: &[FileRef],
     refresh: bool,
 ) -> Result<(), ExportError> {
-    let place = Place::new(directory.folded(), way);
+    let place = CandidatePath::new(directory.folded(), nodes);
     refusal(directory, holder(store, verified, &place, None, refresh).await?)
 }
 
@@ -73,10 +73,10 @@ pub(crate) async fn refuse_except(
     store: &ExportStore,
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
-    way: &[FileRef],
+    nodes: &[FileRef],
     but: Option<(&str, &str)>,
 ) -> Result<(), ExportError> {
-    let place = Place::new(directory.folded(), way);
+    let place = CandidatePath::new(directory.folded(), nodes);
     refusal(directory, holder(store, verified, &place, but, true).await?)
 }
 
@@ -90,9 +90,9 @@ pub(crate) async fn recheck(
     store: &ExportStore,
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
-    way: &[FileRef],
+    nodes: &[FileRef],
 ) -> Result<(), ExportError> {
-    let place = Place::new(directory.folded(), way);
+    let place = CandidatePath::new(directory.folded(), nodes);
     let mut found = holder(store, verified, &place, None, true).await?;
     for _ in 0..PATIENCE {
         match &found {
@@ -113,12 +113,12 @@ pub(crate) async fn refuse_removal(
     verified: &VerifiedRoot,
     volume: &str,
     segments: &[String],
-    way: &[FileRef],
+    nodes: &[FileRef],
 ) -> Result<(), ExportError> {
     let folded = segments.iter().map(|segment| segment.to_ascii_lowercase()).collect();
-    let place = Place::new(folded, way);
+    let place = CandidatePath::new(folded, nodes);
     match holder(store, verified, &place, None, true).await? {
-        Some(other) => Err(ExportError::Disagrees {
+        Some(other) => Err(ExportError::RecordMismatch {
             volume: volume.to_owned(),
             directory: segments.join("/"),
             what: format!("the cluster with id {} has a record of it, too", other.cluster),
@@ -129,7 +129,7 @@ pub(crate) async fn refuse_removal(
 
 fn refusal(directory: &DirectoryPath, holding: Option<Holding>) -> Result<(), ExportError> {
     match holding {
-        Some(other) => Err(ExportError::HeldByOtherCluster {
+        Some(other) => Err(ExportError::OwnedByOtherCluster {
             directory: directory.to_string(),
             cluster: other.cluster,
         }),
@@ -144,7 +144,7 @@ fn refusal(directory: &DirectoryPath, holding: Option<Holding>) -> Result<(), Ex
 async fn holder(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    place: &Place,
+    place: &CandidatePath,
     but: Option<(&str, &str)>,
     refresh: bool,
 ) -> Result<Option<Holding>, ExportError> {
@@ -182,7 +182,7 @@ struct Search<'a> {
     folder: &'a ClusterFolder,
     hashes: &'a Hashes,
     candidates: Candidates,
-    place: &'a Place,
+    place: &'a CandidatePath,
     but: Option<(&'a str, &'a str)>,
     found: Option<Holding>,
     unreadable: Option<UnreadableRecord>,

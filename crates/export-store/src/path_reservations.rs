@@ -203,7 +203,7 @@ impl PathReservations {
     /// Sets the paths of a holder. Replaces its former paths and a kept reservation.
     pub fn insert(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>) {
         let mut index = self.index();
-        index.remove(&Key::Kept(holder.clone()));
+        index.remove(&Key::Committed(holder.clone()));
         index.insert(Key::Known(holder), places, file);
     }
 
@@ -211,7 +211,7 @@ impl PathReservations {
     pub fn remove(&self, holder: &Holder) {
         let mut index = self.index();
         index.remove(&Key::Known(holder.clone()));
-        index.remove(&Key::Kept(holder.clone()));
+        index.remove(&Key::Committed(holder.clone()));
     }
 
     /// Reports whether this holder exists, according to the controllers or, for archives, to this layer.
@@ -339,7 +339,7 @@ impl Reservation {
         let mut index = self.reservations.index();
         // An existing holder has its actual paths already, which take precedence.
         if !index.contains(&Key::Known(self.holder.clone())) {
-            index.insert(Key::Kept(self.holder.clone()), self.places.clone(), file);
+            index.insert(Key::Committed(self.holder.clone()), self.places.clone(), file);
         }
     }
 }

@@ -160,7 +160,7 @@ pub(crate) async fn check_parents(
             });
         }
         if let Some(holder) = file_holders::holder_of(store, verified, parent, None).await? {
-            return Err(ExportError::Held {
+            return Err(ExportError::FileidInUse {
                 directory: path_of(index),
                 holder,
             });

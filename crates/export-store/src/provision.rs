@@ -107,7 +107,7 @@ pub(crate) async fn provision(
     if let Recorded::Open(record) = &record
         && record.restores != restores
     {
-        return Err(ExportError::Disagrees {
+        return Err(ExportError::RecordMismatch {
             volume: volume.clone(),
             directory: directory.to_string(),
             what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
@@ -157,7 +157,7 @@ async fn create(
             });
         }
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: format!("creating {directory}"),
     })
 }
@@ -219,7 +219,7 @@ async fn step(
                 mode_not_kept: None,
             }))
         }
-        (ProvisionStep::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
+        (ProvisionStep::Disagree, Some(leaf)) => Err(ExportError::RecordMismatch {
             volume: request.volume.clone(),
             directory: directory.to_string(),
             what: format!(
@@ -264,7 +264,7 @@ async fn write_record(
         RecordWrite::Replace => records::replace(store, verified, &new).await?,
         RecordWrite::Create => {
             if records::create(store, verified, &new).await? == Created::Exists {
-                return Err(ExportError::Unsettled {
+                return Err(ExportError::ConcurrentlyModified {
                     doing: format!("recording {directory}"),
                 });
             }
@@ -348,7 +348,7 @@ async fn refuse(
 ) -> Result<(), ExportError> {
     match step {
         ProvisionStep::Held => match other_holder(store, verified, request, leaf).await? {
-            Some(holder) => Err(ExportError::Held {
+            Some(holder) => Err(ExportError::FileidInUse {
                 directory: directory.to_string(),
                 holder,
             }),

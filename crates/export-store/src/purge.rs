@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::ExportError;
 use crate::purge::batch::is_over;
-use crate::purge::place::{Component, Place};
+use crate::purge::place::{Component, TrashPath};
 pub(crate) use crate::purge::queue::{PurgeQueue, purge};
 use crate::purge::visit::{Child, Task, Visit, VisitResult};
 use crate::request::PurgeFailure;
@@ -266,7 +266,7 @@ impl Tree {
         })
     }
 
-    fn place(&self, id: u64) -> Place {
+    fn place(&self, id: u64) -> TrashPath {
         let component = |directory: &Directory| {
             let parent = directory.parent.and_then(|parent| self.directories.get(&parent));
             Component {
@@ -278,7 +278,7 @@ impl Tree {
         };
         let mut components: Vec<Component> = self.path_to(id).map(component).collect();
         components.reverse();
-        Place::new(components)
+        TrashPath::new(components)
     }
 
     /// Returns the end of a directory's path, with at least as many characters as a report contains.

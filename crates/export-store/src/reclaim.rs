@@ -157,7 +157,7 @@ async fn run(
             }
         }
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: format!("reclaiming {}", reclaim.directory()),
     })
 }
@@ -182,7 +182,7 @@ fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Recl
 }
 
 fn replaced_error(reclaim: &Reclaim<'_>) -> ExportError {
-    ExportError::Disagrees {
+    ExportError::RecordMismatch {
         volume: reclaim.record.volume.clone(),
         directory: reclaim.directory().to_string(),
         what: format!(
@@ -247,7 +247,7 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
     if let Some(leaf) = leaf
         && let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume)).await?
     {
-        return Err(ExportError::Held {
+        return Err(ExportError::FileidInUse {
             directory: record.directory.to_string(),
             holder,
         });

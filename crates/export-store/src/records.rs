@@ -145,7 +145,9 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     match removed {
         Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
         // An earlier call that was still in flight replaced it.
-        Err(error) if error.status() == Some(Status::NotSame) => Err(ExportError::Unsettled { doing: doing() }),
+        Err(error) if error.status() == Some(Status::NotSame) => {
+            Err(ExportError::ConcurrentlyModified { doing: doing() })
+        }
         other => other.context(doing),
     }
 }

@@ -64,11 +64,11 @@ fn is_about_it(error: &ExportError) -> bool {
     matches!(
         error,
         ExportError::DirectoryMissing { .. }
-            | ExportError::Disagrees { .. }
+            | ExportError::RecordMismatch { .. }
             | ExportError::NestedBackend { .. }
             | ExportError::Overlaps { .. }
-            | ExportError::Held { .. }
-            | ExportError::HeldByOtherCluster { .. }
+            | ExportError::FileidInUse { .. }
+            | ExportError::OwnedByOtherCluster { .. }
             | ExportError::PathUnusable { .. }
     )
 }
@@ -168,7 +168,7 @@ async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &
     };
     let file_id = leaf.attributes.fileid;
     if record.file_id != Some(file_id) || !verified.is_plain_directory(leaf) {
-        return Err(ExportError::Disagrees {
+        return Err(ExportError::RecordMismatch {
             volume: record.volume.clone(),
             directory: directory.to_string(),
             what: match record.file_id {
@@ -185,7 +185,7 @@ async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &
     let own = Holder::Volume(record.volume.clone());
     paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
     if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume)).await? {
-        return Err(ExportError::Held {
+        return Err(ExportError::FileidInUse {
             directory: directory.to_string(),
             holder,
         });

@@ -227,6 +227,6 @@ async fn overwrite(
     // Otherwise, the server restarted and may have lost what was written.
     match verifiers.iter().all(|verifier| *verifier == committed) {
         true => Ok(()),
-        false => Err(ExportError::Unsettled { doing: doing() }),
+        false => Err(ExportError::ConcurrentlyModified { doing: doing() }),
     }
 }

@@ -138,7 +138,7 @@ async fn remove_directory(
         });
     }
     match other_clusters::refuse(store, verified, directory, &nodes, true).await {
-        Err(ExportError::HeldByOtherCluster { .. }) if record.file_id.is_none() => {
+        Err(ExportError::OwnedByOtherCluster { .. }) if record.file_id.is_none() => {
             return Ok(RollbackOutcome::DirectoryKept);
         }
         other => other?,
@@ -206,7 +206,7 @@ async fn remove_empty(
             // The fileid is unknown and the directory is not empty, so it belongs to someone else.
             Some(Status::NotEmpty) if record.file_id.is_none() => Ok(RollbackOutcome::DirectoryKept),
             Some(Status::NotEmpty) => Ok(RollbackOutcome::NotEmpty),
-            Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::Unsettled { doing: doing() }),
+            Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::ConcurrentlyModified { doing: doing() }),
             _ => Err(error).context(doing),
         },
     }
@@ -250,7 +250,7 @@ pub(crate) async fn undo_restore(
         }
         move_back(store, verified, own, &record, archive).await?;
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: format!("giving back the archive of volume {old}"),
     })
 }

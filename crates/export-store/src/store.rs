@@ -28,7 +28,7 @@ use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
-    TreePlace, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, listing,
+    CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, listing,
     other_clusters, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records,
     volume_record, write_probe,
 };
@@ -290,7 +290,7 @@ impl ExportStore {
     /// returned false.
     pub async fn count(
         &self,
-        tree: (TreePlace<'_>, Option<u64>),
+        tree: (CountTarget<'_>, Option<u64>),
         pace: &mut RateLimiter,
         progress: impl FnMut(&TreeUsage) -> bool + Send,
     ) -> Result<Option<TreeUsage>, ExportError> {
@@ -603,7 +603,10 @@ impl ExportStore {
         if stale && let Some(verified) = &last {
             verified.mark_outdated();
         }
-        let changed = matches!(error, ExportError::IdentityNotConfirmed | ExportError::Unsettled { .. });
+        let changed = matches!(
+            error,
+            ExportError::IdentityNotConfirmed | ExportError::ConcurrentlyModified { .. }
+        );
         (changed || stale) && last.is_some()
     }
 
@@ -668,7 +671,7 @@ impl ExportStore {
         if (self.is_leader)() {
             Ok(())
         } else {
-            Err(ExportError::NotLeading)
+            Err(ExportError::NotLeader)
         }
     }
 
@@ -684,36 +687,33 @@ impl ExportStore {
             ExportError::LeftBehind { source, .. } => source.as_mut(),
             other => other,
         };
-        let ExportError::Nfs {
-            source, circumstances, ..
-        } = error
-        else {
+        let ExportError::Nfs { source, hints, .. } = error else {
             return;
         };
         match source.as_ref() {
             NfsError::AccessDenied {
                 local, reserved_port, ..
             } => {
-                circumstances.local = Some(*local);
-                circumstances.reserved_port = Some(*reserved_port);
+                hints.local = Some(*local);
+                hints.reserved_port = Some(*reserved_port);
             }
             NfsError::Status {
                 status: Status::Access | Status::NotPermitted,
                 ..
             } => {
                 let negotiated = self.nfs.negotiated();
-                circumstances.local = Some(negotiated.local);
-                circumstances.squashed = self.is_squashed();
+                hints.local = Some(negotiated.local);
+                hints.squashed = self.is_squashed();
                 // A server that granted access before accepts this port. The port can be the cause only if not even
                 // the root could be looked up.
-                circumstances.reserved_port = self.last_verified_root().is_none().then_some(negotiated.reserved_port);
+                hints.reserved_port = self.last_verified_root().is_none().then_some(negotiated.reserved_port);
             }
             NfsError::Status {
                 status: Status::NoSpace,
                 ..
             } => {
                 if let Ok(statistics) = self.nfs.statistics().await {
-                    circumstances.out_of_inodes = statistics.inodes > 0 && statistics.inodes_free == 0;
+                    hints.out_of_inodes = statistics.inodes > 0 && statistics.inodes_free == 0;
                 }
             }
             _ => {}

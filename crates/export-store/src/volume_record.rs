@@ -76,7 +76,7 @@ pub(crate) async fn compare(
             holder: Box::new(record.claim),
         });
     }
-    let disagrees = |what: String| ExportError::Disagrees {
+    let disagrees = |what: String| ExportError::RecordMismatch {
         volume: request.volume.clone(),
         directory: request.directory.to_string(),
         what,

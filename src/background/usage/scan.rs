@@ -18,7 +18,7 @@ use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{ExportError, ExportStore, RateLimiter, TreePlace, TreeUsage};
+use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage};
 
 /// Maximum number of volumes counted per second, however small they are. Each takes two reads from the API server and
 /// three calls on the export. Ten thousand volumes take 17 minutes.
@@ -185,7 +185,7 @@ impl<'a> UsageScan<'a> {
         let Some((directory, file_id)) = location(&volume, &self.ctx.settings, here) else {
             return Ok(());
         };
-        let place = TreePlace::Directory(&directory);
+        let place = CountTarget::Directory(&directory);
         match self.count(name, (place, file_id)).await? {
             Some(content) => Ok(publish::volume(self.ctx, self.backend, &volume, &content).await?),
             None => Ok(()),
@@ -201,7 +201,7 @@ impl<'a> UsageScan<'a> {
         let Some(file_id) = file_id else {
             return Ok(());
         };
-        let place = TreePlace::Archive(&archive.spec.directory);
+        let place = CountTarget::Archive(&archive.spec.directory);
         match self.count(name, (place, Some(file_id))).await? {
             Some(content) => Ok(publish::archive(self.ctx, &archive, &content).await?),
             None => Ok(()),
@@ -212,7 +212,7 @@ impl<'a> UsageScan<'a> {
     async fn count(
         &mut self,
         volume: &str,
-        of: (TreePlace<'_>, Option<u64>),
+        of: (CountTarget<'_>, Option<u64>),
     ) -> Result<Option<TreeUsage>, UsageScanError> {
         let (ctx, backend, export) = (self.ctx, self.backend, &self.export);
         let requested = || is_requested(ctx, backend, export);

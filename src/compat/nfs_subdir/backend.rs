@@ -20,14 +20,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// Export that NFS_SERVER and NFS_PATH define.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InheritedExport {
+pub struct NfsSubdirExport {
     server: String,
     path: String,
 }
 
 /// Error that prevents the start of the operator.
 #[derive(Debug, thiserror::Error)]
-pub enum DropInError {
+pub enum NfsSubdirBackendError {
     /// The backend exists with another address.
     #[error(
         "backend {BACKEND} is {found}, and NFS_SERVER and NFS_PATH specify {wanted}: correct one of them, or unset \
@@ -53,7 +53,7 @@ pub enum DropInError {
     },
 }
 
-impl InheritedExport {
+impl NfsSubdirExport {
     /// Returns the export, with the address normalized as in nfs-subdir.
     pub fn new(server: &str, path: &str) -> Self {
         let bare = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -75,7 +75,7 @@ impl InheritedExport {
     ///
     /// # Errors
     /// The backend has another address, or the API server denies the request.
-    pub async fn check(&self, clients: &Clients) -> Result<(), DropInError> {
+    pub async fn check(&self, clients: &Clients) -> Result<(), NfsSubdirBackendError> {
         // `calls` cannot send requests before this process is the leader.
         self.find(&Api::all(clients.lease.clone())).await.map(drop)
     }
@@ -84,7 +84,7 @@ impl InheritedExport {
     ///
     /// # Errors
     /// The backend has another address, or cannot be created.
-    pub async fn ensure(&self, clients: &Clients) -> Result<(), DropInError> {
+    pub async fn ensure(&self, clients: &Clients) -> Result<(), NfsSubdirBackendError> {
         let api: Api<NfsBackend> = Api::all(clients.calls.clone());
         while !self.find(&api).await? {
             let action = "create";
@@ -95,7 +95,7 @@ impl InheritedExport {
                 }
                 // Created concurrently: the next attempt compares it.
                 Err(error) if http_status(&error) == Some(409) => {}
-                Err(error) if http_status(&error) == Some(404) => return Err(DropInError::NoKind),
+                Err(error) if http_status(&error) == Some(404) => return Err(NfsSubdirBackendError::NoKind),
                 Err(error) => wait_or_fail(action, error).await?,
             }
         }
@@ -103,7 +103,7 @@ impl InheritedExport {
     }
 
     /// Returns true if the backend exists with the address of this export.
-    async fn find(&self, api: &Api<NfsBackend>) -> Result<bool, DropInError> {
+    async fn find(&self, api: &Api<NfsBackend>) -> Result<bool, NfsSubdirBackendError> {
         loop {
             match reads::get_opt(api, BACKEND).await {
                 Ok(Some(there)) => return self.compare(&there).map(|()| true),
@@ -113,19 +113,19 @@ impl InheritedExport {
         }
     }
 
-    fn compare(&self, there: &NfsBackend) -> Result<(), DropInError> {
+    fn compare(&self, there: &NfsBackend) -> Result<(), NfsSubdirBackendError> {
         let (server, path) = (&*there.spec.server, &*there.spec.path);
         if same_server(server, &self.server) && path == self.path {
             return Ok(());
         }
-        Err(DropInError::OtherAddress {
+        Err(NfsSubdirBackendError::OtherAddress {
             found: format!("{server}:{path}"),
             wanted: format!("{}:{}", self.server, self.path),
         })
     }
 
     /// Returns the backend with the settings that match the behavior of nfs-subdir.
-    fn backend(&self, action: &'static str) -> Result<NfsBackend, DropInError> {
+    fn backend(&self, action: &'static str) -> Result<NfsBackend, NfsSubdirBackendError> {
         serde_json::from_value(json!({
             "apiVersion": "nfs-operator.io/v1alpha1",
             "kind": "NfsBackend",
@@ -137,7 +137,7 @@ impl InheritedExport {
                 "archivePolicy": {"onDelete": "Archive"},
             },
         }))
-        .map_err(|cause| DropInError::Api {
+        .map_err(|cause| NfsSubdirBackendError::Api {
             action,
             cause: Box::new(kube::Error::SerdeError(cause)),
         })
@@ -145,9 +145,9 @@ impl InheritedExport {
 }
 
 /// Returns an error if a retry cannot help; otherwise waits before the next attempt.
-async fn wait_or_fail(action: &'static str, error: kube::Error) -> Result<(), DropInError> {
+async fn wait_or_fail(action: &'static str, error: kube::Error) -> Result<(), NfsSubdirBackendError> {
     match http_status(&error) {
-        Some(code) if code < 500 && !matches!(code, 408 | 409 | 429) => Err(DropInError::Api {
+        Some(code) if code < 500 && !matches!(code, 408 | 409 | 429) => Err(NfsSubdirBackendError::Api {
             action,
             cause: Box::new(error),
         }),
@@ -172,21 +172,21 @@ mod tests {
             ("[fd00::1]", "/", ("fd00::1", "/")),
             ("nfs", "export", ("nfs", "export")),
         ] {
-            let export = InheritedExport::new(server, path);
+            let export = NfsSubdirExport::new(server, path);
             assert_eq!((export.server.as_str(), export.path.as_str()), cleaned);
         }
     }
 
     #[test]
     fn the_backend_is_the_same_export_however_it_is_spelled_and_no_other() {
-        let backend = InheritedExport::new("fd00::1", "/export").backend("create").unwrap();
+        let backend = NfsSubdirExport::new("fd00::1", "/export").backend("create").unwrap();
         for (server, path, same) in [
             ("[fd00:0::1]", "/export/", true),
             ("fd00::2", "/export", false),
             ("fd00::1", "/", false),
         ] {
             assert_eq!(
-                InheritedExport::new(server, path).compare(&backend).is_ok(),
+                NfsSubdirExport::new(server, path).compare(&backend).is_ok(),
                 same,
                 "{server}:{path}"
             );

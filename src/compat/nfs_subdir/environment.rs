@@ -1,13 +1,13 @@
 //! Environment variables of nfs-subdir-external-provisioner, with the same semantics.
 
-use super::backend::InheritedExport;
+use super::backend::NfsSubdirExport;
 use crate::api::parameters::parse_go_bool;
 
 /// Settings from the environment.
 #[derive(Debug, PartialEq)]
 pub struct Environment {
     /// Export of NFS_SERVER and NFS_PATH.
-    pub export: InheritedExport,
+    pub export: NfsSubdirExport,
     /// Provisioner name of PROVISIONER_NAME.
     pub provisioner: String,
     /// Value of ENABLE_LEADER_ELECTION; true if unset.
@@ -26,7 +26,7 @@ impl Environment {
         match NAMES.map(set) {
             [None, None, None] => Ok(None),
             [Some(server), Some(path), Some(provisioner)] => Ok(Some(Self {
-                export: InheritedExport::new(&server, &path),
+                export: NfsSubdirExport::new(&server, &path),
                 provisioner,
                 leader_election: set("ENABLE_LEADER_ELECTION").map_or(Ok(true), |value| {
                     parse_go_bool(&value)

@@ -20,7 +20,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ArchiveStage, SignatureStatus};
+use export_store::{ArchivePhase, SignatureStatus};
 
 /// Maximum number of intervals until an archive that gets no slot is retried. Thousands of archives that expire
 /// together do not all retry for each slot, and few slots remain unused.
@@ -92,7 +92,7 @@ async fn count_confirmed(
         let recorded = location.export.find_archive(&live.name_any()).await?;
         let kept = recorded.is_some_and(|recorded| {
             recorded.trust == SignatureStatus::Signed
-                && recorded.stage == ArchiveStage::Kept
+                && recorded.phase == ArchivePhase::Archived
                 && recorded.exists
                 && agrees_with_record(&live, &recorded, &location.backend.name)
         });

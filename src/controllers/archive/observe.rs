@@ -23,7 +23,7 @@ use crate::state::backends::Backend;
 use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
 use crate::state::context::Context;
 use export_store::{
-    ArchiveRef, ArchiveStage, ExportError, ExportStore, RecordedArchive, RestoreTarget, RetentionTerms, SignatureStatus,
+    ArchivePhase, ArchiveRef, ExportError, ExportStore, RecordedArchive, RestoreTarget, RetentionTerms, SignatureStatus,
 };
 
 /// Location of an archive.
@@ -198,7 +198,7 @@ async fn read_export(
         .into());
     }
     let mut stricter_terms = None;
-    if recorded.stage == ArchiveStage::Kept {
+    if recorded.phase == ArchivePhase::Archived {
         match terms::compare(object, &recorded.archive, policy) {
             TermsDecision::Agreed => {}
             TermsDecision::Save(terms) => {
@@ -212,15 +212,15 @@ async fn read_export(
         }
     }
     let retention = recorded.archive.retention;
-    let state = match recorded.stage {
-        ArchiveStage::Kept => ExportState::Kept {
+    let state = match recorded.phase {
+        ArchivePhase::Archived => ExportState::Archived {
             present: recorded.exists,
             copy: recorded.archive.copy,
         },
-        ArchiveStage::Purging => ExportState::Purging {
+        ArchivePhase::Purging => ExportState::Purging {
             present: recorded.exists,
         },
-        ArchiveStage::Restoring(target) => {
+        ArchivePhase::Restoring(target) => {
             let done = is_restored(ctx, &target, recorded.file_id).await?;
             ExportState::Restoring { target, done }
         }

@@ -33,7 +33,7 @@ pub enum ExportState {
     /// There is no record.
     NoRecord,
     /// The archive is kept.
-    Kept {
+    Archived {
         /// True if the directory is at its path.
         present: bool,
         /// State of the copy, if it is a requested backup.
@@ -98,13 +98,13 @@ fn deletion_step(observed: &Observed) -> ArchiveStep {
         ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
         _ if crd_deleting => ArchiveStep::RemoveFinalizer,
         // The claim that gets the copy is checked against this object until it has the data.
-        ExportState::Kept { .. } if copied => ArchiveStep::Wait,
+        ExportState::Archived { .. } if copied => ArchiveStep::Wait,
         ExportState::NoRecord => ArchiveStep::RemoveFinalizer,
         // The operator announced the purge before it deleted the object, because the archive had expired.
         ExportState::Purging { present: true } => ArchiveStep::Purge,
         _ if !delete_data => ArchiveStep::RemoveFinalizer,
-        ExportState::Kept { .. } if !held => ArchiveStep::Purge,
-        ExportState::Kept { .. }
+        ExportState::Archived { .. } if !held => ArchiveStep::Purge,
+        ExportState::Archived { .. }
         | ExportState::Unreachable(_)
         | ExportState::RecordUnusable(_)
         | ExportState::Restoring { .. } => ArchiveStep::Wait,
@@ -119,10 +119,10 @@ fn retention_step(observed: &Observed) -> ArchiveStep {
         ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
         ExportState::Purging { present: true } if !expired => ArchiveStep::CancelPurge,
         ExportState::Purging { .. } => ArchiveStep::Purge,
-        ExportState::Kept { present: true, .. } if expired && observed.copied => ArchiveStep::Wait,
+        ExportState::Archived { present: true, .. } if expired && observed.copied => ArchiveStep::Wait,
         // A missing directory requires an administrator; in that case, an expiry removes nothing.
-        ExportState::Kept { present: true, .. } if expired => ArchiveStep::Purge,
-        ExportState::Kept { .. } | ExportState::RecordUnusable(_) | ExportState::NoRecord => ArchiveStep::NoOp,
+        ExportState::Archived { present: true, .. } if expired => ArchiveStep::Purge,
+        ExportState::Archived { .. } | ExportState::RecordUnusable(_) | ExportState::NoRecord => ArchiveStep::NoOp,
     }
 }
 
@@ -151,7 +151,7 @@ fn report(observed: &Observed) -> Report {
             ),
             Some(ArchiveCondition::Missing),
         ),
-        ExportState::Kept { present: false, .. } => (
+        ExportState::Archived { present: false, .. } => (
             "Missing",
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
@@ -174,7 +174,7 @@ fn report(observed: &Observed) -> Report {
                 Some(ArchiveCondition::Restoring),
             )
         }
-        ExportState::Kept { present: true, copy } => {
+        ExportState::Archived { present: true, copy } => {
             let (state, available) = report_kept(observed, copy.as_ref());
             (state, available, None)
         }

@@ -42,7 +42,7 @@ pub struct Probe {
     /// Number of archives.
     pub archives: Option<u64>,
     /// Records that this cluster did not sign.
-    pub doubts: Option<UnsignedRecords>,
+    pub unsigned_records: Option<UnsignedRecords>,
 }
 
 impl Probe {
@@ -55,7 +55,7 @@ impl Probe {
             full: None,
             statistics: None,
             archives: None,
-            doubts: None,
+            unsigned_records: None,
         }
     }
 
@@ -110,9 +110,9 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
             Err(error) => failed(&error),
         }),
         archives: Some(export.count_archives() as u64),
-        doubts: backend
+        unsigned_records: backend
             .is_recovered_on(&export)
-            .then(|| doubts(ctx, backend, &export, &export_id)),
+            .then(|| unsigned_records(ctx, backend, &export, &export_id)),
         ..probe
     }
 }
@@ -249,10 +249,10 @@ async fn check_writable(
     export_id: &str,
 ) -> Result<WriteProbe, ExportError> {
     let written = export.probe_write().await?;
-    if backend.is_recovered_on(export) && !backend.has_vanished_volumes() {
+    if backend.is_recovered_on(export) && !backend.has_unread_lost_volumes() {
         return Ok(written);
     }
-    let vanished = backend.vanished();
+    let vanished = backend.lost_volumes();
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.recover(&has_volume).await?;
     // A directory that was in use in an earlier cluster is not unfinished: its claim may still be recovered, so that even an
@@ -281,8 +281,8 @@ async fn check_writable(
     ctx.recovery_holds
         .set_lost(&backend.name, lost_volumes(ctx, backend, export, &found));
     backend.set_recovered(export);
-    if backend.has_vanished_volumes() {
-        backend.set_vanished_read(vanished);
+    if backend.has_unread_lost_volumes() {
+        backend.set_lost_volumes_read(vanished);
         ctx.waiting_claims.wake_all();
     }
     backend.purge_requested.notify_one();
@@ -290,11 +290,11 @@ async fn check_writable(
 }
 
 /// Returns the records that this cluster did not sign, without those that another backend on the export reports.
-fn doubts(ctx: &Context, backend: &Backend, export: &ExportStore, export_id: &str) -> UnsignedRecords {
-    let mut doubts = export.unsigned_records();
+fn unsigned_records(ctx: &Context, backend: &Backend, export: &ExportStore, export_id: &str) -> UnsignedRecords {
+    let mut unsigned_records = export.unsigned_records();
     let is_ours = |record: &UnsignedRecord| ctx.reports_record_of(backend, export_id, Some(&record.backend));
-    doubts.own.retain(is_ours);
-    doubts
+    unsigned_records.own.retain(is_ours);
+    unsigned_records
 }
 
 /// Returns the volumes in use that have a signed record and no object. A record of another backend belongs to that one, if
@@ -448,7 +448,7 @@ fn unusable(object: &NfsBackend, source: nfs_client::NfsError) -> ExportError {
     ExportError::Nfs {
         doing,
         source: Box::new(source),
-        circumstances: ErrorHints::default(),
+        hints: ErrorHints::default(),
     }
 }
 

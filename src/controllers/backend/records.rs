@@ -19,14 +19,19 @@ use export_store::{
 const MAX_NAMED: usize = 10;
 
 /// Returns the condition RecordsTrusted. The records of other clusters belong to them and are not a fault.
-pub(super) fn condition(doubts: &UnsignedRecords) -> PlannedCondition {
-    let others: String = doubts.others.iter().map(describe_cluster).collect();
-    if doubts.own.is_empty() {
+pub(super) fn condition(unsigned_records: &UnsignedRecords) -> PlannedCondition {
+    let others: String = unsigned_records.others.iter().map(describe_cluster).collect();
+    if unsigned_records.own.is_empty() {
         let summary = "every record without a volume is signed with this cluster's key";
         return PlannedCondition::holds(Reason::RecordsSigned, format!("{summary}{others}"));
     }
-    let named: Vec<String> = doubts.own.iter().take(MAX_NAMED).map(describe_record).collect();
-    let more = match doubts.own.len().saturating_sub(MAX_NAMED) {
+    let named: Vec<String> = unsigned_records
+        .own
+        .iter()
+        .take(MAX_NAMED)
+        .map(describe_record)
+        .collect();
+    let more = match unsigned_records.own.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -36,7 +41,7 @@ pub(super) fn condition(doubts: &UnsignedRecords) -> PlannedCondition {
             "this cluster's key did not sign {}, so nothing is created from them: {}{more}. Restore the Secret with \
              the key if it was lost; or inspect each record, and annotate the backend with {ADOPT_RECORD}: <volume> to \
              adopt it{others}",
-            count_records(doubts.own.len()),
+            count_records(unsigned_records.own.len()),
             named.join(", ")
         ),
     )

@@ -187,7 +187,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         (BackendCondition::NoOrphans, orphan_scan::condition(observed.orphans)),
         (
             BackendCondition::RecordsTrusted,
-            probe.doubts.as_ref().map_or_else(unknown, records::condition),
+            probe.unsigned_records.as_ref().map_or_else(unknown, records::condition),
         ),
     ];
     let readopted = recovery::condition(

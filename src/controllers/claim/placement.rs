@@ -20,9 +20,9 @@ use crate::state::context::Context;
 /// The result of placing a claim.
 pub enum PlacementResult {
     /// Placed on this backend; the capacity is reserved.
-    On(Arc<Backend>),
+    Placed(Arc<Backend>),
     /// No backend accepts it now.
-    Nowhere {
+    NoBackend {
         /// The condition, with the reason of each backend.
         condition: PlannedCondition,
         /// The capacity that the claim waits for, if backends refused it only for that.
@@ -73,18 +73,18 @@ pub fn place(
         let candidates = BackendView::candidates(&views, allocated);
         let placement = placement::place(&claim, &candidates);
         let chosen = match &placement {
-            Placement::On(order) => order.first().cloned(),
-            Placement::Nowhere { .. } => None,
+            Placement::Ranked(order) => order.first().cloned(),
+            Placement::NoBackend { .. } => None,
         };
         (chosen, placement)
     });
     match placement {
-        Placement::On(order) => {
+        Placement::Ranked(order) => {
             let chosen = |view: &&BackendView| order.first().is_some_and(|name| name == view.name());
             match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
-                Some(backend) => PlacementResult::On(backend),
+                Some(backend) => PlacementResult::Placed(backend),
                 // Unreachable: only a probed backend can be ready.
-                None => PlacementResult::Nowhere {
+                None => PlacementResult::NoBackend {
                     condition: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),
                     capacity: None,
                     other_node_possible: false,
@@ -92,7 +92,7 @@ pub fn place(
                 },
             }
         }
-        Placement::Nowhere { refusals, summary } => PlacementResult::Nowhere {
+        Placement::NoBackend { refusals, summary } => PlacementResult::NoBackend {
             condition: summary,
             capacity: capacity_demand(&refusals, claim.namespace, request.bytes),
             other_node_possible: placement::other_node_possible(&refusals),

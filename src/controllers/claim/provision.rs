@@ -149,20 +149,20 @@ impl ProvisionAttempt<'_> {
                 &self.namespace,
                 &refusals.conditions,
             ) {
-                PlacementResult::On(backend) => match self.try_backend(&backend).await? {
+                PlacementResult::Placed(backend) => match self.try_backend(&backend).await? {
                     BackendOutcome::Refused { condition, permanent } => {
                         refusals.any_temporary |= !permanent;
                         refusals.conditions.push((backend.name.clone(), condition));
                     }
                     BackendOutcome::Ended(outcome) => return Ok(outcome),
                 },
-                PlacementResult::Nowhere {
+                PlacementResult::NoBackend {
                     condition,
                     probe_is_stale: true,
                     ..
                 } if refusals.conditions.is_empty() => return Ok(ProvisionOutcome::AwaitingProbe(condition)),
-                PlacementResult::Nowhere { .. } if self.leave_backend().await => {}
-                PlacementResult::Nowhere {
+                PlacementResult::NoBackend { .. } if self.leave_backend().await => {}
+                PlacementResult::NoBackend {
                     condition,
                     capacity,
                     other_node_possible,

@@ -51,7 +51,7 @@ fn unread_records(
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<PlannedCondition> {
     let backend = ctx.backends.get(&object.name_any())?;
-    let unread = backend.has_vanished_volumes() && backend.last_probe().is_ready();
+    let unread = backend.has_unread_lost_volumes() && backend.last_probe().is_ready();
     (unread && could_serve(ctx, object, request, namespace)).then(|| {
         PlannedCondition::fails(
             Reason::ProbeOutdated,

@@ -129,15 +129,15 @@ fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
 
 fn on(claim: &TestClaim, backends: &[Backend]) -> Vec<String> {
     match placed(claim, backends) {
-        Placement::On(names) => names,
-        Placement::Nowhere { summary, .. } => unreachable!("{summary:?}"),
+        Placement::Ranked(names) => names,
+        Placement::NoBackend { summary, .. } => unreachable!("{summary:?}"),
     }
 }
 
 fn nowhere(claim: &TestClaim, backends: &[Backend]) -> (Vec<BackendRefusal>, PlannedCondition) {
     match placed(claim, backends) {
-        Placement::On(names) => unreachable!("placed on {names:?}"),
-        Placement::Nowhere { refusals, summary } => (refusals, summary),
+        Placement::Ranked(names) => unreachable!("placed on {names:?}"),
+        Placement::NoBackend { refusals, summary } => (refusals, summary),
     }
 }
 

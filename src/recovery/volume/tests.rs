@@ -94,14 +94,14 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     let rebuilt = ClusterView {
         cluster_uid: "new",
         namespace_uid: Some("anew"),
-        admitted: true,
-        served: true,
+        namespace_allowed: true,
+        provisioner_served: true,
         ..ClusterView::default()
     };
     let same = ClusterView {
         cluster_uid: "old",
         namespace_uid: Some("ns"),
-        admitted: false,
+        namespace_allowed: false,
         ..rebuilt
     };
     let with = |claim| ClusterView {
@@ -116,7 +116,7 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         (rebuilt, Ok(Ownership::ClaimName)),
         (
             ClusterView {
-                served: false,
+                provisioner_served: false,
                 ..rebuilt
             },
             Err(SkipReason::NotServed("p".into())),
@@ -131,10 +131,10 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         ),
         (
             ClusterView {
-                admitted: false,
+                namespace_allowed: false,
                 ..rebuilt
             },
-            Err(SkipReason::NotAdmitted("team".into())),
+            Err(SkipReason::NamespaceNotAllowed("team".into())),
         ),
         (with(&bound), Ok(Ownership::ClaimUid)),
         (with(&pending), Ok(Ownership::Provisioning)),
@@ -160,8 +160,8 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     }
     // An administrator who names the volume confirms the names: the cluster may have been restored from a backup.
     let named = ClusterView {
-        named: true,
-        admitted: true,
+        requested_by_name: true,
+        namespace_allowed: true,
         ..same
     };
     for (view, expected) in [
@@ -190,10 +190,10 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         ),
         (
             ClusterView {
-                admitted: false,
+                namespace_allowed: false,
                 ..named
             },
-            Err(SkipReason::NotAdmitted("team".into())),
+            Err(SkipReason::NamespaceNotAllowed("team".into())),
         ),
     ] {
         assert_eq!(ownership(&recorded(), &view), expected, "{view:?}");

@@ -103,18 +103,18 @@ fn what_is_written_keeps_count_of_leaders_and_gives_the_lease_back_at_once() {
         duration: Duration::from_millis(2500),
         ..LeaseTimings::default()
     };
-    let first = taken(None, &me(), &timings, now);
+    let first = acquire_spec(None, &me(), &timings, now);
     assert_eq!(
         (first.lease_transitions, first.lease_duration_seconds),
         (Some(0), Some(3))
     );
-    let second = taken(Some(&first), &me(), &timings, now);
+    let second = acquire_spec(Some(&first), &me(), &timings, now);
     assert_eq!(second.lease_transitions, Some(1));
     let later = Timestamp::from_second(7).unwrap();
-    let renewed = renewed(Some(&second), &me(), &timings, later);
+    let renewed = renew_spec(Some(&second), &me(), &timings, later);
     assert_eq!(renewed.acquire_time, second.acquire_time);
     assert_eq!(renewed.renew_time, Some(MicroTime(later)));
-    let released = released(&renewed, later);
+    let released = release_spec(&renewed, later);
     assert_eq!(
         Observer::default().observe(Some(&released), &HolderIdentity::new(None, "b", 2), OWN, at(0)),
         LeaseStatus::Free

@@ -61,19 +61,19 @@ impl BackendState {
         }
     }
 
-    pub(super) fn volume_vanished(&mut self) {
+    pub(super) fn count_lost_volume(&mut self) {
         self.vanished += 1;
     }
 
-    pub(super) fn vanished(&self) -> u64 {
+    pub(super) fn lost_volumes(&self) -> u64 {
         self.vanished
     }
 
-    pub(super) fn set_vanished_read(&mut self, vanished: u64) {
+    pub(super) fn set_lost_volumes_read(&mut self, vanished: u64) {
         self.vanished_read = self.vanished_read.max(vanished);
     }
 
-    pub(super) fn has_vanished_volumes(&self) -> bool {
+    pub(super) fn has_unread_lost_volumes(&self) -> bool {
         self.vanished_read < self.vanished
     }
 
@@ -253,14 +253,14 @@ mod tests {
     #[test]
     fn a_volume_that_vanishes_while_the_records_are_read_requires_another_reading() {
         let mut state = state(Instant::now());
-        assert!(!state.has_vanished_volumes());
-        state.volume_vanished();
-        let before = state.vanished();
-        state.volume_vanished();
-        state.set_vanished_read(before);
-        assert!(state.has_vanished_volumes());
-        state.set_vanished_read(state.vanished());
-        assert!(!state.has_vanished_volumes());
+        assert!(!state.has_unread_lost_volumes());
+        state.count_lost_volume();
+        let before = state.lost_volumes();
+        state.count_lost_volume();
+        state.set_lost_volumes_read(before);
+        assert!(state.has_unread_lost_volumes());
+        state.set_lost_volumes_read(state.lost_volumes());
+        assert!(!state.has_unread_lost_volumes());
     }
 
     #[test]

@@ -156,7 +156,7 @@ async fn rename_published(
         };
     }
     let parent = create::make_parents(store, verified, directory, &nodes).await?;
-    let kept_changing = || ExportError::Unsettled {
+    let kept_changing = || ExportError::ConcurrentlyModified {
         doing: format!("creating {directory}"),
     };
     let (parent, names) = (parent.ok_or_else(kept_changing)?, directory.names());

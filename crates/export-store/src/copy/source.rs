@@ -30,11 +30,11 @@ pub struct SourceTree {
     pub(super) root: FileRef,
     /// Attributes for the root of the copy.
     pub(super) details: FullAttributes,
-    place: Place,
+    place: SourcePath,
 }
 
 /// Where the source must still be at the end of the copy.
-enum Place {
+enum SourcePath {
     Volume(DirectoryPath),
     /// Held, so that the archive is not purged or moved meanwhile.
     Archive {
@@ -86,8 +86,8 @@ impl SourceTree {
     /// restricted, as a move does.
     pub(super) fn root_request(&self, request: &DirectoryRequest) -> DirectoryRequest {
         match self.place {
-            Place::Volume(_) => request.clone(),
-            Place::Archive { .. } => DirectoryRequest {
+            SourcePath::Volume(_) => request.clone(),
+            SourcePath::Archive { .. } => DirectoryRequest {
                 mode: self.details.attributes.mode,
                 mode_requested: true,
                 uid: None,
@@ -102,12 +102,12 @@ impl SourceTree {
     pub(super) async fn check_unmoved(&self) -> Result<(), CopyError> {
         let verified = self.export.verified_root().await?;
         let (leaf, name) = match &self.place {
-            Place::Volume(directory) => {
+            SourcePath::Volume(directory) => {
                 let nodes = paths::walk(&self.export, &verified, directory).await?;
                 let leaf = paths::leaf(&nodes, directory).cloned();
                 (leaf, directory.to_string())
             }
-            Place::Archive { which, .. } => {
+            SourcePath::Archive { which, .. } => {
                 let name = format!("the archive of volume {}", which.volume);
                 match archives::find_available(&self.export, &verified, which).await {
                     Ok((node, _)) => (Some(node), name),
@@ -157,7 +157,7 @@ async fn volume_source(
     };
     let root = leaf.ok_or_else(missing)?;
     if !verified.is_plain_directory(root) || root.attributes.fileid != file_id {
-        return Err(ExportError::Disagrees {
+        return Err(ExportError::RecordMismatch {
             volume: request.volume.clone(),
             directory: request.directory.to_string(),
             what: format!("its directory had fileid {file_id}, and something else has the name now"),
@@ -169,7 +169,7 @@ async fn volume_source(
         verified: Arc::clone(verified),
         root: root.clone(),
         details: details.context(|| format!("reading the attributes of {}", request.directory))?,
-        place: Place::Volume(request.directory.clone()),
+        place: SourcePath::Volume(request.directory.clone()),
     })
 }
 
@@ -197,7 +197,7 @@ async fn archive_source(
             attributes,
             ..restricted
         },
-        place: Place::Archive {
+        place: SourcePath::Archive {
             which: which.clone(),
             _guard: CopyGuard::new(store, &which.volume),
         },

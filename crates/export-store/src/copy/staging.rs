@@ -169,7 +169,7 @@ async fn write_record(
         return records::replace(store, verified, &record).await;
     }
     if records::create(store, verified, &record).await? == Created::Exists {
-        return Err(ExportError::Unsettled {
+        return Err(ExportError::ConcurrentlyModified {
             doing: format!("recording {directory}"),
         });
     }

@@ -103,7 +103,7 @@ fn taken(name: &str, state: &'static str) -> ExportError {
 }
 
 fn unsettled(record: &Record) -> ExportError {
-    ExportError::Unsettled {
+    ExportError::ConcurrentlyModified {
         doing: format!("giving the archive {} its name", record.volume),
     }
 }
@@ -235,7 +235,7 @@ async fn stage_archive(
         Some(_) => records::replace(store, &verified, &record).await?,
         None if records::create(store, &verified, &record).await? == Created::Exists => {
             let doing = format!("recording the archive {}", request.name);
-            return Err(ExportError::Unsettled { doing }.into());
+            return Err(ExportError::ConcurrentlyModified { doing }.into());
         }
         None => {}
     }

@@ -20,17 +20,17 @@ const MAX_INDEXED: usize = 100_000;
 const RESOLUTION: Duration = Duration::from_secs(2);
 
 /// A path and the nodes on it, to compare with the directories of other clusters.
-pub(super) struct Place {
+pub(super) struct CandidatePath {
     /// The path in lower case.
     segments: Vec<String>,
     file_ids: Vec<u64>,
 }
 
-impl Place {
-    pub fn new(segments: Vec<String>, way: &[FileRef]) -> Self {
+impl CandidatePath {
+    pub fn new(segments: Vec<String>, nodes: &[FileRef]) -> Self {
         Self {
             segments,
-            file_ids: way.iter().map(|node| node.attributes.fileid).collect(),
+            file_ids: nodes.iter().map(|node| node.attributes.fileid).collect(),
         }
     }
 
@@ -141,7 +141,7 @@ impl ClusterIndex {
         self.settled && self.folder.change == now.change
     }
 
-    pub fn candidates(&self, place: &Place, hashes: &Hashes) -> Candidates {
+    pub fn candidates(&self, place: &CandidatePath, hashes: &Hashes) -> Candidates {
         if !self.complete {
             return Candidates::All;
         }
@@ -303,8 +303,8 @@ mod tests {
         reads
     }
 
-    fn place(path: &str, file_ids: &[u64]) -> Place {
-        Place {
+    fn place(path: &str, file_ids: &[u64]) -> CandidatePath {
+        CandidatePath {
             segments: path.split('/').map(str::to_owned).collect(),
             file_ids: file_ids.to_vec(),
         }

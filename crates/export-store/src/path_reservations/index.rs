@@ -15,7 +15,7 @@ pub(super) enum Key {
     /// The holder exists.
     Known(Holder),
     /// A reservation that was kept: the directory exists, and its volume was not observed yet.
-    Kept(Holder),
+    Committed(Holder),
     /// A temporary reservation, by number.
     Reserved(Holder, u64),
 }
@@ -23,7 +23,7 @@ pub(super) enum Key {
 impl Key {
     fn holder(&self) -> &Holder {
         match self {
-            Self::Known(holder) | Self::Kept(holder) | Self::Reserved(holder, _) => holder,
+            Self::Known(holder) | Self::Committed(holder) | Self::Reserved(holder, _) => holder,
         }
     }
 }
@@ -70,7 +70,7 @@ impl PathIndex {
     pub(super) fn known(&self) -> impl Iterator<Item = &Holder> {
         self.held.keys().filter_map(|key| match &**key {
             Key::Known(holder) => Some(holder),
-            Key::Kept(_) | Key::Reserved(..) => None,
+            Key::Committed(_) | Key::Reserved(..) => None,
         })
     }
 

@@ -69,7 +69,7 @@ async fn check_own_records(
                     || (record.file_id == Some(leaf.attributes.fileid)
                         && !file_holders::is_other(store, verified, &record, leaf).await?) =>
             {
-                return Err(ExportError::Held {
+                return Err(ExportError::FileidInUse {
                     directory: directory.to_string(),
                     holder: Holder::Volume(record.volume),
                 });

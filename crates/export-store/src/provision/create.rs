@@ -181,7 +181,7 @@ pub(super) async fn mark_live(
     made: &CreatedDirectory,
 ) -> Result<(), ExportError> {
     let Recorded::Open(record) = record else {
-        return Err(ExportError::Unsettled {
+        return Err(ExportError::ConcurrentlyModified {
             doing: "recording a directory".into(),
         });
     };

@@ -87,7 +87,7 @@ pub(super) async fn restore(
             });
         }
     }
-    Err(ExportError::Unsettled {
+    Err(ExportError::ConcurrentlyModified {
         doing: format!("restoring the archive of volume {} to {directory}", which.volume),
     })
 }
@@ -149,7 +149,7 @@ async fn restore_step(
         (RestoreStep::Unrecorded, _, _) => Err(ExportError::ArchiveGone {
             volume: restore.which.volume.clone(),
         }),
-        (RestoreStep::Disagree, _, _) => Err(ExportError::Disagrees {
+        (RestoreStep::Disagree, _, _) => Err(ExportError::RecordMismatch {
             volume: restore.request.volume.clone(),
             directory: directory.to_string(),
             what: "its record says that it was restored, and something else has its name".into(),
@@ -225,7 +225,7 @@ async fn write_record(
         Recorded::Short => records::replace(store, verified, &record).await?,
         _ => {
             if records::create(store, verified, &record).await? == Created::Exists {
-                return Err(ExportError::Unsettled {
+                return Err(ExportError::ConcurrentlyModified {
                     doing: format!("recording {}", restore.directory),
                 });
             }

@@ -4,7 +4,7 @@ use nfs_client::{Client, Credential, FileHandle, Name, NfsError, Status};
 
 /// The names from the directory above the root of a purge to a directory, in order.
 #[derive(Debug)]
-pub(super) struct Place(Vec<Component>);
+pub(super) struct TrashPath(Vec<Component>);
 
 /// One name of a place.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Component {
     pub fileid: u64,
 }
 
-impl Place {
+impl TrashPath {
     pub(super) fn new(components: Vec<Component>) -> Self {
         Self(components)
     }

@@ -8,7 +8,7 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
 use crate::purge::Shared;
 use crate::purge::batch::{batch, is_over};
-use crate::purge::place::Place;
+use crate::purge::place::TrashPath;
 use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::tree_walk::{self, Obstacle};
@@ -40,7 +40,7 @@ pub(super) struct Task {
     /// Fileids from this directory up to the root of the purge.
     pub ancestors: Vec<u64>,
     /// Where the directory was found. Nothing is removed from it elsewhere.
-    pub place: Place,
+    pub place: TrashPath,
     /// Approximate number of names to remove.
     pub removals: u64,
 }

@@ -169,9 +169,9 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     fs::write(fixture.on_disk("team/live/data"), "2").unwrap();
     let export = fixture.store().await;
     settled(&export).await;
-    let doubts = export.unsigned_records();
-    assert_eq!(doubts.own, []);
-    let others = &doubts.others[..];
+    let unsigned_records = export.unsigned_records();
+    assert_eq!(unsigned_records.own, []);
+    let others = &unsigned_records.others[..];
     assert_eq!((others.len(), &*others[0].id, others[0].records), (1, OTHER_CLUSTER, 2));
     assert_eq!(others[0].named, ["pvc-1", "pvc-2"]);
     assert!(refusal(&export, "pvc-1").await.to_string().contains("no such record"));

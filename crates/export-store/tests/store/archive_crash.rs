@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use export_store::{
-    ArchiveRef, ArchiveStage, DirectoryRequest, ExportError, ExportStore, PurgeLimits, RetentionTerms, RollbackOutcome,
+    ArchivePhase, ArchiveRef, DirectoryRequest, ExportError, ExportStore, PurgeLimits, RetentionTerms, RollbackOutcome,
     TermsRevision,
 };
 
@@ -75,12 +75,12 @@ async fn only_the_object_that_the_record_has_the_terms_of_purges_an_archive() {
         .await
         .unwrap();
     assert!(!announced(&terms, object("one")).await, "an older revision");
-    let stage = async || export.find_archive("pvc-1").await.unwrap().unwrap().stage;
-    assert_eq!(stage().await, ArchiveStage::Kept);
+    let phase = async || export.find_archive("pvc-1").await.unwrap().unwrap().phase;
+    assert_eq!(phase().await, ArchivePhase::Archived);
     assert!(announced(&terms, edited.clone()).await);
-    assert_eq!(stage().await, ArchiveStage::Purging);
+    assert_eq!(phase().await, ArchivePhase::Purging);
     assert!(!announced(&terms, object("other")).await, "announced by another object");
-    assert_eq!(stage().await, ArchiveStage::Kept, "the purge was canceled");
+    assert_eq!(phase().await, ArchivePhase::Archived, "the purge was canceled");
     assert!(announced(&terms, edited.clone()).await);
     fs::remove_dir_all(fixture.on_disk(ARCHIVE)).unwrap();
     assert!(
@@ -140,8 +140,8 @@ async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
             assert!(next.cancel_purge(&which(uid, file_id)).await.unwrap());
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!(
-                (kept.stage, kept.exists, kept.file_id),
-                (ArchiveStage::Kept, true, file_id)
+                (kept.phase, kept.exists, kept.file_id),
+                (ArchivePhase::Archived, true, file_id)
             );
             assert_eq!(fs::read_to_string(fixture.on_disk(ARCHIVE).join("mine")).unwrap(), uid);
             clear(fixture);
@@ -205,7 +205,7 @@ async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_
                 uid
             );
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
-            let ArchiveStage::Restoring(to) = kept.stage else {
+            let ArchivePhase::Restoring(to) = kept.phase else {
                 panic!("{kept:?}")
             };
             next.finish_restore(&which(uid, file_id), &to).await.unwrap();
@@ -243,8 +243,8 @@ async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!(
-                (kept.stage, kept.exists, kept.file_id),
-                (ArchiveStage::Kept, true, file_id)
+                (kept.phase, kept.exists, kept.file_id),
+                (ArchivePhase::Archived, true, file_id)
             );
             let archive_state = &kept.archive;
             assert_eq!(
@@ -287,8 +287,8 @@ async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() 
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!(
-                (kept.stage, kept.exists, kept.file_id),
-                (ArchiveStage::Kept, true, file_id)
+                (kept.phase, kept.exists, kept.file_id),
+                (ArchivePhase::Archived, true, file_id)
             );
             let archive = fixture.on_disk(&kept.archive.target);
             assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);

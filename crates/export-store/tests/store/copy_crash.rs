@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use export_store::ErrorKind;
-use export_store::{ArchiveStage, CopyLimits, CopyProgress, CopySource, ExportStore, RollbackOutcome, copy_volume};
+use export_store::{ArchivePhase, CopyLimits, CopyProgress, CopySource, ExportStore, RollbackOutcome, copy_volume};
 
 use crate::archive_crash::{archived_as_it_was, begin_purge, restore, which};
 use crate::crash::{Operation, at_every_moment, clear};
@@ -121,8 +121,8 @@ async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_t
         assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
         let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
         assert_eq!(
-            (kept.stage, kept.exists, kept.file_id),
-            (ArchiveStage::Kept, true, file_id)
+            (kept.phase, kept.exists, kept.file_id),
+            (ArchivePhase::Archived, true, file_id)
         );
         let archive = fixture.on_disk(&kept.archive.target);
         assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);

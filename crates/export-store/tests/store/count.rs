@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use export_store::naming::DirectoryPath;
-use export_store::{ExportStore, RateLimiter, TreePlace, TreeUsage};
+use export_store::{CountTarget, ExportStore, RateLimiter, TreeUsage};
 use nfs_client::{Protocol, VersionChoice};
 
 use crate::fixture::{StoreFixture, reclaim, request};
@@ -90,7 +90,7 @@ fn du(root: &Path) -> u64 {
 
 async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<TreeUsage> {
     let directory = DirectoryPath::parse(directory).unwrap();
-    let of = (TreePlace::Directory(&directory), Some(file_id));
+    let of = (CountTarget::Directory(&directory), Some(file_id));
     export.count(of, &mut RateLimiter::unlimited(), |_| true).await.unwrap()
 }
 
@@ -135,7 +135,7 @@ async fn a_directory_other_than_the_expected_one_is_not_counted() {
     fs::remove_file(fixture.on_disk("a")).unwrap();
     fs::rename(fixture.on_disk("b"), fixture.on_disk("a")).unwrap();
     export.archive(&reclaim("1", "a", created.file_id)).await.unwrap();
-    let archived = |name: &'static str| (TreePlace::Archive(name), Some(created.file_id));
+    let archived = |name: &'static str| (CountTarget::Archive(name), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let found = export.count(archived("archived-a"), &mut pace, |_| true);
     assert_eq!(found.await.unwrap().unwrap().names, 1);
@@ -157,7 +157,7 @@ async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
     grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
     let expected = count(&export, "data", created.file_id).await.unwrap();
     let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
-    let of = (TreePlace::Directory(&directory), Some(created.file_id));
+    let of = (CountTarget::Directory(&directory), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         pages += 1;
@@ -177,7 +177,7 @@ async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
     let created = export.provision(&request("1", "data")).await.unwrap();
     grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
     let directory = DirectoryPath::parse("data").unwrap();
-    let of = (TreePlace::Directory(&directory), Some(created.file_id));
+    let of = (CountTarget::Directory(&directory), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         // The first cancellation is sufficient.
@@ -185,7 +185,7 @@ async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
         true
     });
     assert_eq!(counted.await.unwrap(), None);
-    let stopped = (TreePlace::Directory(&directory), None);
+    let stopped = (CountTarget::Directory(&directory), None);
     fs::rename(fixture.on_disk("elsewhere"), fixture.on_disk("data")).unwrap();
     let stopped = export.count(stopped, &mut pace, |content| content.names < 10);
     assert_eq!(stopped.await.unwrap(), None, "the count was cancelled");

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchiveRef, ArchiveStage, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport,
+    ArchivePhase, ArchiveRef, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport,
     RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
 };
 use serde_json::{Value, json};
@@ -100,8 +100,11 @@ async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
     assert!(fixture.on_disk(".nfs-operator-deleted-pvc-2/data").exists());
     let created = export.provision(&request("3", "its-own")).await.unwrap();
     assert_eq!(created.directory.to_string(), "its-own");
-    let doubts = doubted(&export);
-    assert!(!doubts.iter().any(|(volume, _)| volume == "pvc-3"), "{doubts:?}");
+    let unsigned_records = doubted(&export);
+    assert!(
+        !unsigned_records.iter().any(|(volume, _)| volume == "pvc-3"),
+        "{unsigned_records:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,8 +227,8 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
     export.sign_confirmed_archive(&which, &held, &revision).await.unwrap();
     let kept = kept(&export, "pvc-1").await;
     assert_eq!(
-        (kept.trust, kept.stage, kept.exists),
-        (SignatureStatus::Signed, ArchiveStage::Kept, true)
+        (kept.trust, kept.phase, kept.exists),
+        (SignatureStatus::Signed, ArchivePhase::Archived, true)
     );
     assert_eq!(kept.archive.terms, held);
     assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("data")).unwrap(), "1");

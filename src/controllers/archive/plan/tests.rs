@@ -31,7 +31,7 @@ fn restoring(done: bool) -> ExportState {
 }
 
 fn at(present: bool) -> ExportState {
-    ExportState::Kept { present, copy: None }
+    ExportState::Archived { present, copy: None }
 }
 
 /// Returns every state of an archive on the export.
@@ -268,7 +268,7 @@ fn the_condition_of_a_backup_reports_what_was_copied() {
         requested_by: "o".into(),
         outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
     };
-    let there = observed(ExportState::Kept {
+    let there = observed(ExportState::Archived {
         present: true,
         copy: Some(copy),
     });

@@ -39,7 +39,7 @@ fn well() -> Probe {
             inodes_free: 50,
         }),
         archives: Some(0),
-        doubts: Some(export_store::UnsignedRecords::default()),
+        unsigned_records: Some(export_store::UnsignedRecords::default()),
     }
 }
 
@@ -180,13 +180,13 @@ fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
 fn a_purge_that_an_error_stopped_is_reported_although_nothing_is_left() {
     let stopped = PurgeReport {
         interrupted: true,
-        error: Some(ExportError::NotLeading),
+        error: Some(ExportError::NotLeader),
         ..PurgeReport::default()
     };
     let condition = trash_condition(&stopped);
     assert_eq!(condition.reason, Reason::TrashStuck);
     assert!(condition.message.contains("not the leader"), "{}", condition.message);
-    assert_eq!(trash(&stopped).last_error, Some(ExportError::NotLeading.to_string()));
+    assert_eq!(trash(&stopped).last_error, Some(ExportError::NotLeader.to_string()));
 }
 
 #[test]

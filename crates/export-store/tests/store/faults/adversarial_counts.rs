@@ -1,7 +1,7 @@
 //! Trees of a malicious server: a count ends, stays inside the tree, and reports that it is incomplete.
 
 use export_store::naming::DirectoryPath;
-use export_store::{RateLimiter, TreePlace, TreeUsage};
+use export_store::{CountTarget, RateLimiter, TreeUsage};
 
 use super::adversarial_trees::managed;
 use crate::fixture::request;
@@ -20,7 +20,7 @@ async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<TreeUsa
     }
     let removed = server.tree().removed.len();
     let directory = DirectoryPath::parse("a").unwrap();
-    let of = (TreePlace::Directory(&directory), Some(created.file_id));
+    let of = (CountTarget::Directory(&directory), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |content| content.names < most);
     let counted = counted.await.unwrap();
