@@ -59,8 +59,8 @@ fn warn_of_deviations(attempt: &ProvisionAttempt<'_>, plan: &ProvisionPlan, dire
     }
 }
 
-/// Creates the object, or verifies that the existing one belongs to this claim. A conflict alone is not a success
-/// (data-safety rule 13).
+/// Creates the object, or verifies that the existing one belongs to this claim. A conflict alone is not a success, and a
+/// refusal alone does not mean that there is no volume (data-safety rule 13).
 async fn create_or_find(
     attempt: &ProvisionAttempt<'_>,
     target: &Target,
@@ -71,30 +71,30 @@ async fn create_or_find(
         Ok(created) => return Ok(Ok(created)),
         Err(error) => error,
     };
-    match CreateFailure::of(&error) {
-        CreateFailure::NotExecuted => Err(WriteError::action("create the volume")(error)),
-        CreateFailure::Exists => Ok(match reads::get_opt(&api, &attempt.volume).await {
-            Ok(Some(found)) if is_for(&found, attempt.claim, &attempt.request.provisioner) => Ok(found),
-            Ok(Some(_)) => {
-                let message = format!(
-                    "volume {} exists and belongs to another claim: remove it",
-                    attempt.volume
-                );
-                Err(attempt
-                    .roll_back_and_fail(target, Reason::VolumeNameTaken, &message)
-                    .await)
-            }
-            Ok(None) => Err(unknown("it was deleted again")),
-            Err(error) => Err(unknown(&error)),
-        }),
-        CreateFailure::Refused => {
-            let message = format!("the API server refuses the volume: {error}");
-            Ok(Err(attempt
-                .roll_back_and_fail(target, Reason::VolumeRefused, &message)
-                .await))
-        }
-        CreateFailure::Unknown => Ok(Err(unknown(&error))),
-    }
+    let refused = match CreateFailure::of(&error) {
+        CreateFailure::NotExecuted => return Err(WriteError::action("create the volume")(error)),
+        CreateFailure::Unknown => return Ok(Err(unknown(&error))),
+        CreateFailure::Exists => false,
+        // An earlier attempt whose reply was lost may have created it.
+        CreateFailure::Refused => true,
+    };
+    let (reason, message) = match reads::get_opt(&api, &attempt.volume).await {
+        Ok(Some(found)) if is_for(&found, attempt.claim, &attempt.request.provisioner) => return Ok(Ok(found)),
+        Ok(Some(_)) => (
+            Reason::VolumeNameTaken,
+            format!(
+                "volume {} exists and belongs to another claim: remove it",
+                attempt.volume
+            ),
+        ),
+        Ok(None) if refused => (
+            Reason::VolumeRefused,
+            format!("the API server refuses the volume: {error}"),
+        ),
+        Ok(None) => return Ok(Err(unknown("it was deleted again"))),
+        Err(error) => return Ok(Err(unknown(&error))),
+    };
+    Ok(Err(attempt.roll_back_and_fail(target, reason, &message).await))
 }
 
 fn unknown(error: impl std::fmt::Display) -> ProvisionOutcome {

@@ -155,6 +155,27 @@ async fn a_directory_that_is_moved_out_of_the_trash_during_a_purge_keeps_its_con
     }
 }
 
+#[tokio::test]
+async fn a_deep_directory_that_leaves_the_trash_during_a_purge_is_not_moved_to_the_top() {
+    /// Depth of the directory whose subdirectories are moved to the top.
+    const DEEP: usize = 63;
+    let (server, report) = purged(|tree, top| {
+        let mut chain = vec![top];
+        for depth in 0..DEEP + 2 {
+            chain.push(tree.add(chain[depth], b"d", DIRECTORY));
+        }
+        tree.add(chain[DEEP + 2], b"kept", FILE);
+        let moved = chain[1];
+        let relocate = move |tree: &mut Tree| tree.relocate(moved, Tree::ROOT, b"moved");
+        tree.on_listing = Some((chain[DEEP], Box::new(relocate)));
+    })
+    .await;
+    let kept = format!("moved/{}kept", "d/".repeat(DEEP + 1));
+    assert!(server.tree().find(&kept).is_some(), "{report:?}");
+    assert_eq!(report.raised, 0, "{report:?}");
+    assert!(says(&report, "moved"), "{report:?}");
+}
+
 /// Nests directories with names of the maximum length.
 fn nest(tree: &mut Tree, top: u64, levels: usize) {
     let mut inner = top;
