@@ -160,9 +160,9 @@ async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_co
         .await?;
     env.objects.delete(&archive).await?;
     let waits = |found: &Value| {
-        let claim_condition_message = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
-        match text(&claim_condition_message, "/message") {
-            message if message.contains("getting a copy") => Ok(()),
+        let condition = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
+        match text(&condition, "/message") {
+            message if message.contains("copies in progress") => Ok(()),
             message => Err(message.to_owned()),
         }
     };
