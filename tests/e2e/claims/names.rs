@@ -278,3 +278,20 @@ async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_label_of_a_claim_with_large_metadata_names_its_directory() -> Test {
+    let env = TestEnv::new("large-metadata").await?;
+    let pattern = json!({ "directory": { "pattern": "${pvc.labels.team}-${pvc.annotations.part}-${pvc.uid}" } });
+    shared::backend(&env, "backend", pattern).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let mut claim = env.claim("data", &class);
+    // More than the operator keeps of a claim that waits.
+    let metadata = json!({ "labels": { "team": "blue" }, "annotations": { "part": "one", "text": "x".repeat(8192) } });
+    merge(&mut claim, &json!({ "metadata": metadata }));
+    let claim = env.objects.create(&claim).await?;
+    let volume = env.wait_bound(&claim).await?;
+    let uid = shared::text(&claim, "/metadata/uid");
+    assert_eq!(env.directory(&volume)?, env.data().join(format!("blue-one-{uid}")));
+    Ok(())
+}
