@@ -82,7 +82,7 @@ pub async fn ensure_object(
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     match api.create(&PostParams::default(), &wanted).await {
         Ok(created) => {
-            announce(ctx, &wanted);
+            publish_archived_event(ctx, &wanted);
             if let Some(archive) = archive_ref(&created) {
                 let terms = retention_terms(&created);
                 export
@@ -117,7 +117,7 @@ pub async fn ensure_object(
 }
 
 /// Publishes an event about a new archive object on the claim, which may be the only object that its users can see.
-pub fn announce(ctx: &Context, object: &NfsArchive) {
+pub fn publish_archived_event(ctx: &Context, object: &NfsArchive) {
     let (name, claim) = (object.name_any(), &object.spec.claim);
     tracing::info!(
         archive = name,

@@ -369,7 +369,7 @@ pub enum ExportError {
     },
     /// The operation failed, and the cleanup failed, too.
     #[error("{source}. Cleanup failed: {cleanup}")]
-    LeftBehind {
+    CleanupFailed {
         /// The error of the operation.
         source: Box<ExportError>,
         /// The error of the cleanup.
@@ -415,7 +415,7 @@ impl ExportError {
             Self::RecordMismatch { .. } => ErrorKind::ReclaimUnsafe,
             Self::DirectoryMissing { .. } => ErrorKind::DirectoryMissing,
             Self::ConcurrentlyModified { .. } => ErrorKind::ChangedMeanwhile,
-            Self::LeftBehind { source, .. } => source.kind(),
+            Self::CleanupFailed { source, .. } => source.kind(),
         }
     }
 
@@ -423,7 +423,7 @@ impl ExportError {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::Nfs { source, .. } => source.outcome_unknown(),
-            Self::LeftBehind { .. } => true,
+            Self::CleanupFailed { .. } => true,
             _ => false,
         }
     }

@@ -124,14 +124,14 @@ pub(crate) async fn provision(
     // A definite refusal: clean up, so that the claim can use another backend.
     match rollback::rollback(store, verified, volume, &request.claim.uid, false).await {
         Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => Err(error),
-        Ok(RollbackOutcome::NotEmpty) => Err(ExportError::LeftBehind {
+        Ok(RollbackOutcome::NotEmpty) => Err(ExportError::CleanupFailed {
             source: Box::new(error),
             cleanup: Box::new(ExportError::DirectoryExists {
                 directory: directory.to_string(),
                 holds_something: true,
             }),
         }),
-        Err(cleanup) => Err(ExportError::LeftBehind {
+        Err(cleanup) => Err(ExportError::CleanupFailed {
             source: Box::new(error),
             cleanup: Box::new(cleanup),
         }),
@@ -219,7 +219,7 @@ async fn step(
                 mode_not_kept: None,
             }))
         }
-        (ProvisionStep::Disagree, Some(leaf)) => Err(ExportError::RecordMismatch {
+        (ProvisionStep::Mismatch, Some(leaf)) => Err(ExportError::RecordMismatch {
             volume: request.volume.clone(),
             directory: directory.to_string(),
             what: format!(

@@ -684,7 +684,7 @@ impl ExportStore {
 
     async fn add_hints(&self, error: &mut ExportError) {
         let error = match error {
-            ExportError::LeftBehind { source, .. } => source.as_mut(),
+            ExportError::CleanupFailed { source, .. } => source.as_mut(),
             other => other,
         };
         let ExportError::Nfs { source, hints, .. } = error else {

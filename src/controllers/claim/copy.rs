@@ -12,7 +12,7 @@ use super::create_volume::create_volume;
 use super::eligibility::source_claim;
 use super::placement::pending_backend;
 use super::plan::ProvisionPlan;
-use super::provision::{BackendOutcome, ProvisionAttempt, Target};
+use super::provision::{BackendOutcome, ProvisionAttempt, ProvisionTarget};
 use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use super::rollback::roll_back;
@@ -84,7 +84,7 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
 /// Creates the volume if its copy is complete; otherwise starts the copy.
 pub(super) async fn copy(
     attempt: &ProvisionAttempt<'_>,
-    target: &Target,
+    target: &ProvisionTarget,
     plan: ProvisionPlan,
     source: &DataSource,
 ) -> Result<BackendOutcome, WriteError> {
@@ -161,7 +161,7 @@ fn circular_source(name: &str) -> PlannedCondition {
 /// Starts the copy, if its source is ready.
 async fn start(
     attempt: &ProvisionAttempt<'_>,
-    target: &Target,
+    target: &ProvisionTarget,
     request: DirectoryRequest,
     source: &DataSource,
 ) -> Result<BackendOutcome, WriteError> {
@@ -239,8 +239,8 @@ fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<LocatedSource
 }
 
 /// Handles a failed copy. It is rolled back if another backend may succeed.
-async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, failure: CopyFailure) -> BackendOutcome {
-    let Target { backend, export, .. } = target;
+async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &ProvisionTarget, failure: CopyFailure) -> BackendOutcome {
+    let ProvisionTarget { backend, export, .. } = target;
     let CopyFailure { error, condition } = failure;
     let reason = condition.reason;
     let uid = attempt.claim.uid().unwrap_or_default();

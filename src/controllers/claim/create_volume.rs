@@ -5,7 +5,7 @@ use kube::Api;
 use kube::api::PostParams;
 
 use super::plan::ProvisionPlan;
-use super::provision::{ProvisionAttempt, Target};
+use super::provision::{ProvisionAttempt, ProvisionTarget};
 use super::report::{self, ProvisionOutcome};
 use super::volume_object::{is_for, is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -21,7 +21,7 @@ use export_store::ProvisionedDirectory;
 /// The API server rejected the request before it was executed: nothing was created, and it is repeated later.
 pub(super) async fn create_volume(
     attempt: &ProvisionAttempt<'_>,
-    target: &Target,
+    target: &ProvisionTarget,
     plan: &ProvisionPlan,
     directory: &ProvisionedDirectory,
 ) -> Result<ProvisionOutcome, WriteError> {
@@ -63,7 +63,7 @@ fn warn_of_deviations(attempt: &ProvisionAttempt<'_>, plan: &ProvisionPlan, dire
 /// refusal alone does not mean that there is no volume (data-safety rule 13).
 async fn create_or_find(
     attempt: &ProvisionAttempt<'_>,
-    target: &Target,
+    target: &ProvisionTarget,
     object: &PersistentVolume,
 ) -> Result<Result<PersistentVolume, ProvisionOutcome>, WriteError> {
     let api: Api<PersistentVolume> = Api::all(attempt.ctx.clients.calls.clone());

@@ -54,7 +54,7 @@ struct Refusals {
 }
 
 /// A backend with a confirmed export.
-pub(crate) struct Target {
+pub(crate) struct ProvisionTarget {
     pub(crate) backend: Arc<Backend>,
     pub(crate) snapshot: Arc<ProbeSnapshot>,
     pub(crate) export: Arc<ExportStore>,
@@ -190,7 +190,7 @@ impl ProvisionAttempt<'_> {
             self.ctx.capacity.release(&self.volume);
             return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
-        let target = Target {
+        let target = ProvisionTarget {
             backend: Arc::clone(backend),
             snapshot,
             export,
@@ -236,8 +236,8 @@ impl ProvisionAttempt<'_> {
     }
 
     /// Creates the directory and the volume.
-    async fn create(&self, target: &Target, plan: &ProvisionPlan) -> Result<BackendOutcome, WriteError> {
-        let Target { backend, export, .. } = target;
+    async fn create(&self, target: &ProvisionTarget, plan: &ProvisionPlan) -> Result<BackendOutcome, WriteError> {
+        let ProvisionTarget { backend, export, .. } = target;
         if let Some(deleted) = self.set_placed_on(backend).await? {
             return Ok(BackendOutcome::Ended(deleted));
         }
@@ -262,7 +262,7 @@ impl ProvisionAttempt<'_> {
         }
     }
 
-    pub(crate) fn planner<'b>(&'b self, target: &'b Target) -> Planner<'b> {
+    pub(crate) fn planner<'b>(&'b self, target: &'b ProvisionTarget) -> Planner<'b> {
         Planner {
             claim: self.claim,
             metadata: self.metadata.get().unwrap_or(&self.claim.metadata),
@@ -278,7 +278,7 @@ impl ProvisionAttempt<'_> {
 
     /// Returns the refusal to expect for a claim that failed before, if it can be predicted. Then its placement is neither
     /// written nor cleared, so that thousands of failing claims cost the API server nothing.
-    async fn dry_run(&self, target: &Target, plan: &ProvisionPlan) -> Option<ExportError> {
+    async fn dry_run(&self, target: &ProvisionTarget, plan: &ProvisionPlan) -> Option<ExportError> {
         if self.restore.is_some() || target.backend.has_pending(&self.volume) {
             return None;
         }
@@ -386,7 +386,12 @@ impl ProvisionAttempt<'_> {
     }
 
     /// Ends the attempt because the volume cannot be created.
-    pub(crate) async fn roll_back_and_fail(&self, target: &Target, reason: Reason, message: &str) -> ProvisionOutcome {
+    pub(crate) async fn roll_back_and_fail(
+        &self,
+        target: &ProvisionTarget,
+        reason: Reason,
+        message: &str,
+    ) -> ProvisionOutcome {
         let uid = self.claim.uid().unwrap_or_default();
         if let Err(error) = roll_back(self.ctx, &target.backend, &target.export, &self.volume, &uid).await {
             let reason = Reason::ProvisioningCleanupFailed;

@@ -56,7 +56,7 @@ pub(super) enum ProvisionStep {
     /// Something that is not a usable directory has the name.
     Unusable,
     /// The record does not have the directory's fileid.
-    Disagree,
+    Mismatch,
 }
 
 /// How to write the record before the next step.
@@ -81,7 +81,7 @@ pub(super) fn decide(written: RecordProgress, occupant: PathOccupant, existing: 
             if file_id == Some(found) {
                 ProvisionStep::Done
             } else {
-                ProvisionStep::Disagree
+                ProvisionStep::Mismatch
             }
         }
         // No volume has the directory yet, so nobody has used it: create it again.
@@ -238,13 +238,13 @@ mod tests {
                 RecordProgress::Live { file_id: Some(8) },
                 FREE,
                 Adopt,
-                ProvisionStep::Disagree,
+                ProvisionStep::Mismatch,
             ),
             (
                 RecordProgress::Live { file_id: None },
                 FREE,
                 Adopt,
-                ProvisionStep::Disagree,
+                ProvisionStep::Mismatch,
             ),
         ] {
             assert_eq!(

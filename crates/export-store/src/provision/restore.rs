@@ -149,7 +149,7 @@ async fn restore_step(
         (RestoreStep::Unrecorded, _, _) => Err(ExportError::ArchiveGone {
             volume: restore.which.volume.clone(),
         }),
-        (RestoreStep::Disagree, _, _) => Err(ExportError::RecordMismatch {
+        (RestoreStep::Mismatch, _, _) => Err(ExportError::RecordMismatch {
             volume: restore.request.volume.clone(),
             directory: directory.to_string(),
             what: "its record says that it was restored, and something else has its name".into(),

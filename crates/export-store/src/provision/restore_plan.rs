@@ -42,7 +42,7 @@ pub(super) enum RestoreStep {
     /// Something else exists at the directory's path.
     Refuse,
     /// The record's state does not match what exists.
-    Disagree,
+    Mismatch,
 }
 
 /// Returns the next step. `at_archive`: the directory exists under the archive's name. `home`: what exists at the
@@ -50,7 +50,7 @@ pub(super) enum RestoreStep {
 pub(super) fn next(own: ClaimRecord, source: ArchiveRecord, at_archive: bool, home: Option<bool>) -> RestoreStep {
     match (own, source, at_archive, home) {
         (ClaimRecord::Live, _, _, Some(true)) => RestoreStep::Done,
-        (ClaimRecord::Live, ..) => RestoreStep::Disagree,
+        (ClaimRecord::Live, ..) => RestoreStep::Mismatch,
         (_, ArchiveRecord::Unavailable, ..) => RestoreStep::Taken,
         (_, ArchiveRecord::Nothing, ..) => RestoreStep::Unrecorded,
         (_, _, _, Some(false)) => RestoreStep::Refuse,
@@ -60,7 +60,7 @@ pub(super) fn next(own: ClaimRecord, source: ArchiveRecord, at_archive: bool, ho
         (ClaimRecord::Creating, ArchiveRecord::Restoring, _, Some(true)) => RestoreStep::Complete,
         (ClaimRecord::Creating, ArchiveRecord::Archived, true, None) => RestoreStep::MarkRestoring,
         (ClaimRecord::Creating, ArchiveRecord::Restoring, true, None) => RestoreStep::Move,
-        (_, ArchiveRecord::Archived, _, Some(true)) => RestoreStep::Disagree,
+        (_, ArchiveRecord::Archived, _, Some(true)) => RestoreStep::Mismatch,
         (_, _, false, None) => RestoreStep::Missing,
     }
 }
@@ -93,9 +93,9 @@ mod tests {
             (Creating, Restoring, false, None, RestoreStep::Missing),
             (Nothing, Archived, true, Some(false), RestoreStep::Refuse),
             (Creating, Restoring, true, Some(false), RestoreStep::Refuse),
-            (Creating, Archived, false, Some(true), RestoreStep::Disagree),
-            (Live, Restoring, true, None, RestoreStep::Disagree),
-            (Live, ArchiveRecord::Nothing, false, Some(false), RestoreStep::Disagree),
+            (Creating, Archived, false, Some(true), RestoreStep::Mismatch),
+            (Live, Restoring, true, None, RestoreStep::Mismatch),
+            (Live, ArchiveRecord::Nothing, false, Some(false), RestoreStep::Mismatch),
         ] {
             assert_eq!(
                 next(own, source, at_archive, home),

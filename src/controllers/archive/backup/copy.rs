@@ -9,7 +9,7 @@ use super::source::{BackupSource, find_source};
 use super::{confirmed_export, ops, source_claim};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::background::archive_objects::announce;
+use crate::background::archive_objects::publish_archived_event;
 use crate::decide::archive_object::{archive_object, retention_terms};
 use crate::decide::terms;
 use crate::runtime::events::Severity;
@@ -128,7 +128,7 @@ pub(super) async fn describe_copy(
         let regarding = object.object_ref(&());
         ctx.events
             .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
-        announce(ctx, &described);
+        publish_archived_event(ctx, &described);
     }
     after_write(written)
 }
