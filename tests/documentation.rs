@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVo
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use nfs_client::FsStat;
+use nfs_operator::api::names::{self, NamedObject};
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
@@ -114,6 +115,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
     let figures = BackendMetrics {
         ready: true,
+        reason: Reason::Ready,
         statistics: Some(FsStat {
             total: 1,
             available: 1,
@@ -126,7 +128,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         trash: 0,
         stuck: 0,
     };
-    metrics.backend_probed("backend", &figures);
+    metrics.backend_probed("backend", &figures, Timestamp::UNIX_EPOCH);
     let scanned = OrphansStatus {
         last_scan: Some(Time(Timestamp::UNIX_EPOCH)),
         ..OrphansStatus::default()
@@ -153,7 +155,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let request = SlotRequest {
         namespace: "team".to_owned(),
         backends: ["backend".to_owned(), "backend".to_owned()],
-        is_backup: false,
+        is_of_administrator: false,
     };
     let begin = async { copy_jobs.start(of, request, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
@@ -301,7 +303,7 @@ fn every_test_that_a_page_names_exists() -> io::Result<()> {
     Ok(())
 }
 
-/// The rules in force of docs/data-safety.md: number and the tests listed below it.
+/// The rules of docs/data-safety.md: number and the tests listed below it.
 fn data_safety_rules(page: &str) -> BTreeMap<u32, Vec<&str>> {
     let sections = page.split("\n## ").skip(1);
     let rules = sections.filter_map(|section| {
@@ -320,7 +322,7 @@ fn every_data_safety_rule_lists_tests_that_exist() -> io::Result<()> {
     let tests = all_tests(root)?;
     let text = page("docs/data-safety.md")?;
     let rules = data_safety_rules(&text);
-    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=13).collect::<Vec<_>>());
+    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=24).collect::<Vec<_>>());
     for (number, named) in rules {
         assert!(named.len() >= 3, "rule {number} lists only {named:?}");
         let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
@@ -410,4 +412,53 @@ fn only_prose_is_wrapped() {
     ] {
         assert_eq!(long_lines(&page), expected, "{page}");
     }
+}
+
+/// Returns the table of the names on one kind of object.
+fn table_of_names(object: NamedObject) -> String {
+    let mut table = "| name | kind | set by | acted on by | meaning |\n|---|---|---|---|---|\n".to_owned();
+    for name in names::ALL.iter().filter(|name| name.object == object) {
+        let kind = format!("{:?}", name.kind).to_lowercase();
+        let meaning = name.meaning.trim();
+        table += &format!(
+            "| `{}` | {kind} | {} | {} | {meaning} |\n",
+            name.key, name.written_by, name.read_by
+        );
+    }
+    table
+}
+
+/// Returns docs/annotations.md.
+fn page_of_names() -> String {
+    let introduction = "\
+# Annotations, labels, finalizers and conditions
+
+This page lists every name that the operator writes or reads on an object, apart from the conditions
+of its own kinds ([reference](reference.md)). `make docs` generates it from the code.
+";
+    let sections = [
+        ("PersistentVolumeClaims", NamedObject::Claim),
+        ("PersistentVolumes", NamedObject::Volume),
+        ("NfsBackends", NamedObject::Backend),
+        ("NfsArchives", NamedObject::Archive),
+        ("Namespaces", NamedObject::Namespace),
+    ];
+    sections
+        .iter()
+        .fold(introduction.to_owned(), |page, (heading, object)| {
+            format!("{page}\n## {heading}\n\n{}", table_of_names(*object))
+        })
+}
+
+#[test]
+fn the_page_of_annotations_is_up_to_date() -> Test {
+    let generated = page_of_names();
+    if std::env::var_os("WRITE").is_some() {
+        fs::write(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/annotations.md"),
+            &generated,
+        )?;
+    }
+    assert!(page("docs/annotations.md")? == generated, "run `make docs`");
+    Ok(())
 }

@@ -4,18 +4,28 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use export_store::PathReservations;
-use futures::stream::{self, StreamExt as _};
+use export_store::{CopyError, CopyLimits, CopyProgress, PathReservations};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use futures::{FutureExt as _, Stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Resource as _;
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use nfs_operator::controllers::claim;
-use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled};
+use nfs_operator::runtime::waiting::{Blockers, CapacityDemand, ClaimRef, WaitSet};
+use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled, map_event};
+use nfs_operator::runtime::writes::WriteError;
+use nfs_operator::state::cached_claim::CachedClaim;
 use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::Settings;
+use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
+use nfs_operator::state::last_written::{Cached, LastWritten};
 use nfs_operator::state::volume_indexer::index_volume;
 use serde_json::{Value, json};
 use tikv_jemalloc_ctl::thread;
@@ -29,6 +39,10 @@ const MANY: usize = 3584;
 const OF_A_VOLUME: usize = 850;
 /// No memory, except for the capacity of tables for current work.
 const OF_A_CLAIM: usize = 10;
+/// A claim that waits for capacity, with a condition of usual length. Decoded, it needs 7 kB.
+const OF_A_WAITING_CLAIM: usize = 4400;
+/// The names of the claim, and what the copy captures.
+const OF_A_WAITING_COPY: usize = 1500;
 
 /// Returns the bytes that this thread has allocated and not freed.
 fn held() -> u64 {
@@ -99,6 +113,45 @@ fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
     [claim(&[], false), claim(&["True"], false), claim(&["True"], true)]
 }
 
+/// Returns a claim that waits, as the API server stores it.
+fn waiting_claim(number: usize) -> PersistentVolumeClaim {
+    let object = json!({
+        "metadata": {
+            "namespace": "namespace", "name": format!("claim-{number}"), "uid": uid(number),
+            "resourceVersion": format!("{}", 1_000_000 + number), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": ["kubernetes.io/pvc-protection"],
+            "labels": {"app": "database", "app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {
+                "volume.beta.kubernetes.io/storage-provisioner": "nfs-operator.io/nfs",
+                "volume.kubernetes.io/storage-provisioner": "nfs-operator.io/nfs",
+            },
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "nfs", "volumeMode": "Filesystem",
+        },
+        "status": {"phase": "Pending", "conditions": [{
+            "type": "nfs-operator.io/Provisioned", "status": "False", "reason": "CapacityExceeded",
+            "message": "m".repeat(200), "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "lastProbeTime": "2026-01-01T00:00:00Z",
+        }]},
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// Returns what a claim waits for that no backend has capacity for.
+fn blockers() -> Blockers<ClaimRef> {
+    let demand = CapacityDemand {
+        namespace: "namespace".to_owned(),
+        backends: ["backend".to_owned()].into(),
+        bytes: 1 << 30,
+    };
+    Blockers {
+        capacity: Some(demand),
+        ..Blockers::default()
+    }
+}
+
 /// Consumes all items that are ready, and returns their number.
 fn drain<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> usize {
     std::iter::from_fn(|| stream.next().now_or_never()?).count()
@@ -141,4 +194,86 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
         assert_eq!(cache.len(), 0, "claims in the cache");
         assert!(each <= OF_A_CLAIM, "{each} bytes a claim");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_waiting_claim_a_few_kilobytes_are_kept_and_as_much_while_it_is_listed() {
+    let (store, writer) = reflector::store();
+    let (waiting, requests) = WaitSet::<ClaimRef>::new();
+    let (waiting, written) = (Arc::new(waiting), Arc::new(LastWritten::default()));
+    let listed = (0..MANY).map(|number| Event::InitApply(waiting_claim(number)));
+    let events = std::iter::once(Event::Init).chain(listed).chain([Event::InitDone]);
+    let events = stream::iter(events).map(Ok).chain(stream::pending());
+    let reconciled = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reconciled);
+    let before = held();
+    let changes = applied_if_changed(
+        events
+            .map_ok(|event| {
+                let event = event.modify(claim::retain_cached_fields);
+                map_event(event, |claim| {
+                    CachedClaim::new(&claim, claim::change_fingerprint(&claim))
+                })
+            })
+            .reflect(writer),
+        CachedClaim::fingerprint,
+    );
+    let controller = Controller::for_stream(changes, store.clone());
+    let controller = controller.run(
+        move |claim: Arc<CachedClaim>, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let (waiting, written) = (Arc::clone(&waiting), Arc::clone(&written));
+            async move {
+                let claim = claim.decode().unwrap();
+                let own_ref = ObjectRef::from_obj(&claim);
+                let epoch = waiting.begin_check(&own_ref);
+                assert!(waiting.add(own_ref, blockers(), epoch));
+                let cached = Cached::<()>::new(claim.meta(), "manager", None);
+                written
+                    .write_unless_current(&cached, &(), std::future::ready(Ok(())))
+                    .await?;
+                Ok::<_, WriteError>(Action::requeue(Duration::from_secs(300)))
+            }
+        },
+        |_, _, _| Action::await_change(),
+        Arc::new(()),
+    );
+    let mut controller = Box::pin(controller);
+    for _ in 0..MANY {
+        controller.next().await;
+    }
+    let each = (held() - before) as usize / MANY;
+    println!("{each} bytes a waiting claim");
+    assert_eq!(reconciled.load(Ordering::Relaxed), MANY);
+    assert!(each <= OF_A_WAITING_CLAIM, "{each} bytes a waiting claim");
+    drop((controller, requests));
+}
+
+#[tokio::test]
+async fn of_a_waiting_copy_only_the_request_is_kept() {
+    let copies = CopyJobs::default();
+    let before = held();
+    for number in 0..MANY {
+        let labels = CopyLabels {
+            uid: uid(number),
+            namespace: "namespace".to_owned(),
+            claim: format!("claim-{number}"),
+            archive: String::new(),
+        };
+        let slot = SlotRequest {
+            namespace: "namespace".to_owned(),
+            backends: ["fast".to_owned(), "fast".to_owned()],
+            is_of_administrator: false,
+        };
+        let copy = move |_: CopyLimits, _: Arc<CopyProgress>| async move {
+            let state = [0_u8; 8192];
+            std::future::pending::<()>().await;
+            std::hint::black_box(state);
+            Err(CopyError::ExportChanged)
+        };
+        copies.start(labels, slot, copy, || ());
+    }
+    let each = (held() - before) as usize / MANY;
+    println!("{each} bytes a waiting copy");
+    assert!(each <= OF_A_WAITING_COPY, "{each} bytes a waiting copy");
 }

@@ -124,3 +124,46 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
     assert_success(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
     Ok(())
 }
+
+/// Returns the workflows by file name.
+fn workflows() -> Result<Vec<(String, serde_json::Value)>, Box<dyn std::error::Error>> {
+    let mut workflows = Vec::new();
+    for entry in fs::read_dir(repository_root().join(".github/workflows"))? {
+        let path = entry?.path();
+        let parsed = serde_norway::from_str(&fs::read_to_string(&path)?)?;
+        workflows.push((path.file_name().unwrap().to_string_lossy().into_owned(), parsed));
+    }
+    assert!(workflows.len() >= 3, "{workflows:?}");
+    Ok(workflows)
+}
+
+#[test]
+fn workflows_name_their_actions_by_digest() -> Test {
+    for (file, workflow) in workflows()? {
+        let jobs = workflow["jobs"].as_object().unwrap().values();
+        let steps = jobs.flat_map(|job| job["steps"].as_array().unwrap());
+        for action in steps.filter_map(|step| step["uses"].as_str()) {
+            let (_, digest) = action.split_once('@').unwrap_or_default();
+            let is_digest = digest.len() == 40 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(is_digest, "{file}: {action}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_the_job_that_publishes_may_write_and_it_builds_nothing() -> Test {
+    for (file, workflow) in workflows()? {
+        let read_only = serde_json::json!({"contents": "read"});
+        assert_eq!(workflow["permissions"], read_only, "{file}");
+        for (name, job) in workflow["jobs"].as_object().unwrap() {
+            if name == "publish" {
+                let text = job["steps"].to_string();
+                assert!(!text.contains("actions/checkout") && !text.contains("cargo"), "{text}");
+            } else {
+                assert!(job.get("permissions").is_none(), "{file}: {name}");
+            }
+        }
+    }
+    Ok(())
+}

@@ -294,6 +294,12 @@ pub struct ArchivePolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_per_namespace: Option<i32>,
+    /// Maximum number of archives on this backend. While it has as many, its released volumes stay as they are, and count
+    /// toward `capacity`. Set `maxPerNamespace` as well, so that no namespace takes them all. If unset, the number is not
+    /// limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_per_backend: Option<i32>,
     /// Allow restores into a namespace with the same name but another UID, for a cluster that was rebuilt. In a running
     /// cluster, this gives the archives of a deleted namespace to anyone who can create a namespace with its name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -312,14 +318,27 @@ pub enum OnDelete {
     Retain,
 }
 
+impl OnDelete {
+    /// Returns the value of the volume's annotation `on-delete`.
+    pub fn annotation_value(self) -> &'static str {
+        match self {
+            Self::Archive => "archive",
+            Self::Delete => "delete",
+            Self::Retain => "retain",
+        }
+    }
+}
+
 /// Limits on provisioning on a backend.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityLimits {
-    /// Maximum sum of the requests of the volumes on this backend.
+    /// Maximum sum of the requests of the volumes and archives on this backend. An archive counts with the request of the
+    /// claim that it is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<StorageAmount>,
-    /// Maximum sum of the requests on all backends of the same export, in percent of the size of the export.
+    /// Maximum sum of the requests of the volumes and archives on all backends of the same export, in percent of the size of
+    /// the export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub overcommit_percent: Option<i32>,
@@ -441,7 +460,7 @@ pub struct CapacityStatus {
     /// Free space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<String>,
-    /// Sum of the requests of the volumes on this backend.
+    /// Sum of the requests of the volumes and archives on this backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned: Option<String>,
     /// Total number of inodes.

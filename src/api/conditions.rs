@@ -342,6 +342,14 @@ impl Reason {
         )
     }
 
+    /// Returns true for a lack of space, which tenants cause and end with what they write to their volumes.
+    pub fn is_lack_of_space(self) -> bool {
+        matches!(
+            self,
+            Self::NoSpace | Self::NoInodes | Self::QuotaExceeded | Self::CapacityExceeded
+        )
+    }
+
     /// Returns true for problems that affect all claims of the backend: it is probed again, and its claims wait.
     pub fn is_backend_wide(self) -> bool {
         self.is_connectivity()

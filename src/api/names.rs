@@ -1,5 +1,9 @@
 //! Names used on Kubernetes objects. Changing one breaks existing objects.
 
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+
 /// API group, and prefix of the operator's annotations.
 pub const GROUP: &str = "nfs-operator.io";
 
@@ -12,89 +16,256 @@ pub const DEFAULT_PROVISIONER: &str = "nfs-operator.io/nfs";
 /// Default of `--records-secret`: the Secret with the key that signs records on exports.
 pub const RECORDS_SECRET: &str = "nfs-operator-records";
 
-/// On a claim: the requested provisioner, set by the volume binder if no existing volume matches.
-pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// Deprecated form of [`STORAGE_PROVISIONER`].
-pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// On a claim: deprecated form of `spec.storageClassName`, over which it takes precedence.
-pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// On a claim with delayed binding: the node that the scheduler selected.
-pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// On a volume: the provisioner that created it.
-pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// Kind of a name on an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameKind {
+    /// `metadata.annotations`.
+    Annotation,
+    /// `metadata.labels`.
+    Label,
+    /// `metadata.finalizers`.
+    Finalizer,
+    /// `status.conditions`.
+    Condition,
+}
 
-/// On a claim: the backend that the operator selected.
-pub const PLACED_ON: &str = "nfs-operator.io/placed-on";
-/// On a claim: the backend that its author requests; used only if `claimOverrides` allows it.
-pub const REQUESTED_BACKEND: &str = "nfs-operator.io/backend";
+/// Kind of the object that has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedObject {
+    /// Namespace.
+    Namespace,
+    /// PersistentVolumeClaim.
+    Claim,
+    /// PersistentVolume.
+    Volume,
+    /// NfsBackend.
+    Backend,
+    /// NfsArchive.
+    Archive,
+}
 
-/// On a claim that restores an archive: `move` (the archive becomes the volume) or `copy` (the archive is kept).
-pub const RESTORE: &str = "nfs-operator.io/restore";
+/// A name that the operator writes or reads on an object. docs/annotations.md is generated from them.
+#[derive(Debug, Clone, Copy)]
+pub struct Name {
+    /// The name.
+    pub key: &'static str,
+    /// What it is.
+    pub kind: NameKind,
+    /// The object that has it.
+    pub object: NamedObject,
+    /// Who sets it.
+    pub written_by: &'static str,
+    /// Who acts on it.
+    pub read_by: &'static str,
+    /// Its meaning, in lines that begin with a space.
+    pub meaning: &'static str,
+}
 
-/// On a volume: its backend.
-pub const VOLUME_BACKEND: &str = "nfs-operator.io/backend";
-/// On a volume: the identity of the export.
-pub const VOLUME_EXPORT_ID: &str = "nfs-operator.io/export-id";
-/// On a volume: its directory, relative to the path of the backend.
-pub const VOLUME_DIRECTORY: &str = "nfs-operator.io/directory";
-/// On a volume: the fileid of its directory.
-pub const VOLUME_FILE_ID: &str = "nfs-operator.io/file-id";
-/// On a volume: the UID of the namespace of the claim.
-pub const VOLUME_NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
-/// On a volume: the `onDelete` policy that the class or the claim requested. If unset, that of the backend applies.
-pub const VOLUME_ON_DELETE: &str = "nfs-operator.io/on-delete";
+macro_rules! names {
+    ($($kind:ident of $object:ident, $writer:literal to $reader:literal: $(#[doc = $doc:literal])+ $name:ident = $key:literal;)*) => {
+        $($(#[doc = $doc])+ pub const $name: &str = $key;)*
 
-/// On a volume: the bytes on disk that its data used in the last usage scan.
-pub const VOLUME_USED_BYTES: &str = "nfs-operator.io/used-bytes";
-/// On a volume: the sum of its file sizes in bytes, including holes.
-pub const VOLUME_APPARENT_BYTES: &str = "nfs-operator.io/apparent-bytes";
-/// On a volume: the number of files, directories and links.
-pub const VOLUME_USED_FILES: &str = "nfs-operator.io/used-files";
-/// On a volume: the number of directories that could not be read, so that it contains more than was counted. Unset if none.
-pub const VOLUME_UNREAD: &str = "nfs-operator.io/unread-directories";
-/// On a volume: the time when the usage was written.
-pub const VOLUME_COUNTED_AT: &str = "nfs-operator.io/counted-at";
+        /// All names, for the documentation.
+        pub const ALL: &[Name] = &[$(Name {
+            key: $key,
+            kind: NameKind::$kind,
+            object: NamedObject::$object,
+            written_by: $writer,
+            read_by: $reader,
+            meaning: concat!($($doc),+),
+        },)*];
+    };
+}
 
-/// Finalizer that keeps a volume until its directory is reclaimed. Set only while the reclaim policy is Delete.
-pub const RECLAIM_FINALIZER: &str = "nfs-operator.io/reclaim";
-/// Finalizer that keeps a backend until it has no volumes and archives.
-pub const BACKEND_FINALIZER: &str = "nfs-operator.io/volumes";
+names! {
+    Annotation of Claim, "Kubernetes" to "the operator":
+    /// The requested provisioner, set by the volume binder if no existing volume matches.
+    STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner";
 
-/// Finalizer that keeps the object of an archive until its deletion policy was applied.
-pub const ARCHIVE_FINALIZER: &str = "nfs-operator.io/archive";
+    Annotation of Claim, "Kubernetes" to "the operator":
+    /// Deprecated form of `volume.kubernetes.io/storage-provisioner`.
+    BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner";
 
-/// On a backend: the identity that an administrator accepts instead of the expected one.
-pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
-/// On a backend: `"true"` requests a scan for orphans. Removed when the scan starts.
-pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
-/// On a backend: requests that lost volumes are recreated from records: `"true"` for all live records, or the names of
-/// volumes, separated by commas. Removed when all of them exist. `"false"` gives lost volumes up: claims get new ones.
-pub const READOPT: &str = "nfs-operator.io/readopt";
-/// On a recreated volume that is not bound yet: the UID of the claim that it was originally provisioned for.
-pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";
-/// On a volume that was recreated from its record: the age of its data is not that of its object.
-pub const VOLUME_RECREATED: &str = "nfs-operator.io/recreated";
-/// On a volume that was bound to another claim: the UID of the claim in its record. If unset, it is the one in the name of
-/// the volume.
-pub const VOLUME_CLAIM_UID: &str = "nfs-operator.io/claim-uid";
-/// On a backend: `"true"` requests a usage scan. Removed when the operator has seen it.
-pub const COUNT_NOW: &str = "nfs-operator.io/count-now";
-/// On a backend: records that an administrator adopts although this cluster did not sign them, each as `<volume>` or
-/// `<cluster id>/<volume>`, separated by commas. Removed when they were processed.
-pub const ADOPT_RECORD: &str = "nfs-operator.io/adopt-record";
-/// On a backend that is being deleted: `"true"` allows the deletion although volumes or archives exist.
-pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
-/// On a volume whose directory is missing: `"true"` acknowledges this and allows the deletion of the volume.
-pub const ACKNOWLEDGE_MISSING: &str = "nfs-operator.io/acknowledge-missing";
+    Annotation of Claim, "users" to "the operator":
+    /// Deprecated form of `spec.storageClassName`, over which it takes precedence.
+    BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class";
 
-/// Condition type of claims: provisioned.
-pub const CLAIM_CONDITION: &str = "nfs-operator.io/Provisioned";
+    Annotation of Claim, "Kubernetes" to "the operator":
+    /// With delayed binding: the node that the scheduler selected. The operator removes it if no backend serves the
+    /// node.
+    SELECTED_NODE = "volume.kubernetes.io/selected-node";
 
-/// Condition type of claims whose volume contains more data than requested.
-pub const OVER_REQUEST_CONDITION: &str = "nfs-operator.io/OverRequest";
+    Annotation of Claim, "the operator" to "the operator":
+    /// The backend that the operator selected.
+    PLACED_ON = "nfs-operator.io/placed-on";
 
-/// Condition type of claims whose directory the last scan did not find.
-pub const DIRECTORY_MISSING_CONDITION: &str = "nfs-operator.io/DirectoryMissing";
+    Annotation of Claim, "users" to "the operator":
+    /// The requested backend, if `claimOverrides` of the backend allows it.
+    REQUESTED_BACKEND = "nfs-operator.io/backend";
+
+    Annotation of Claim, "users" to "the operator":
+    /// The mode of the directory, if `claimOverrides` of the backend allows it.
+    CLAIM_MODE = "nfs-operator.io/mode";
+
+    Annotation of Claim, "users" to "the operator":
+    /// The owner of the directory, if `claimOverrides` of the backend allows it.
+    CLAIM_UID = "nfs-operator.io/uid";
+
+    Annotation of Claim, "users" to "the operator":
+    /// The group of the directory, if `claimOverrides` of the backend allows it.
+    CLAIM_GID = "nfs-operator.io/gid";
+
+    Annotation of Claim, "users" to "the operator":
+    /// `archive`, `delete` or `retain`, if `claimOverrides` of the backend allows it.
+    CLAIM_ON_DELETE = "nfs-operator.io/on-delete";
+
+    Annotation of Claim, "users" to "the operator":
+    /// Mount options, if `claimOverrides` of the backend allows them.
+    CLAIM_MOUNT_OPTIONS = "nfs-operator.io/mount-options";
+
+    Annotation of Claim, "users" to "the operator":
+    /// How an archive is restored: `move` (the archive becomes the volume) or `copy` (the archive is kept).
+    RESTORE = "nfs-operator.io/restore";
+
+    Label of Namespace, "administrators" to "the operator":
+    /// `reserved` for a namespace whose claims are copied first and may use the slot for copies that is reserved.
+    /// Tenants must not be able to label namespaces.
+    COPY_PRIORITY = "nfs-operator.io/copy-priority";
+
+    Annotation of Volume, "the operator" to "Kubernetes":
+    /// The provisioner that created the volume.
+    PROVISIONED_BY = "pv.kubernetes.io/provisioned-by";
+
+    Annotation of Volume, "the operator" to "Kubernetes":
+    /// The group that the kubelet adds to each pod that mounts the volume.
+    POD_GROUP = "pv.beta.kubernetes.io/gid";
+
+    Label of Volume, "the operator" to "users":
+    /// `nfs-operator`.
+    MANAGED_BY = "app.kubernetes.io/managed-by";
+
+    Label of Volume, "the operator" to "users":
+    /// The backend of the volume, unless its name has more than 63 characters.
+    VOLUME_BACKEND_LABEL = "nfs-operator.io/backend";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The backend of the volume.
+    VOLUME_BACKEND = "nfs-operator.io/backend";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The identity of the export.
+    VOLUME_EXPORT_ID = "nfs-operator.io/export-id";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The directory of the volume, relative to the path of the backend.
+    VOLUME_DIRECTORY = "nfs-operator.io/directory";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The fileid of the directory.
+    VOLUME_FILE_ID = "nfs-operator.io/file-id";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The UID of the namespace of the claim.
+    VOLUME_NAMESPACE_UID = "nfs-operator.io/namespace-uid";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The `onDelete` policy that the class or the claim requested, or `retain` once that was carried out. If unset,
+    /// the policy of the backend applies.
+    VOLUME_ON_DELETE = "nfs-operator.io/on-delete";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// The volume was recreated from its record: the age of its data is not that of its object.
+    VOLUME_RECREATED = "nfs-operator.io/recreated";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// On a recreated volume that is not bound yet: the UID of the claim that it was originally provisioned for.
+    VOLUME_READOPTED = "nfs-operator.io/readopted";
+
+    Annotation of Volume, "the operator" to "the operator":
+    /// On a volume that was bound to another claim: the UID of the claim in its record. If unset, it is the one in the
+    /// name of the volume.
+    VOLUME_CLAIM_UID = "nfs-operator.io/claim-uid";
+
+    Annotation of Volume, "the operator" to "users":
+    /// The bytes on disk that the data used in the last usage scan.
+    VOLUME_USED_BYTES = "nfs-operator.io/used-bytes";
+
+    Annotation of Volume, "the operator" to "users":
+    /// The sum of the sizes of the files in bytes, including holes.
+    VOLUME_APPARENT_BYTES = "nfs-operator.io/apparent-bytes";
+
+    Annotation of Volume, "the operator" to "users":
+    /// The number of files, directories and links.
+    VOLUME_USED_FILES = "nfs-operator.io/used-files";
+
+    Annotation of Volume, "the operator" to "users":
+    /// The number of directories that could not be read, so that the volume contains more than was counted. Unset if
+    /// none.
+    VOLUME_UNREAD = "nfs-operator.io/unread-directories";
+
+    Annotation of Volume, "the operator" to "users":
+    /// The time when the usage was written.
+    VOLUME_COUNTED_AT = "nfs-operator.io/counted-at";
+
+    Annotation of Volume, "administrators" to "the operator":
+    /// On a volume whose directory is missing: `true` acknowledges this and allows the deletion of the volume.
+    ACKNOWLEDGE_MISSING = "nfs-operator.io/acknowledge-missing";
+
+    Finalizer of Volume, "the operator" to "Kubernetes":
+    /// Keeps the volume until its directory is reclaimed. Set only while the reclaim policy is Delete.
+    RECLAIM_FINALIZER = "nfs-operator.io/reclaim";
+
+    Condition of Claim, "the operator" to "users":
+    /// The claim has a volume, or the reason why it has none.
+    CLAIM_CONDITION = "nfs-operator.io/Provisioned";
+
+    Condition of Claim, "the operator" to "users":
+    /// The volume contains more data than requested.
+    OVER_REQUEST_CONDITION = "nfs-operator.io/OverRequest";
+
+    Condition of Claim, "the operator" to "users":
+    /// The last scan did not find the directory of the volume.
+    DIRECTORY_MISSING_CONDITION = "nfs-operator.io/DirectoryMissing";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// The identity that an administrator accepts instead of the expected one. Removed when it was accepted.
+    ACCEPT_IDENTITY = "nfs-operator.io/accept-identity";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// `true` requests a scan for orphans. Removed when the scan starts.
+    SCAN_NOW = "nfs-operator.io/scan-now";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// `true` requests a usage scan. Removed when the operator has seen it.
+    COUNT_NOW = "nfs-operator.io/count-now";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// Requests that lost volumes are recreated from records: `true` for all live records, or the names of volumes,
+    /// separated by commas. Removed when all of them exist. `false` gives lost volumes up: claims get new ones.
+    READOPT = "nfs-operator.io/readopt";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// Records that are adopted although this cluster did not sign them, each as `<volume>` or `<cluster id>/<volume>`,
+    /// separated by commas. Removed when they were processed.
+    ADOPT_RECORD = "nfs-operator.io/adopt-record";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// On a backend that is being deleted: `true` allows the deletion although volumes or archives exist.
+    ABANDON = "nfs-operator.io/abandon-volumes";
+
+    Finalizer of Backend, "the operator" to "Kubernetes":
+    /// Keeps the backend until it has no volumes and archives.
+    BACKEND_FINALIZER = "nfs-operator.io/volumes";
+
+    Finalizer of Archive, "the operator" to "Kubernetes":
+    /// Keeps the object until its deletion policy was applied.
+    ARCHIVE_FINALIZER = "nfs-operator.io/archive";
+}
+
+/// Value of [`COPY_PRIORITY`].
+pub const RESERVED: &str = "reserved";
+/// Value of [`MANAGED_BY`].
+pub const OPERATOR_NAME: &str = "nfs-operator";
 
 /// Field managers, one per concern: a server-side apply removes the fields of its manager that it omits.
 pub mod managers {
@@ -111,6 +282,24 @@ pub mod managers {
     /// CRDs installed by `nfs-operator crd --apply`. The name is that of Helm, which created them: with another name, Helm 4
     /// detects a conflict when a chart of another version is installed after an uninstall.
     pub const CRD: &str = "helm";
+}
+
+/// Maximum number of bytes of a label's value.
+const MAX_LABEL_LEN: usize = 63;
+
+/// Returns the labels of the volumes of a backend.
+pub fn volume_labels(backend: &str) -> BTreeMap<String, String> {
+    let managed = (MANAGED_BY.to_owned(), OPERATOR_NAME.to_owned());
+    let backend = (backend.len() <= MAX_LABEL_LEN).then(|| (VOLUME_BACKEND_LABEL.to_owned(), backend.to_owned()));
+    backend.into_iter().chain([managed]).collect()
+}
+
+/// Returns an object's `namespace/name`, for logs.
+pub fn qualified_name(object: &impl ResourceExt) -> String {
+    match object.namespace() {
+        Some(namespace) => format!("{namespace}/{}", object.name_any()),
+        None => object.name_any(),
+    }
 }
 
 /// Returns the name of the volume for the claim with this UID.

@@ -58,7 +58,8 @@ impl OrphanKind {
     pub fn remedy(self) -> &'static str {
         match self {
             Self::DirectoryWithoutVolume => {
-                "inspect its contents; recreate the volume to use it, or remove the directory and then its record"
+                "inspect its contents; to use it, recreate the volume by annotating the backend with \
+                 nfs-operator.io/readopt=<volume>; if its data is not needed any more, remove the directory and then its record"
             }
             Self::VolumeWithoutDirectory => "move the directory back to its path, or restore it from a backup",
             Self::VolumeWithOtherDirectory => {

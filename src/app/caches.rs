@@ -11,6 +11,7 @@ use kube::runtime::{WatchStreamExt, predicates, watcher};
 use kube::{Api, ResourceExt};
 
 use crate::compat::nfs_subdir;
+use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
 use crate::runtime::watch_filters::{WatchEvent, applied_if_changed, applied_or_deleted};
 use crate::state::context::Context;
@@ -110,7 +111,7 @@ async fn wake_on_change<K>(
     while let Some(change) = stream.next().await {
         match change {
             Ok(object) => wake(&object),
-            Err(error) => tracing::warn!("watch of {what}: {error}"),
+            Err(error) => tracing::warn!("watch of {what}: {}", watch_error_text(&error)),
         }
     }
     what

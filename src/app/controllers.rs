@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, TryFuture};
+use futures::{Stream, StreamExt, TryFuture, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -18,15 +18,22 @@ use super::caches::{report_filled, watch_config};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::background::orphan_scan::DIRECTORY_MISSING;
 use crate::controllers::{archive, backend, claim, volume};
+use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
-use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled};
+use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled, map_event, read_ahead};
+use crate::state::archives::{self, ArchiveIndexer};
+use crate::state::cached_claim::CachedClaim;
 use crate::state::context::Context;
 use crate::state::volume_indexer::VolumeIndexer;
 
 /// Input of one controller: the cache that its watch fills, and requests to reconcile an object now.
-pub struct ControllerInput<K: Resource<DynamicType = ()> + Clone + 'static> {
+pub struct ControllerInput<K, C = K>
+where
+    K: Resource<DynamicType = ()>,
+    C: Resource<DynamicType = ()> + Clone + 'static,
+{
     /// Fills the cache.
-    pub writer: Writer<K>,
+    pub writer: Writer<C>,
     /// Objects to reconcile without a change of their own.
     pub requests: mpsc::UnboundedReceiver<ObjectRef<K>>,
     /// The API of the kind.
@@ -35,8 +42,8 @@ pub struct ControllerInput<K: Resource<DynamicType = ()> + Clone + 'static> {
 
 /// Runs the controller of backends until the operator shuts down.
 pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>) -> &'static str {
-    let mut indexer = backend::BackendRemovalWatcher::default();
-    let indexed = Arc::clone(&ctx);
+    let mut removals = backend::BackendRemovalWatcher::default();
+    let cached = Arc::clone(&ctx);
     // The operator's own status writes must not cause a probe.
     let changes = predicates::generation
         .combine(predicates::annotations)
@@ -46,20 +53,21 @@ pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>)
     let stream = watcher(input.api, watch_config())
         .default_backoff()
         .modify(|backend| backend.metadata.managed_fields = None)
+        .reflect(input.writer)
+        .inspect(report_filled(&ctx, Cache::Backends))
+        // After the cache, which everything that is woken reads.
         .inspect(move |event| {
             if let Ok(event) = event {
-                indexer.observe(event, &indexed);
+                removals.observe(event, &cached);
             }
-        })
-        .reflect(input.writer)
-        .inspect(report_filled(&ctx, Cache::Backends));
+        });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
     let controller = Controller::for_stream(stream, reader);
     run(
         ctx,
         "backend",
         controller,
-        input.requests,
+        from_channel(input.requests),
         backend::reconcile,
         backend::on_error,
     )
@@ -74,7 +82,8 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
         .default_backoff()
-        .modify(|volume| volume.metadata.managed_fields = None)
+        .modify(|volume| volume.metadata.managed_fields = None);
+    let stream = read_ahead(stream)
         .inspect(move |event| {
             if let Ok(event) = event {
                 indexer.observe(event, &indexed);
@@ -90,7 +99,7 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
         ctx,
         "volume",
         controller,
-        input.requests,
+        from_channel(input.requests),
         volume::reconcile,
         volume::on_error,
     )
@@ -100,6 +109,8 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
 
 /// Runs the controller of archives until the operator shuts down.
 pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>) -> &'static str {
+    let mut indexer = ArchiveIndexer::default();
+    let (indexed, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
     // The operator's own status writes need no reconciliation.
     let changes = predicates::generation.combine(predicates::finalizers);
     let reader = input.writer.as_reader();
@@ -111,16 +122,28 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
             archive.metadata.labels = None;
             archive.metadata.annotations = None;
             archive.metadata.owner_references = None;
+        });
+    let stream = read_ahead(stream)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                indexer.observe(event, &indexed);
+            }
         })
         .reflect(input.writer)
-        .inspect(report_filled(&ctx, Cache::Archives));
+        .inspect(report_filled(&ctx, Cache::Archives))
+        // After the cache, which the claims that are woken read.
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                archives::observe_cached(event, &cached);
+            }
+        });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
     let controller = Controller::for_stream(stream, reader);
     run(
         ctx,
         "archive",
         controller,
-        input.requests,
+        from_channel(input.requests),
         archive::reconcile,
         archive::on_error,
     )
@@ -129,7 +152,7 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
 }
 
 /// Runs the controller of claims until the operator shuts down.
-pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim>) -> &'static str {
+pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim, CachedClaim>) -> &'static str {
     let (observer, deleted) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let (settled, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let reader = input.writer.as_reader();
@@ -144,7 +167,8 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
             let reports = exists && DIRECTORY_MISSING.find(claim).is_some();
             observer.missing_directories.observe(claim, reports);
         })
-        .modify(claim::retain_cached_fields)
+        .modify(claim::retain_cached_fields);
+    let stream = read_ahead(stream)
         .inspect(move |event| {
             if let Ok(watcher::Event::Delete(claim)) = event {
                 claim::forget(claim, &deleted);
@@ -153,6 +177,11 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
         .filter_map(drop_settled(move |claim| {
             claim::is_settled(claim, &settled.settings, &settled.capacity)
         }))
+        .map_ok(|event| {
+            map_event(event, |claim| {
+                CachedClaim::new(&claim, claim::change_fingerprint(&claim))
+            })
+        })
         .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Claims))
         // After the cache, which the claims that are woken read.
@@ -161,7 +190,7 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
                 claim::observe_cached(event, &cached);
             }
         });
-    let stream = applied_if_changed(stream, claim::change_fingerprint);
+    let stream = applied_if_changed(stream, CachedClaim::fingerprint);
     // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
     // others.
     let controller = Controller::for_stream(stream, reader);
@@ -169,7 +198,8 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
         ctx,
         "claim",
         controller,
-        input.requests,
+        from_channel(input.requests)
+            .map(|claim| ObjectRef::new(&claim.name).within(claim.namespace.as_deref().unwrap_or_default())),
         claim::reconcile,
         claim::on_error,
     )
@@ -185,7 +215,7 @@ async fn run<K, R, E>(
     ctx: Arc<Context>,
     kind: &'static str,
     controller: Controller<K>,
-    requests: mpsc::UnboundedReceiver<ObjectRef<K>>,
+    requests: impl Stream<Item = ObjectRef<K>> + Send + 'static,
     reconcile: impl FnMut(Arc<K>, Arc<Context>) -> R,
     on_error: impl Fn(Arc<K>, &E, Arc<Context>) -> Action,
 ) where
@@ -196,12 +226,12 @@ async fn run<K, R, E>(
 {
     use kube::runtime::controller::Error;
     controller
-        .reconcile_on(from_channel(requests))
+        .reconcile_on(requests)
         .graceful_shutdown_on(ctx.shutdown.clone().cancelled_owned())
         .run(reconcile, on_error, ctx)
         .for_each(|done| async move {
             match done.err() {
-                Some(Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {error}"),
+                Some(Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {}", watch_error_text(&error)),
                 Some(error) => tracing::debug!("{kind}: {error}"),
                 None => {}
             }

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::wiring::{Wiring, wire};
 use crate::compat::nfs_subdir::backend::{NfsSubdirBackendError, NfsSubdirExport};
-use crate::runtime::clients::{ClientError, Clients};
+use crate::runtime::clients::{ApiService, ClientError, Clients};
+use crate::runtime::clock::Clock;
 use crate::runtime::election::{Election, LeaderElector, LeaseError};
 use crate::runtime::http::{self, HttpOptions, ListenError};
 use crate::runtime::lease::HolderIdentity;
@@ -26,6 +27,7 @@ use crate::runtime::write_fence::WriteFence;
 use crate::state::context::Context;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::usage::UsageStore;
+use nfs_client::{Tcp, Transport};
 
 /// Grace period for work in progress after SIGTERM. The default of pods is 30 s. The next start recovers unfinished
 /// work.
@@ -54,22 +56,57 @@ pub struct Options {
     pub retries: BackoffLimits,
     /// Minimum interval between purges of expired archives on one backend.
     pub purge_pause: Duration,
-    /// The HTTP endpoints.
-    pub http: HttpOptions,
+    /// The HTTP endpoints. If unset, none are served.
+    pub http: Option<HttpOptions>,
     /// Interval between orphan scans of an export. If zero, exports are scanned only on request.
     pub scan_interval: Duration,
     /// Maximum number of names that a usage scan reads per second and backend.
     pub count_rate: u32,
     /// Export usage metrics per volume.
     pub volume_metrics: bool,
-    /// Kubernetes configuration.
-    pub kubeconfig: Option<PathBuf>,
     /// The Secret with the key that signs records.
     pub records: RecordsSecret,
     /// The Lease.
     pub election: Election,
     /// Name of this instance. At most one process with that name may run at a time.
     pub instance: Option<String>,
+}
+
+/// What the operator uses of the world outside of its process.
+pub struct Environment {
+    /// Access to the API server.
+    pub api: ApiAccess,
+    /// Connects to NFS servers.
+    pub transport: Arc<dyn Transport>,
+    /// The clock of this machine.
+    pub clock: Clock,
+    /// Name of this machine.
+    pub host: String,
+}
+
+/// Access to the API server.
+pub enum ApiAccess {
+    /// Connections to the server of a Kubernetes configuration. If unset, the configuration is inferred.
+    Kubeconfig(Option<PathBuf>),
+    /// A service within this process.
+    Service {
+        /// Answers requests.
+        service: ApiService,
+        /// Namespace of the operator.
+        namespace: String,
+    },
+}
+
+impl Environment {
+    /// Returns the environment of a process of the operating system.
+    pub fn of_process(kubeconfig: Option<PathBuf>) -> Self {
+        Self {
+            api: ApiAccess::Kubeconfig(kubeconfig),
+            transport: Arc::new(Tcp),
+            clock: Clock::default(),
+            host: std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned()),
+        }
+    }
 }
 
 /// Reason why the operator ended without a shutdown signal.
@@ -109,17 +146,31 @@ pub enum OperatorError {
 ///
 /// # Errors
 /// The operator cannot start, loses the Lease, or one of its tasks ends.
-pub async fn run(options: Options) -> Result<(), OperatorError> {
+pub async fn run(options: Options, environment: Environment) -> Result<(), OperatorError> {
     let shutdown = shutdown_signal().map_err(OperatorError::Signals)?;
-    let endpoints = Endpoints::open(options.http.clone(), options.volume_metrics).await?;
-    let elected = shutdown.run_until_cancelled(endpoints.wait_for_lease(&options)).await;
+    run_until_cancelled(options, environment, shutdown).await
+}
+
+/// Runs the operator until `shutdown` is cancelled, or until it no longer leads.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_until_cancelled(
+    options: Options,
+    environment: Environment,
+    shutdown: CancellationToken,
+) -> Result<(), OperatorError> {
+    let endpoints = Endpoints::open(options.http.clone(), options.volume_metrics, &environment.clock).await?;
+    let elected = shutdown
+        .run_until_cancelled(endpoints.wait_for_lease(&options, &environment))
+        .await;
     let Some(elected) = elected else {
         return Ok(());
     };
     let (access, lease) = elected?;
     endpoints.set_leading();
     let task = LeaderTask::new(&options);
-    let (wiring, ctx) = wire(options, endpoints, access, lease.leadership(), shutdown);
+    let (wiring, ctx) = wire(options, environment, endpoints, access, lease.leadership(), shutdown);
     lead(lease, task.run(wiring, &ctx), close_sessions(&ctx)).await
 }
 
@@ -140,7 +191,7 @@ pub(super) struct ClusterAccess {
 
 impl Endpoints {
     /// Serves the HTTP endpoints.
-    async fn open(http: HttpOptions, volume_metrics: bool) -> Result<Self, ListenError> {
+    async fn open(http: Option<HttpOptions>, volume_metrics: bool, clock: &Clock) -> Result<Self, ListenError> {
         let copy_jobs = CopyJobs::default();
         let usage = UsageStore::new(volume_metrics);
         let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
@@ -149,33 +200,38 @@ impl Endpoints {
             copy_jobs,
             usage,
             readiness: Readiness::default(),
-            write_fence: WriteFence::default(),
+            write_fence: WriteFence::new(clock.clone()),
         };
-        let (readiness, fence) = (endpoints.readiness.clone(), endpoints.write_fence.clone());
-        http::serve(http, readiness, fence, Arc::clone(&endpoints.metrics)).await?;
+        if let Some(http) = http {
+            let (readiness, fence) = (endpoints.readiness.clone(), endpoints.write_fence.clone());
+            http::serve(http, readiness, fence, Arc::clone(&endpoints.metrics)).await?;
+        }
         Ok(endpoints)
     }
 
     /// Connects to the cluster, and waits until this process holds the Lease.
-    async fn wait_for_lease(&self, options: &Options) -> Result<(ClusterAccess, LeaseRenewer), OperatorError> {
-        let me = identity(options.instance.as_deref());
-        let max_in_flight = Some(options.election.max_in_flight());
-        let clients = Clients::new(
-            options.kubeconfig.as_deref(),
-            &me.name,
-            &self.write_fence,
-            max_in_flight,
-        )
-        .await?;
+    async fn wait_for_lease(
+        &self,
+        options: &Options,
+        environment: &Environment,
+    ) -> Result<(ClusterAccess, LeaseRenewer), OperatorError> {
+        let me = HolderIdentity::new(options.instance.as_deref(), &environment.host, rand::rng().random());
+        let clients = match &environment.api {
+            ApiAccess::Kubeconfig(kubeconfig) => {
+                let max_in_flight = Some(options.election.max_in_flight());
+                Clients::new(kubeconfig.as_deref(), &me.name, &self.write_fence, max_in_flight).await?
+            }
+            ApiAccess::Service { service, namespace } => Clients::over(service.clone(), namespace, &self.write_fence),
+        };
         check_namespace(clients.lease.default_namespace())?;
         // Checked before the Lease is acquired: a process that cannot sign must not replace one that can.
-        options.records.ensure(&clients.lease).await?;
+        options.records.check(&clients.lease).await?;
         if let Some(export) = &options.nfs_subdir_export {
             export.check(&clients).await?;
         }
         let elector = LeaderElector::new(&clients, options.election.clone(), me, self.write_fence.clone());
         let lease = elector.acquire(&self.readiness).await?;
-        // The Secret may have been restored while this process was on standby.
+        // Only the holder of the Lease creates the Secret. It may also have been restored since the check.
         let records = options.records.ensure(&clients.lease).await?;
         Ok((ClusterAccess { clients, records }, lease))
     }
@@ -221,12 +277,6 @@ fn check_namespace(own: &str) -> Result<(), OperatorError> {
         SYSTEM_NAMESPACE => Err(OperatorError::SystemNamespace),
         _ => Ok(()),
     }
-}
-
-/// Returns a Lease holder identity that no other process has.
-fn identity(instance: Option<&str>) -> HolderIdentity {
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
-    HolderIdentity::new(instance, &host, rand::rng().random())
 }
 
 /// Renews the Lease while `work` runs, then releases it and runs `close`. Ends immediately, without either, if the

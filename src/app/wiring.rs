@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::caches;
 use super::controllers::{self, ControllerInput};
-use super::run::{ClusterAccess, Endpoints, Options};
+use super::run::{ClusterAccess, Endpoints, Environment, Options};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
 use crate::runtime::clock::ServerClock;
@@ -27,6 +27,7 @@ use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::state::backends::BackendRegistry;
+use crate::state::cached_claim::CachedClaim;
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
@@ -35,6 +36,7 @@ use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
+use crate::state::server_addresses::ServerAddresses;
 use export_store::PathReservations;
 
 /// Maximum duration of a call on an export, including a reconnection. It is long enough that a server only appears slow
@@ -48,7 +50,7 @@ const CONDITION_WRITES: usize = 8;
 
 /// The streams and queues that the watches and controllers consume when they start.
 pub(super) struct Wiring {
-    claims: Writer<PersistentVolumeClaim>,
+    claims: Writer<CachedClaim>,
     volumes: Writer<PersistentVolume>,
     classes: Writer<StorageClass>,
     namespaces: Writer<PartialObjectMeta<Namespace>>,
@@ -64,6 +66,7 @@ pub(super) struct Wiring {
 /// Builds the context and the input of the controllers.
 pub(super) fn wire(
     options: Options,
+    environment: Environment,
     endpoints: Endpoints,
     access: ClusterAccess,
     leadership: Leadership,
@@ -80,13 +83,15 @@ pub(super) fn wire(
     let (waiting_volumes, volume_requests) = WaitSet::new();
     let (probe_requests, backend_requests) = mpsc::unbounded_channel();
     let (archive_tx, archive_requests) = mpsc::unbounded_channel();
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
+    let Environment {
+        transport, clock, host, ..
+    } = environment;
     let counted = claims.clone();
     endpoints
         .metrics
         .count_waiting(move || claim::waiting_by_reason(counted.state().iter().map(Arc::as_ref)));
     let ctx = Context {
-        events: Events::start(access.clients.calls.clone(), &options.provisioner, &instance),
+        events: Events::start(access.clients.calls.clone(), &options.provisioner, &host, clock.clone()),
         clients: access.clients,
         cluster_id: access.records.cluster_id,
         records_key: access.records.key,
@@ -114,7 +119,9 @@ pub(super) fn wire(
         capacity: CapacityTracker::default(),
         path_reservations: Arc::new(PathReservations::default()),
         beacons: Arc::default(),
-        server_addresses: Arc::default(),
+        server_addresses: Arc::new(ServerAddresses::new(Arc::clone(&transport))),
+        clock,
+        transport,
         waiting_claims: Arc::new(waiting_claims),
         condition_writes: ConcurrencyLimiter::new(CONDITION_WRITES),
         waiting_volumes,
@@ -187,7 +194,11 @@ impl Wiring {
         ));
         tasks.spawn(controllers::run_claims(
             ctx(),
-            input(self.claims, self.claim_requests, client),
+            ControllerInput {
+                writer: self.claims,
+                requests: self.claim_requests,
+                api: Api::all(client.clone()),
+            },
         ));
         tasks
     }

@@ -13,6 +13,7 @@ use crate::decide::terms::revision;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
+use crate::state::archives::count_archive;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ExportError, ExportStore, SignatureStatus};
@@ -80,6 +81,9 @@ pub async fn ensure_object(
     }
     let wanted = archive_object(&recorded, backend);
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
+    // Before the volume is deleted, so that no claim gets the space in between, and before the watch can report that the
+    // object was deleted.
+    count_archive(ctx, &wanted);
     match api.create(&PostParams::default(), &wanted).await {
         Ok(created) => {
             publish_archived_event(ctx, &wanted);
@@ -98,22 +102,37 @@ pub async fn ensure_object(
                 .map_err(WriteError::action("read the archive's object"))?;
             match existing {
                 Some(existing) if is_same_archive(&existing, &wanted) => Ok(()),
-                Some(_) => Err(CreateError::NameTaken(PlannedCondition::fails(
-                    Reason::ArchiveNameTaken,
-                    format!(
-                        "NfsArchive {volume} exists and does not describe {} on backend {backend}: inspect it; set its \
-                         deletionPolicy to Retain and delete it only if no data depends on it",
-                        wanted.spec.directory
-                    ),
-                ))),
-                // The object was deleted in the meantime: the next attempt creates it.
-                None => Err(WriteError::Conflict.into()),
+                Some(existing) => {
+                    // Archives are counted by name.
+                    count_archive(ctx, &existing);
+                    Err(CreateError::NameTaken(name_taken(&wanted)))
+                }
+                // The object was deleted in the meantime: the next attempt creates it, if there still is an archive.
+                None => {
+                    if ctx.capacity.remove_archive(volume) {
+                        ctx.waiting_claims.capacity_freed();
+                    }
+                    Err(WriteError::Conflict.into())
+                }
             }
         }
         Err(error) => {
             Err(WriteError::action("create the archive's object (is the kind NfsArchive installed?)")(error).into())
         }
     }
+}
+
+/// Returns the condition for an archive whose name another one has.
+fn name_taken(wanted: &NfsArchive) -> PlannedCondition {
+    let (name, spec) = (wanted.name_any(), &wanted.spec);
+    PlannedCondition::fails(
+        Reason::ArchiveNameTaken,
+        format!(
+            "NfsArchive {name} exists and does not describe {} on backend {}: inspect it; set its deletionPolicy to \
+             Retain and delete it only if no data depends on it",
+            spec.directory, spec.backend
+        ),
+    )
 }
 
 /// Publishes an event about a new archive object on the claim, which may be the only object that its users can see.
@@ -140,7 +159,13 @@ pub fn publish_archived_event(ctx: &Context, object: &NfsArchive) {
         .expires_at
         .as_ref()
         .map_or_else(String::new, |at| format!(" until {}", at.0));
-    let note = format!("the data of claim {} is kept{until} as NfsArchive {name}", claim.name);
+    // The claim of a backup exists, and its own data does not expire.
+    let what = if object.is_on_demand() {
+        "a copy of the data"
+    } else {
+        "the data"
+    };
+    let note = format!("{what} of claim {} is kept{until} as NfsArchive {name}", claim.name);
     ctx.events
         .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
 }

@@ -2,18 +2,20 @@
 //! if a volume names the path) and unfinished backups. Also creates the missing objects of archives.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::archive_objects::create_missing_objects;
 use super::runner::{self, BackendTask};
 use crate::api::names::VOLUME_BACKEND;
 use crate::api::{NfsArchive, RecoveryRequest};
 use crate::compat::nfs_subdir::location::directory_on;
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -60,7 +62,12 @@ async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
                 match roll_back_superseded(ctx, backend, export, &volume, &claim).await {
                     Ok(true) => backend.remove_pending(&volume),
                     Ok(false) => {}
-                    Err(error) => tracing::warn!(backend = backend.name, volume, "failed to read the volume: {error}"),
+                    Err(error) => tracing::warn!(
+                        backend = backend.name,
+                        volume,
+                        "failed to read the volume: {}",
+                        api_error_text(&error)
+                    ),
                 }
                 continue;
             }
@@ -72,7 +79,8 @@ async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
             Err(error) => tracing::warn!(
                 backend = backend.name,
                 volume,
-                "failed to read the claim of an unfinished directory: {error}"
+                "failed to read the claim of an unfinished directory: {}",
+                api_error_text(&error)
             ),
         }
     }
@@ -139,7 +147,6 @@ async fn roll_back(ctx: &Context, backend: &Backend, export: &ExportStore, volum
     };
     match export.rollback(volume, &claim.uid).await {
         Ok(outcome) => {
-            ctx.capacity.release(volume);
             // An incomplete copy is in the trash now.
             backend.purge_requested.notify_one();
             match outcome {
@@ -162,14 +169,19 @@ async fn roll_back(ctx: &Context, backend: &Backend, export: &ExportStore, volum
         }
         Err(error) => {
             tracing::warn!(backend = backend.name, volume, reason = ?error.kind(), "failed to remove the directory of a deleted claim: {error}");
-            // The backend's condition reports an unsigned record until an administrator resolves it.
-            if !matches!(error, ExportError::RecordUnsigned { .. }) {
+            // The backend's condition reports an unsigned record until an administrator resolves it. A busy one shows that
+            // the claim had its volume: the directory is an archive by now, or its reclaim was interrupted.
+            if !matches!(
+                error,
+                ExportError::RecordUnsigned { .. } | ExportError::RecordBusy { .. }
+            ) {
                 return;
             }
         }
     }
     drop(guard);
     backend.remove_pending(volume);
+    ctx.capacity.release(volume);
     // A later claim of the same name may wait for the volume.
     ctx.waiting_claims
         .wake(ObjectRef::new(&claim.name).within(&claim.namespace));
@@ -190,7 +202,8 @@ async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) {
             Err(error) => {
                 tracing::warn!(
                     archive = name,
-                    "failed to read the object of an unfinished backup: {error}"
+                    "failed to read the object of an unfinished backup: {}",
+                    api_error_text(&error)
                 );
                 continue;
             }

@@ -21,7 +21,7 @@ pub struct ConnectionArguments {
     #[arg(value_name = "SERVER:/PATH", value_parser = parse_export_address)]
     pub export: ExportAddress,
     /// NFS version. If unset, the newest that works is used.
-    #[arg(long, value_enum)]
+    #[arg(long = "nfs-version", value_enum)]
     version: Option<Version>,
     /// TCP port of the server.
     #[arg(long, default_value_t = 2049, value_parser = clap::value_parser!(u16).range(1..))]

@@ -173,12 +173,11 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         scan_interval: arguments.scan_interval,
         count_rate: arguments.count_rate,
         volume_metrics: arguments.volume_metrics,
-        http: HttpOptions {
+        http: Some(HttpOptions {
             http_addr: arguments.http_addr,
             probe_addr: arguments.probe_addr,
             metrics_token_file: arguments.metrics_token_file,
-        },
-        kubeconfig: arguments.kubeconfig,
+        }),
         election,
         records: RecordsSecret {
             namespace: arguments.records_namespace,
@@ -186,11 +185,14 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         },
         instance: arguments.instance,
     };
-    match run::run(options).await {
+    match run::run(options, run::Environment::of_process(arguments.kubeconfig)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
-            eprintln!("nfs-operator: {error}");
+            if tracing::enabled!(tracing::Level::ERROR) {
+                tracing::error!("{error}");
+            } else {
+                eprintln!("nfs-operator: {error}");
+            }
             // Exit at once: a thread that is blocked in the resolver must not keep the process of a former leader alive.
             std::process::exit(1)
         }

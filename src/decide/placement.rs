@@ -179,12 +179,10 @@ pub fn probe_is_stale(refusals: &[BackendRefusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
 }
 
-/// Returns the backends that refused the claim only because their capacity is used up. They accept it once there is room
-/// for it.
+/// Returns the backends that refused the claim only because their capacity or their space is used up. They accept it once
+/// there is room for it.
 pub fn backends_without_capacity(refusals: &[BackendRefusal]) -> BTreeSet<String> {
-    let full = refusals
-        .iter()
-        .filter(|refusal| refusal.reason == Reason::CapacityExceeded);
+    let full = refusals.iter().filter(|refusal| refusal.reason.is_lack_of_space());
     full.map(|refusal| refusal.backend.clone()).collect()
 }
 
@@ -362,8 +360,11 @@ pub fn check_capacity(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     check_reserve(backend)
 }
 
-/// Returns the largest request in bytes that the limits of a backend leave capacity for.
+/// Returns the largest request in bytes that the limits of a backend leave capacity for: none if the backend is not ready.
 pub fn room(backend: &Candidate<'_>) -> u128 {
+    if backend.ready.status != Some(true) {
+        return 0;
+    }
     let limit = limit_room(backend).map(|room| room.map_or(u128::MAX, |(room, _)| room));
     let overcommit = overcommit_room(backend).map(|room| room.map_or(u128::MAX, |(room, _)| room));
     match (check_reserve(backend), limit, overcommit) {
@@ -378,7 +379,8 @@ pub fn room(backend: &Candidate<'_>) -> u128 {
 fn check_limit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     match limit_room(backend)? {
         Some((room, limit)) if requested > room => Err(capacity_exceeded(format!(
-            "{} requested, which is more than capacity.limit {} has left: request less, or raise the limit",
+            "{} requested, which is more than capacity.limit {} has left: request less, delete archives, or raise \
+             the limit",
             format_bytes(requested),
             format_bytes(limit)
         ))),
@@ -396,7 +398,7 @@ fn check_overcommit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     match overcommit_room(backend)? {
         Some((room, percent)) if requested > room => Err(capacity_exceeded(format!(
             "{} requested, which is more than capacity.overcommitPercent {percent} has left on all backends of the export: \
-             request less, or raise the percentage",
+             request less, delete archives, or raise the percentage",
             format_bytes(requested),
         ))),
         _ => Ok(()),

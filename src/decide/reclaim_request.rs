@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use crate::api::NfsBackend;
 use crate::api::conditions::PlannedCondition;
-use crate::api::names::{VOLUME_NAMESPACE_UID, VOLUME_RECREATED};
+use crate::api::names::{VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_RECREATED};
 use crate::decide::reclaim::{ExpectedLocation, locate};
 use export_store::{ArchiveMetadata, ClaimRef, ReclaimRequest};
 
@@ -46,9 +46,13 @@ pub fn reclaim_request(
 /// Returns the metadata of the volume for the record of its archive. The time of archiving and the retention, which like
 /// the policy is the one in effect at the time of deletion, are added when the directory is archived.
 pub fn archive_metadata(volume: &PersistentVolume) -> ArchiveMetadata {
-    let created = volume
-        .creation_timestamp()
-        .filter(|_| !volume.annotations().contains_key(VOLUME_RECREATED));
+    // An administrator created the object of a recreated volume later than the data, and pods of another claim wrote the
+    // data of a transferred volume, perhaps long after the volume was created.
+    let of_unknown_age = [VOLUME_RECREATED, VOLUME_CLAIM_UID];
+    let created = volume.creation_timestamp().filter(|_| {
+        let annotations = volume.annotations();
+        !of_unknown_age.iter().any(|name| annotations.contains_key(*name))
+    });
     let spec = volume.spec.clone().unwrap_or_default();
     ArchiveMetadata {
         size: spec
@@ -81,4 +85,25 @@ pub fn claim_ref(volume: &PersistentVolume) -> ClaimRef {
 pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let uid = claim_ref(volume).uid;
     !uid.is_empty() && Some(uid) == claim.uid()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_age_of_the_data_of_a_recreated_or_transferred_volume_is_unknown() {
+        let created = |annotations: Value| {
+            let volume = json!({"metadata": {"name": "pvc-1", "creationTimestamp": "2024-01-01T00:00:00Z",
+                "annotations": annotations}});
+            let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
+            archive_metadata(&volume).volume_created
+        };
+        assert_eq!(created(json!({})), Some(1_704_067_200));
+        assert_eq!(created(json!({VOLUME_RECREATED: "true"})), None);
+        assert_eq!(created(json!({VOLUME_CLAIM_UID: "another claim"})), None);
+    }
 }

@@ -17,19 +17,40 @@ pub fn seconds(policy: &ArchivePolicy) -> Option<i64> {
     Some(length.as_secs())
 }
 
-/// Returns the maximum number of archives if the namespace has as many on the backend. The archive of `volume` itself does
-/// not count: if it exists, an interrupted reclaim is resumed.
+/// A maximum number of archives that is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReachedLimit {
+    /// `maxPerNamespace`.
+    OfNamespace(usize),
+    /// `maxPerBackend`.
+    OfBackend(usize),
+}
+
+/// Returns the maximum that the archives of the namespace on the backend, or all archives on the backend, have reached. The
+/// archive of `volume` itself does not count: if it exists, an interrupted reclaim is resumed.
 pub fn reached_limit<'a>(
     policy: &ArchivePolicy,
     (backend, namespace, volume): (&str, &str, &str),
-    mut all: impl Iterator<Item = &'a NfsArchive> + Clone,
-) -> Option<usize> {
-    let limit = usize::try_from(policy.max_per_namespace?).ok()?;
-    let of_backend = |archive: &&NfsArchive| archive.spec.backend == backend;
-    let of_namespace = |archive: &&NfsArchive| of_backend(archive) && archive.spec.claim.namespace == namespace;
-    let count = all.clone().filter(of_namespace).count();
-    let is_archived = all.any(|archive| of_backend(&archive) && archive.spec.volume == volume);
-    (count >= limit && !is_archived).then_some(limit)
+    all: impl Iterator<Item = &'a NfsArchive>,
+) -> Option<ReachedLimit> {
+    let limit = |maximum: Option<i32>| maximum.and_then(|maximum| usize::try_from(maximum).ok());
+    let (per_namespace, per_backend) = (limit(policy.max_per_namespace), limit(policy.max_per_backend));
+    if per_namespace.is_none() && per_backend.is_none() {
+        return None;
+    }
+    let (mut of_namespace, mut of_backend) = (0, 0);
+    for archive in all.filter(|archive| archive.spec.backend == backend) {
+        if archive.spec.volume == volume {
+            return None;
+        }
+        of_backend += 1;
+        of_namespace += usize::from(archive.spec.claim.namespace == namespace);
+    }
+    let namespace = per_namespace.filter(|limit| of_namespace >= *limit);
+    let backend = per_backend.filter(|limit| of_backend >= *limit);
+    namespace
+        .map(ReachedLimit::OfNamespace)
+        .or(backend.map(ReachedLimit::OfBackend))
 }
 
 /// Returns the number of archives that are newer and count for `keepLast`.

@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use super::volume::{ClusterView, Ownership, SkipReason, is_same_volume, ownership, volume_object};
 use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement::is_namespace_allowed;
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
@@ -34,7 +35,7 @@ pub(super) enum PassError {
     #[error(transparent)]
     Export(#[from] ExportError),
     /// A request to the API server failed, or its outcome is unknown.
-    #[error("the API server: {0}")]
+    #[error("the API server: {}", api_error_text(.0))]
     Api(#[from] Box<kube::Error>),
 }
 
@@ -185,7 +186,9 @@ impl RecoveryPass<'_> {
                     None => return Err(Box::new(error).into()),
                 }
             }
-            Err(error) if is_refused(&error) => return skipped(format!("the API server refuses it: {error}")),
+            Err(error) if is_refused(&error) => {
+                return skipped(format!("the API server refuses it: {}", api_error_text(&error)));
+            }
             Err(error) => return Err(Box::new(error).into()),
         };
         let ctx = self.ctx;

@@ -130,6 +130,7 @@ pub(super) fn volume_object(
         metadata: ObjectMeta {
             name: Some(record.volume.clone()),
             annotations: Some(annotations(recorded, ownership, backend)),
+            labels: Some(names::volume_labels(&backend.name_any())),
             finalizers: (policy == "Delete").then(|| vec![names::RECLAIM_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
         },
@@ -178,11 +179,13 @@ fn annotations(recorded: &RecordedVolume, ownership: &Ownership, backend: &NfsBa
         .on_delete
         .clone()
         .map(|policy| (names::VOLUME_ON_DELETE, policy));
+    let pod_group = metadata.gid.map(|gid| (names::POD_GROUP, gid.to_string()));
     // Removed once the volume is bound and its record names the claim.
     let readopted = (*ownership == Ownership::ClaimName).then(|| (names::VOLUME_READOPTED, record.claim.uid.clone()));
     always
         .into_iter()
         .chain(on_delete)
+        .chain(pod_group)
         .chain(readopted)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()

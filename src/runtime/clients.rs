@@ -3,17 +3,20 @@
 use std::path::Path;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Request, Response, header};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use kube::client::ConfigExt;
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower::retry::RetryLayer;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
-use crate::runtime::fenced_stream::FencedStream;
+use crate::runtime::fenced_stream::{FencedStream, NotLeader};
 use crate::runtime::list_pages::paged;
 use crate::runtime::throttle::throttled;
 use crate::runtime::write_fence::WriteFence;
@@ -82,6 +85,35 @@ impl Clients {
             watches: watching(config)?,
             lease,
         })
+    }
+}
+
+/// A service that answers requests to the API server.
+pub type ApiService = BoxCloneSyncService<Request<Body>, Response<axum::body::Body>, BoxError>;
+
+impl Clients {
+    /// Creates the clients over a service instead of connections. The write fence is checked when a request is passed to the
+    /// service.
+    pub fn over(service: ApiService, namespace: &str, fence: &WriteFence) -> Self {
+        let (fence, unfenced) = (fence.clone(), service.clone());
+        let fenced = service_fn(move |request: Request<Body>| {
+            let (may_write, service) = (fence.may_write(), unfenced.clone());
+            async move {
+                match may_write {
+                    true => service.oneshot(request).await,
+                    false => Err(NotLeader.into()),
+                }
+            }
+        });
+        // As in `watching`.
+        let retried = ServiceBuilder::new()
+            .layer(RetryLayer::new(RetryPolicy::server_retry()))
+            .service(service.clone());
+        Self {
+            calls: throttled(Client::new(fenced, namespace)),
+            watches: paged(Client::new(retried, namespace)),
+            lease: Client::new(service, namespace),
+        }
     }
 }
 

@@ -1,14 +1,78 @@
-//! The API server's clock: data is not purged because the clock of one machine is wrong.
+//! The clocks: that of this process, and that of the API server. Data is not purged because the clock of one machine is
+//! wrong.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::time::Instant;
 
 use crate::runtime::writes::WriteError;
+use export_store::WallClock;
+use rustix::time::{ClockId, clock_gettime};
+
+/// The clock of a process.
+pub trait ClockSource: WallClock + fmt::Debug + Send + Sync {
+    /// Returns the time since boot, including time in suspend. `Instant` does not include it on Linux: after a suspend, a
+    /// leader would rely on a Lease that another process has taken.
+    fn since_boot(&self) -> Duration;
+}
+
+/// The clock of the operating system.
+#[derive(Debug, Clone, Copy, Default)]
+struct SystemClock;
+
+impl WallClock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}
+
+impl ClockSource for SystemClock {
+    fn since_boot(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        // The clock starts at zero, so neither part is negative.
+        let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+        Duration::new(seconds.unwrap_or(0), nanoseconds.unwrap_or(0))
+    }
+}
+
+/// A handle to the clock of this process: by default, that of the operating system.
+#[derive(Debug, Clone)]
+pub struct Clock(Arc<dyn ClockSource>);
+
+impl Clock {
+    /// Returns a handle to this clock.
+    pub fn new(source: impl ClockSource + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// Returns the current time. It may be wrong, and it may be set back.
+    pub fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    /// Returns the time since boot, including time in suspend.
+    pub fn since_boot(&self) -> Duration {
+        self.0.since_boot()
+    }
+}
+
+impl WallClock for Clock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(SystemClock)
+    }
+}
 
 /// Time for which a reading is advanced by the monotonic clock, which does not follow corrections of this machine's time.
 const VALID: Duration = Duration::from_secs(60);
@@ -58,6 +122,11 @@ pub async fn api_server_time(client: &Client) -> Result<Timestamp, WriteError> {
         .map_err(failed)?;
     let created = review.metadata.creation_timestamp;
     created.map(|time| time.0).ok_or(WriteError::Conflict)
+}
+
+/// Returns a duration in milliseconds, for logs: JSON logs print larger integers as strings.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

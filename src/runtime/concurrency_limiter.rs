@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
-use crate::runtime::fair_queue::FairQueue;
 use crate::runtime::waiting::WaitSet;
+use export_store::fair_queue::FairQueue;
 
 /// Concurrency limit of a backend for one kind of work. Namespaces take turns (docs/security.md, Budget).
 pub struct ConcurrencyLimiter<R> {

@@ -15,12 +15,13 @@ use kube::runtime::{WatchStreamExt, watcher};
 use rand::RngExt;
 use tokio::time::{sleep, timeout};
 
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::clients::Clients;
 use crate::runtime::held_lease::{LeaseObject, missing};
 use crate::runtime::lease::{HolderIdentity, JITTER, LeaseStatus, LeaseTimings, Observer};
 use crate::runtime::lease_renewal::LeaseRenewer;
 use crate::runtime::readiness::{Readiness, ReadinessState};
-use crate::runtime::write_fence::{WriteFence, since_boot};
+use crate::runtime::write_fence::WriteFence;
 use crate::runtime::writes::http_status;
 
 /// Name of the Lease that one installation of a cluster holds, whatever the names of its other objects.
@@ -77,8 +78,9 @@ pub enum LeaseError {
     },
     /// The API server denies access.
     #[error(
-        "cannot {action} the Lease {lease}: {cause}; upgrade the Helm release or apply config/rbac, or correct \
-         --lease-namespace, --lease-name and --cluster-lock-namespace"
+        "cannot {action} the Lease {lease}: {}; upgrade the Helm release or apply config/rbac, or correct \
+         --lease-namespace, --lease-name and --cluster-lock-namespace",
+        api_error_text(cause)
     )]
     Refused {
         /// Namespace and name.
@@ -127,7 +129,13 @@ impl LeaderElector {
         let own = || clients.lease.default_namespace().to_owned();
         let namespace = election.namespace.clone().unwrap_or_else(own);
         let named = |namespace: &str, name: &str, holder| {
-            LeaseObject::new(clients.lease.clone(), namespace, name, holder, election.timings)
+            LeaseObject::new(
+                clients.lease.clone(),
+                (namespace, name),
+                holder,
+                election.timings,
+                fence.clock(),
+            )
         };
         let lease = named(&namespace, &election.name, me);
         let installation = HolderIdentity::of_installation(&lease.qualified_name);
@@ -184,7 +192,7 @@ impl LeaderElector {
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
         match observers
             .lease
-            .observe(spec, &self.lease.holder, duration, since_boot())
+            .observe(spec, &self.lease.holder, duration, self.fence.clock().since_boot())
         {
             LeaseStatus::Held { holder, alive, .. } if alive && !self.election.elect => {
                 let lease = self.lease.qualified_name.clone();
@@ -207,10 +215,12 @@ impl LeaderElector {
             Err(error) => return self.retry_or_fail("read", &self.cluster_lock, error),
         };
         let installation = &self.cluster_lock.holder;
-        match observers
-            .cluster_lock
-            .observe(lock.spec.as_ref(), installation, duration, since_boot())
-        {
+        match observers.cluster_lock.observe(
+            lock.spec.as_ref(),
+            installation,
+            duration,
+            self.fence.clock().since_boot(),
+        ) {
             LeaseStatus::Held { holder, alive, .. } if alive => {
                 let lease = self.cluster_lock.qualified_name.clone();
                 return Err(LeaseError::OtherInstallation { lease, holder });
@@ -229,7 +239,7 @@ impl LeaderElector {
     /// Takes both Leases, unless another process is faster. The cluster lock is second: only the leader of an installation
     /// writes it.
     async fn take(&self, lease: Option<Lease>, lock: Lease) -> Result<Attempt, LeaseError> {
-        let sent = since_boot();
+        let sent = self.fence.clock().since_boot();
         let lease = match self.lease.take(lease).await {
             Ok(Some(lease)) => lease,
             Ok(None) => return Ok(self.retry()),
@@ -279,7 +289,8 @@ impl LeaderElector {
         }
         tracing::warn!(
             lease = lease.qualified_name,
-            "cannot {action} the Lease; retrying: {error}"
+            "cannot {action} the Lease; retrying: {}",
+            api_error_text(&error)
         );
         Ok(self.retry())
     }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::timeout;
 
+use crate::runtime::api_error::api_error_text;
+use crate::runtime::clock::Clock;
 use crate::runtime::election::LeaseError;
 use crate::runtime::lease::{self, HolderIdentity, LeaseTimings};
 use crate::runtime::writes::http_status;
@@ -26,19 +27,27 @@ pub struct LeaseObject {
     /// Identity of this process as the holder.
     pub holder: HolderIdentity,
     timings: LeaseTimings,
+    clock: Clock,
     /// The operator creates the object if it does not exist.
     created: bool,
 }
 
 impl LeaseObject {
     /// Names a Lease that the operator creates if it does not exist.
-    pub fn new(client: Client, namespace: &str, name: &str, holder: HolderIdentity, timings: LeaseTimings) -> Self {
+    pub fn new(
+        client: Client,
+        (namespace, name): (&str, &str),
+        holder: HolderIdentity,
+        timings: LeaseTimings,
+        clock: Clock,
+    ) -> Self {
         Self {
             leases: Api::namespaced(client, namespace),
             name: name.to_owned(),
             qualified_name: format!("{namespace}/{name}"),
             holder,
             timings,
+            clock,
             created: true,
         }
     }
@@ -60,7 +69,7 @@ impl LeaseObject {
             lease.spec.as_ref(),
             &self.holder,
             &self.timings,
-            Timestamp::now(),
+            self.clock.now(),
         ));
         match self.write(&lease).await {
             Ok(written) => Ok(Some(HeldLease {
@@ -134,8 +143,10 @@ impl HeldLease {
     }
 
     async fn write_renewal(&mut self) -> Result<(), kube::Error> {
-        let LeaseObject { holder, timings, .. } = &self.object;
-        let spec = lease::renew_spec(self.written.spec.as_ref(), holder, timings, Timestamp::now());
+        let LeaseObject {
+            holder, timings, clock, ..
+        } = &self.object;
+        let spec = lease::renew_spec(self.written.spec.as_ref(), holder, timings, clock.now());
         let lease = Lease {
             spec: Some(spec),
             ..self.written.clone()
@@ -159,7 +170,11 @@ impl HeldLease {
     }
 
     fn report(&self, action: &str, error: &kube::Error) -> bool {
-        tracing::warn!(lease = self.qualified_name(), "cannot {action} the Lease: {error}");
+        tracing::warn!(
+            lease = self.qualified_name(),
+            "cannot {action} the Lease: {}",
+            api_error_text(error)
+        );
         false
     }
 
@@ -167,13 +182,17 @@ impl HeldLease {
     pub async fn release(&self) {
         let former = self.written.spec.clone().unwrap_or_default();
         let released = Lease {
-            spec: Some(lease::release_spec(&former, Timestamp::now())),
+            spec: Some(lease::release_spec(&former, self.object.clock.now())),
             ..self.written.clone()
         };
         let lease = self.qualified_name();
         match timeout(RELEASE_TIMEOUT, self.object.write(&released)).await {
             Ok(Ok(_)) => tracing::info!(lease, "released the Lease"),
-            Ok(Err(error)) => tracing::warn!(lease, "cannot release the Lease; it expires on its own: {error}"),
+            Ok(Err(error)) => tracing::warn!(
+                lease,
+                "cannot release the Lease; it expires on its own: {}",
+                api_error_text(&error)
+            ),
             Err(_) => tracing::warn!(lease, "cannot release the Lease; it expires on its own: no answer"),
         }
     }

@@ -1,13 +1,13 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 //!
 //! Whoever can reach the ports can open connections, so each address has limits: memory stays bounded however many
-//! clients connect and however slow they are, and a new client is always served.
+//! clients connect and however slow they are, and the connections of one client replace each other, not those of others.
 
 mod metrics_token;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,7 @@ use crate::runtime::readiness::{Readiness, ReadinessState};
 use crate::runtime::write_fence::WriteFence;
 use metrics_token::{MetricsToken, TokenError};
 
-/// Maximum number of open connections per address. One more closes the oldest, which is either slow or idle, because a
-/// request takes milliseconds.
+/// Maximum number of open connections per address. One more closes the oldest of the client with the most.
 const MAX_CONNECTIONS: usize = 64;
 /// Maximum size of a request's header, in bytes: the smallest that hyper accepts.
 const MAX_HEADER: usize = 8192;
@@ -129,12 +128,18 @@ async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, Li
     bound.map_err(|cause| ListenError::Bind { address, flag, cause })
 }
 
+/// An open connection.
+struct Connection {
+    client: IpAddr,
+    task: AbortHandle,
+}
+
 /// Serves each connection in a task of its own, at most [`MAX_CONNECTIONS`] at a time.
 async fn accept_connections(listener: TcpListener, app: Router) {
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut open: VecDeque<Connection> = VecDeque::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, client) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 if !is_of_one_connection(&error) {
                     tracing::warn!("cannot accept HTTP connections: {error}");
@@ -143,14 +148,24 @@ async fn accept_connections(listener: TcpListener, app: Router) {
                 continue;
             }
         };
-        open.retain(|connection| !connection.is_finished());
+        open.retain(|connection| !connection.task.is_finished());
+        let clients: Vec<IpAddr> = open.iter().map(|connection| connection.client).collect();
         if open.len() >= MAX_CONNECTIONS
-            && let Some(oldest) = open.pop_front()
+            && let Some(closed) = oldest_of_most(&clients).and_then(|position| open.remove(position))
         {
-            oldest.abort();
+            closed.task.abort();
         }
-        open.push_back(tokio::spawn(serve_connection(stream, app.clone())).abort_handle());
+        let task = tokio::spawn(serve_connection(stream, app.clone())).abort_handle();
+        open.push_back(Connection { client, task });
     }
+}
+
+/// Returns the position of the oldest connection of the client that has the most. `clients` has one entry for each
+/// connection, the oldest first.
+fn oldest_of_most(clients: &[IpAddr]) -> Option<usize> {
+    let count = |client: &IpAddr| clients.iter().filter(|other| *other == client).count();
+    let most = clients.iter().map(count).max()?;
+    clients.iter().position(|client| count(client) == most)
 }
 
 /// Returns true if accepting the next connection can succeed at once.

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::runtime::election::{Election, LeaseError};
 use crate::runtime::held_lease::HeldLease;
 use crate::runtime::lease::LeaseTimings;
-use crate::runtime::write_fence::{WriteFence, since_boot};
+use crate::runtime::write_fence::WriteFence;
 
 /// The Leases that this process holds, and their renewal.
 pub struct LeaseRenewer {
@@ -40,7 +40,7 @@ impl Leadership {
     /// Asks the API server whether this process leads. Returns false if there is no answer within `patience`, or if the
     /// process is about to end.
     pub async fn confirm(&self, patience: Duration) -> bool {
-        let requested_at = since_boot();
+        let requested_at = self.fence.clock().since_boot();
         self.renew_now.notify_one();
         let mut renewed = self.renewed.clone();
         let confirmed = timeout(patience, renewed.wait_for(|sent| *sent >= requested_at)).await;
@@ -110,7 +110,7 @@ impl LeaseRenewer {
 
     /// Renews both Leases once.
     async fn renew(&mut self) -> Result<(), LeaseError> {
-        let sent = since_boot();
+        let sent = self.fence.clock().since_boot();
         // Too late to renew: another process may be about to take the expired Lease.
         self.check_deadline()?;
         let patience = self.patience();
@@ -156,7 +156,7 @@ impl LeaseRenewer {
 
     /// Returns how long this process may write if no further renewal succeeds.
     fn left(&self) -> Duration {
-        (*self.renewed.borrow() + self.timings.renew_deadline).saturating_sub(since_boot())
+        (*self.renewed.borrow() + self.timings.renew_deadline).saturating_sub(self.fence.clock().since_boot())
     }
 
     /// Returns how long to wait for the API server: not beyond the deadline, which has to take effect in time.

@@ -17,7 +17,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
-use crate::api::{OrphanKind, OrphansStatus};
+use crate::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_client::FsStat;
 
 /// Labels of the claim metrics.
@@ -43,6 +43,13 @@ pub struct BackendLabels {
     pub backend: String,
 }
 
+/// Labels of the metric about the reason of a backend's condition Ready.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    backend: String,
+    reason: String,
+}
+
 /// Labels of the metrics about orphans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OrphanLabels {
@@ -64,6 +71,7 @@ pub struct Metrics {
     delete_seconds: Durations<VolumeLabels>,
     /// In the order of [`OF_BACKENDS`].
     backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
+    reasons: Family<ReasonLabels, Gauge>,
     orphans: Family<OrphanLabels, Gauge>,
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
@@ -84,7 +92,7 @@ const OF_BACKENDS: [(&str, &str); 11] = [
     ("available_bytes", "Free space"),
     (
         "provisioned_bytes",
-        "Sum of the requests of volumes and of claims that are being provisioned",
+        "Sum of the requests of volumes, of archives, and of claims that are being provisioned",
     ),
     (
         "inodes",
@@ -102,6 +110,8 @@ const OF_BACKENDS: [(&str, &str); 11] = [
 pub struct BackendMetrics {
     /// Claims can be provisioned.
     pub ready: bool,
+    /// Reason of the condition Ready.
+    pub reason: Reason,
     /// Statistics of the export's file system. If unset, the previous values remain.
     pub statistics: Option<FsStat>,
     /// Number of volumes, reservations included.
@@ -244,6 +254,12 @@ impl Metrics {
                     Family::default(),
                 )
             }),
+            reasons: registered(
+                registry,
+                "nfs_operator_backend_reason",
+                "1 for the reason of the condition Ready",
+                Family::default(),
+            ),
             orphans: registered(
                 registry,
                 "nfs_operator_backend_orphans",
@@ -273,6 +289,13 @@ fn orphan_labels(backend: &str, kind: OrphanKind) -> OrphanLabels {
     OrphanLabels {
         backend: backend.to_owned(),
         kind: kind.name(),
+    }
+}
+
+fn reason_labels(backend: &str, reason: Reason) -> ReasonLabels {
+    ReasonLabels {
+        backend: backend.to_owned(),
+        reason: reason.to_string(),
     }
 }
 
@@ -354,12 +377,23 @@ impl Metrics {
     }
 
     /// Records a probe of a backend.
-    pub fn backend_probed(&self, backend: &str, figures: &BackendMetrics) {
+    pub fn backend_probed(&self, backend: &str, figures: &BackendMetrics, now: Timestamp) {
         let labels = backend_labels(backend);
-        for (family, value) in self.backends.iter().zip(figures.values(Timestamp::now())) {
+        for (family, value) in self.backends.iter().zip(figures.values(now)) {
             if let Some(value) = value {
                 family.get_or_create(&labels).set(value);
             }
+        }
+        self.remove_reasons(backend, Some(figures.reason));
+        self.reasons
+            .get_or_create(&reason_labels(backend, figures.reason))
+            .set(1);
+    }
+
+    /// Removes the series of reasons that a backend no longer has.
+    fn remove_reasons(&self, backend: &str, current: Option<Reason>) {
+        for reason in Reason::ALL.iter().filter(|reason| current != Some(**reason)) {
+            self.reasons.remove(&reason_labels(backend, *reason));
         }
     }
 
@@ -385,6 +419,7 @@ impl Metrics {
         for kind in OrphanKind::ALL {
             self.orphans.remove(&orphan_labels(backend, kind));
         }
+        self.remove_reasons(backend, None);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);
         for family in &self.backends {
@@ -404,6 +439,35 @@ impl Metrics {
 #[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_has_one_reason_and_none_after_its_deletion() {
+        let metrics = Metrics::default();
+        let reasons = |metrics: &Metrics| {
+            let text = metrics.text().unwrap();
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with("nfs_operator_backend_reason{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        for (ready, reason) in [(true, Reason::Ready), (false, Reason::IdentityMismatch)] {
+            let figures = BackendMetrics {
+                ready,
+                reason,
+                statistics: None,
+                volumes: 0,
+                provisioned: 0,
+                archives: None,
+                trash: 0,
+                stuck: 0,
+            };
+            metrics.backend_probed("main", &figures, Timestamp::UNIX_EPOCH);
+            let series = format!("nfs_operator_backend_reason{{backend=\"main\",reason=\"{reason}\"}} 1");
+            assert_eq!(reasons(&metrics), [series]);
+        }
+        metrics.remove_backend("main");
+        assert_eq!(reasons(&metrics), Vec::<String>::new());
+    }
 
     #[test]
     fn only_classes_that_exist_become_labels() {

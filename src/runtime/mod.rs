@@ -1,11 +1,12 @@
 //! Infrastructure for the controllers: leader election, API clients, events, metrics, HTTP endpoints, retries.
 
+pub mod api_error;
 pub mod clients;
 pub mod clock;
 pub mod concurrency_limiter;
 pub mod election;
 pub mod events;
-pub mod fair_queue;
+pub mod fair_semaphore;
 mod fenced_stream;
 mod held_lease;
 pub mod http;

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::writes::http_status;
 use export_store::{KEY_LENGTH, RecordsKey};
 
@@ -48,8 +49,9 @@ pub struct RecordsSecretData {
 pub enum SecretError {
     /// The API server denies access.
     #[error(
-        "cannot {action} the Secret {secret}, which contains the key that signs records on exports: {cause}; apply \
-         config/rbac, or correct --records-namespace and --records-secret"
+        "cannot {action} the Secret {secret}, which contains the key that signs records on exports: {}; apply \
+         config/rbac, or correct --records-namespace and --records-secret",
+        api_error_text(cause)
     )]
     Refused {
         /// The action that failed.
@@ -75,7 +77,7 @@ pub enum SecretError {
         fault: String,
     },
     /// The cluster's ID cannot be read.
-    #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {0}")]
+    #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {}", api_error_text(.0))]
     ClusterId(#[source] Box<kube::Error>),
 }
 
@@ -86,12 +88,23 @@ impl RecordsSecret {
     /// Returns the Secret's contents. Creates the Secret if it does not exist. If several processes create it at once,
     /// all use the one that was created first.
     pub async fn ensure(&self, client: &Client) -> Result<RecordsSecretData, SecretError> {
+        self.read_or_make(client, false).await
+    }
+
+    /// Checks that the Secret is valid or can be created, without creating it: another operator may hold the Lease, and
+    /// this one may have been started in a wrong namespace.
+    pub async fn check(&self, client: &Client) -> Result<(), SecretError> {
+        self.read_or_make(client, true).await.map(drop)
+    }
+
+    async fn read_or_make(&self, client: &Client, dry_run: bool) -> Result<RecordsSecretData, SecretError> {
         let namespace = self.namespace.as_deref().unwrap_or(client.default_namespace());
         let store = Store {
             secret: format!("{namespace}/{}", self.name),
             name: &self.name,
             secrets: Api::namespaced(client.clone(), namespace),
             namespaces: Api::all(client.clone()),
+            dry_run,
         };
         loop {
             if let Some(records) = store.read_or_make().await? {
@@ -108,6 +121,8 @@ struct Store<'a> {
     name: &'a str,
     secrets: Api<Secret>,
     namespaces: Api<Namespace>,
+    /// True if the API server only checks the creation.
+    dry_run: bool,
 }
 
 impl Store<'_> {
@@ -135,7 +150,12 @@ impl Store<'_> {
             return Ok(None);
         };
         let wanted = secret(self.name, &cluster_id, &rand::random());
-        match self.secrets.create(&PostParams::default(), &wanted).await {
+        let params = PostParams {
+            dry_run: self.dry_run,
+            ..PostParams::default()
+        };
+        match self.secrets.create(&params, &wanted).await {
+            Ok(checked) if self.dry_run => self.parsed(&checked).map(Some),
             Ok(made) => {
                 tracing::info!(
                     secret = self.secret,
@@ -153,7 +173,7 @@ impl Store<'_> {
             Ok(namespace) => Ok(namespace.uid()),
             Err(error) if is_refusal(&error) => Err(SecretError::ClusterId(Box::new(error))),
             Err(error) => {
-                tracing::warn!("the API server does not answer; retrying: {error}");
+                tracing::warn!("the API server does not answer; retrying: {}", api_error_text(&error));
                 Ok(None)
             }
         }
@@ -181,7 +201,8 @@ impl Store<'_> {
         }
         tracing::warn!(
             secret = self.secret,
-            "the API server does not answer; retrying: {error}"
+            "the API server does not answer; retrying: {}",
+            api_error_text(&error)
         );
         Ok(None)
     }

@@ -1,9 +1,9 @@
 //! Objects that wait for something other than their own change, and their wake-ups.
 //!
-//! All waiting claims are woken by changes of this operator's StorageClasses (`app/caches.rs`), by backends that become
-//! ready, change or go (`controllers/backend/reconcile.rs`, `removal.rs`), and by the end of a recovery pass
-//! (`recovery/mod.rs`). Changes that tenants can cause wake only the claims that wait for them ([`Blockers`]): capacity
-//! that becomes free (`state/candidates.rs`), a Namespace or a Node (`app/caches.rs`), a source that becomes Bound
+//! All waiting claims are woken by changes of this operator's StorageClasses (`app/caches.rs`), by backends that work again,
+//! change or go (`controllers/backend/reconcile.rs`, `removal.rs`), and by the end of a recovery pass (`recovery/mod.rs`).
+//! Changes that tenants can cause wake only the claims that wait for them ([`Blockers`]): capacity or space that becomes
+//! free (`state/candidates.rs`), a Namespace or a Node (`app/caches.rs`), a source that becomes Bound
 //! (`app/controllers.rs`), an outdated probe that is repeated (`controllers/backend/reconcile.rs`), the end of a copy
 //! (`state/copy_jobs/job.rs`), an archive's change (`Context::wake_restores`), a recovered volume that is deleted
 //! (`state/volume_indexer.rs`), and a slot that becomes free (`concurrency_limiter.rs`).

@@ -2,13 +2,43 @@
 
 use std::collections::HashMap;
 use std::future::{Ready, ready};
+use std::pin::pin;
 
 use futures::{Stream, StreamExt, stream};
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
+use tokio::sync::mpsc;
 
 /// An event of a watch, or its failure.
 pub type WatchEvent<K> = Result<watcher::Event<K>, watcher::Error>;
+
+/// Maximum number of events that were read from a watch and are not processed yet.
+const READ_AHEAD: usize = 64;
+
+/// Reads a watch in a task of its own, up to [`READ_AHEAD`] events ahead. A controller polls its watch and all of its
+/// reconciliations in one task. Thousands of them would delay the watch until the API server closes it because it is read
+/// too slowly, and then the events of all namespaces are late.
+pub fn read_ahead<K: Send + 'static>(
+    events: impl Stream<Item = WatchEvent<K>> + Send + 'static,
+) -> impl Stream<Item = WatchEvent<K>> + Send {
+    let (tx, rx) = mpsc::channel(READ_AHEAD);
+    tokio::spawn(async move {
+        let read = async {
+            let mut events = pin!(events);
+            while let Some(event) = events.next().await {
+                if tx.send(event).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = read => {}
+            // The controller ended.
+            () = tx.closed() => {}
+        }
+    });
+    stream::unfold(rx, async |mut rx| Some((rx.recv().await?, rx)))
+}
 
 /// Keeps settled objects out of the cache that follows, so that ten thousand bound volumes cost as little as none. An
 /// object that becomes settled leaves the cache as if it were deleted. It returns with the change that unsettles it.
@@ -19,6 +49,17 @@ pub fn drop_settled<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(WatchEvent<K>
             Ok(watcher::Event::Apply(object)) if settled(&object) => Some(Ok(watcher::Event::Delete(object))),
             other => Some(other),
         })
+    }
+}
+
+/// Returns the event with another representation of its object.
+pub fn map_event<K, C>(event: watcher::Event<K>, map: impl FnOnce(K) -> C) -> watcher::Event<C> {
+    match event {
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitApply(object) => watcher::Event::InitApply(map(object)),
+        watcher::Event::InitDone => watcher::Event::InitDone,
+        watcher::Event::Apply(object) => watcher::Event::Apply(map(object)),
+        watcher::Event::Delete(object) => watcher::Event::Delete(map(object)),
     }
 }
 
@@ -132,6 +173,9 @@ fn reconciled<K>(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use k8s_openapi::api::core::v1::PersistentVolume;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use kube::runtime::reflector::ObjectRef;
     use kube::runtime::{WatchStreamExt, reflector};
     use serde_json::json;
@@ -154,6 +198,36 @@ mod tests {
 
     fn watch(events: Vec<watcher::Event<PersistentVolume>>) -> impl Stream<Item = WatchEvent<PersistentVolume>> {
         stream::iter(events).map(Ok)
+    }
+
+    #[tokio::test]
+    async fn a_watch_is_read_while_its_events_are_not_processed_and_ends_with_its_consumer() {
+        let read = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&read);
+        let endless = stream::repeat_with(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok(Apply(volume("a", "Bound")))
+        });
+        let mut events = Box::pin(read_ahead(endless));
+        let run_watch = async || {
+            for _ in 0..10 * READ_AHEAD {
+                tokio::task::yield_now().await;
+            }
+        };
+        run_watch().await;
+        assert_eq!(
+            read.load(Ordering::Relaxed),
+            READ_AHEAD + 1,
+            "as many as fit, and one that waits for its place"
+        );
+        for _ in 0..3 {
+            assert!(matches!(events.next().await, Some(Ok(Apply(_)))));
+        }
+        run_watch().await;
+        assert_eq!(read.load(Ordering::Relaxed), READ_AHEAD + 4);
+        drop(events);
+        run_watch().await;
+        assert_eq!(Arc::strong_count(&read), 1, "the watch is closed");
     }
 
     #[tokio::test]

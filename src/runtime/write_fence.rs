@@ -9,38 +9,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Returns the time since boot, including time in suspend. `Instant` does not include it on Linux: after a suspend, a
-/// leader would rely on a Lease that another process has taken.
-pub fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    // The clock starts at zero, so neither part is negative.
-    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
-    Duration::new(seconds.unwrap_or(0), nanoseconds.unwrap_or(0))
-}
+use crate::runtime::clock::Clock;
 
 /// A fence that is open while this process leads. Clones share its state.
 #[derive(Debug, Clone, Default)]
-pub struct WriteFence(Arc<AtomicU64>);
+pub struct WriteFence {
+    /// Nanoseconds since boot.
+    until: Arc<AtomicU64>,
+    clock: Clock,
+}
 
 /// Value of a fence that is open until it is closed.
 const WITHOUT_END: u64 = u64::MAX;
 
 impl WriteFence {
+    /// Creates a closed fence that reads the time from `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            until: Arc::default(),
+            clock,
+        }
+    }
+
+    /// Returns the clock of this process.
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
     /// Returns true while this process may write.
     pub fn may_write(&self) -> bool {
-        nanoseconds(since_boot()) < self.0.load(Ordering::Acquire)
+        nanoseconds(self.clock.since_boot()) < self.until.load(Ordering::Acquire)
     }
 
     /// Opens the fence until a time since boot, or without a limit.
     pub fn open(&self, until: Option<Duration>) {
-        self.0.store(until.map_or(WITHOUT_END, nanoseconds), Ordering::Release);
+        self.until
+            .store(until.map_or(WITHOUT_END, nanoseconds), Ordering::Release);
     }
 
     /// Closes the fence.
     pub fn close(&self) {
-        self.0.store(0, Ordering::Release);
+        self.until.store(0, Ordering::Release);
     }
 }
 
@@ -57,9 +66,9 @@ mod tests {
     fn a_guard_is_closed_until_it_is_opened_and_after_its_time() {
         let guard = WriteFence::default();
         assert!(!guard.may_write());
-        guard.open(Some(since_boot() + Duration::from_secs(60)));
+        guard.open(Some(guard.clock().since_boot() + Duration::from_secs(60)));
         assert!(guard.clone().may_write());
-        guard.open(Some(since_boot()));
+        guard.open(Some(guard.clock().since_boot()));
         assert!(!guard.may_write());
         guard.open(None);
         assert!(guard.may_write());

@@ -10,6 +10,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::runtime::retry::{Backoff, jittered};
 
@@ -32,7 +33,7 @@ pub enum WriteError {
     #[error("the object was changed by another client")]
     Conflict,
     /// Anything else.
-    #[error("cannot {action}: {cause}")]
+    #[error("cannot {action}: {}", api_error_text(cause))]
     Api {
         /// The action that failed.
         action: &'static str,

@@ -3,20 +3,26 @@
 mod announcement;
 mod backend_state;
 mod probe_snapshot;
+mod purge_turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use announcement::Announcement;
 pub use probe_snapshot::ProbeSnapshot;
+pub use purge_turns::PurgeTurn;
 
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::READOPT;
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
+use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
 use crate::state::live_backend::LiveBackend;
 use crate::state::recovery::{MissingDependency, RecoveryState};
@@ -47,7 +53,7 @@ pub struct Backend {
     /// Limits concurrent reclaims, so that a hanging backend does not block the reclaims of others.
     pub reclaims: ConcurrencyLimiter<VolumeRef>,
     /// Limits concurrent work on archives: enough to hide round trips, but few compared to claims.
-    pub archives: Semaphore,
+    pub archives: FairSemaphore,
     /// Notified when there is data to purge.
     pub purge_requested: Arc<Notify>,
     /// Notified when a garbage collection is requested.
@@ -98,6 +104,16 @@ impl Drop for PendingGuard<'_> {
     }
 }
 
+/// Returns why claims have to wait for the records of a backend with this condition Ready.
+pub fn unread(ready: PlannedCondition) -> PlannedCondition {
+    let message = format!(
+        "its records are read before a claim gets a new volume, because they may show that the claim's volume was lost; \
+         not read yet: {}. If the data on it is given up, an administrator annotates it with {READOPT}=false",
+        ready.message
+    );
+    PlannedCondition::fails(ready.reason, message)
+}
+
 impl Drop for Backend {
     fn drop(&mut self) {
         self.removed.cancel();
@@ -112,7 +128,7 @@ impl Backend {
             uid: uid.to_owned(),
             claims: ConcurrencyLimiter::new(slots),
             reclaims: ConcurrencyLimiter::new(slots),
-            archives: Semaphore::new(ARCHIVES),
+            archives: FairSemaphore::new(ARCHIVES),
             purge_requested: Arc::default(),
             gc_requested: Arc::default(),
             scan_requested: Arc::default(),
@@ -129,12 +145,10 @@ impl Backend {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Acquires the right to purge one expired archive now. At most one is granted per `pause`.
-    ///
-    /// # Errors
-    /// The time left until the next purge is allowed.
-    pub fn acquire_purge_slot(&self, pause: Duration) -> Result<(), Duration> {
-        self.state().acquire_purge_slot(pause, Instant::now())
+    /// Requests the turn of an expired archive of a namespace to be purged. At most one is purged per `pause`.
+    pub fn request_purge(&self, archive: &str, namespace: &str, pause: Duration) -> PurgeTurn {
+        let now = Instant::now();
+        self.state().purge_turns.request(archive, namespace, pause, now)
     }
 
     /// Returns a token that is cancelled when the backend is removed and no longer in use.
@@ -262,13 +276,28 @@ impl Backend {
     }
 
     /// Records that the records were read after this number of volumes had vanished.
-    pub fn set_lost_volumes_read(&self, vanished: u64) {
-        self.state().set_lost_volumes_read(vanished);
+    pub fn set_lost_volumes_read(&self, lost: u64) {
+        self.state().set_lost_volumes_read(lost);
     }
 
     /// Returns true if volumes vanished since the records were read.
     pub fn has_unread_lost_volumes(&self) -> bool {
         self.state().has_unread_lost_volumes()
+    }
+
+    /// Returns why claims have to wait for the records of the backend: they may name volumes whose objects were lost.
+    ///
+    /// A backend that cannot be reached or used for another reason does not delay claims that other backends can serve.
+    pub fn unread_records(&self) -> Option<PlannedCondition> {
+        let state = self.state();
+        let ready = &state.snapshot.ready;
+        if state.snapshot.is_ready() && state.has_unread_lost_volumes() {
+            return Some(PlannedCondition::fails(
+                Reason::ProbeOutdated,
+                "volumes on it no longer exist; its records are read before a claim gets a new volume",
+            ));
+        }
+        (state.has_unread_records() && state.snapshot.awaits_identity()).then(|| unread(ready.clone()))
     }
 
     /// Returns the report of the last purge of the trash.
@@ -330,6 +359,17 @@ impl BackendRegistry {
         here.retain(|backend| backend.last_probe().export_id() == Some(export_id));
         // The first one of those with the same key.
         here.into_iter().min_by_key(|backend| !backend.last_probe().writable)
+    }
+
+    /// Returns the next beacon in the status of a backend on an export, except for the one with this name and those
+    /// that are being deleted.
+    pub fn next_beacon_beside(&self, name: &str, export_id: &str) -> Option<Beacon> {
+        let mut others = self.all();
+        others.retain(|other| {
+            let is_here = other.confirmed().is_some_and(|identity| identity.id == export_id);
+            is_here && other.name != name && other.last_probe().object.metadata.deletion_timestamp.is_none()
+        });
+        others.iter().find_map(|other| other.next_beacon())
     }
 
     /// Returns true if other records on an export are damaged, or damaged in another way, than when a backend last read them.
@@ -414,6 +454,83 @@ mod tests {
         assert_eq!(first().as_deref(), Some("d"), "its probe failed");
         probed("b", Some("x"), true);
         assert_eq!(first().as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_backend_that_is_deleted_writes_a_beacon_that_a_remaining_status_has() {
+        let registry = BackendRegistry::default();
+        let [first, second, third] = [0, 1, 2].map(|_| Beacon::after(None));
+        let add = |name: &str, export: &str, deleted_at: Option<&str>, next: &Beacon| {
+            let object = json!({"metadata": {"name": name, "deletionTimestamp": deleted_at},
+                "spec": {"server": "nfs", "path": "/"}});
+            let object: Arc<NfsBackend> = Arc::new(serde_json::from_value(object).unwrap());
+            let (backend, _) = registry.get_or_create(name, name, 1, &object);
+            backend.set_confirmed(Identity {
+                id: export.to_owned(),
+                root_file_id: 2,
+                own_file_ids: OwnFileIds {
+                    identity: 3,
+                    cluster: 4,
+                },
+                fsid: FsId { major: 0, minor: 0 },
+                created: false,
+                warnings: Vec::new(),
+            });
+            backend.plan_announcement(Announcement {
+                current: None,
+                next: next.clone(),
+            });
+            backend
+        };
+        let deleted = "2024-01-01T00:00:00Z";
+        add("a", "x", Some(deleted), &first).set_announced();
+        add("b", "other", None, &second).set_announced();
+        let remaining = add("c", "x", None, &third);
+        assert_eq!(registry.next_beacon_beside("d", "x"), None, "no status has it yet");
+        remaining.set_announced();
+        assert_eq!(registry.next_beacon_beside("d", "x").as_ref(), Some(&third));
+        assert_eq!(registry.next_beacon_beside("c", "x"), None, "its own");
+    }
+
+    #[test]
+    fn claims_wait_for_the_records_of_a_backend_whose_export_is_not_confirmed_since_the_start() {
+        let registry = BackendRegistry::default();
+        let object = json!({"metadata": {"name": "any"}, "spec": {"server": "nfs", "path": "/"}});
+        let object: Arc<NfsBackend> = Arc::new(serde_json::from_value(object).unwrap());
+        let (backend, _) = registry.get_or_create("main", "uid", 1, &object);
+        let why = || backend.unread_records().map(|condition| condition.reason);
+        let probed = |ready: PlannedCondition| {
+            backend.set_snapshot(ProbeSnapshot {
+                ready,
+                ..(*backend.last_probe()).clone()
+            });
+        };
+        let undecided = [
+            Reason::NotProbed,
+            Reason::BeaconMismatch,
+            Reason::BeaconObserved,
+            Reason::IdentityMismatch,
+        ];
+        assert_eq!(why(), Some(Reason::NotProbed));
+        for reason in undecided {
+            probed(PlannedCondition::fails(reason, ""));
+            assert_eq!(why(), Some(reason));
+        }
+        for reason in [Reason::ConnectionTimedOut, Reason::AccessDenied] {
+            probed(PlannedCondition::fails(reason, ""));
+            assert_eq!(why(), None, "others serve the claims: {reason}");
+        }
+        backend.state().set_records_read();
+        for reason in undecided {
+            probed(PlannedCondition::fails(reason, ""));
+            assert_eq!(why(), None, "its lost volumes are known: {reason}");
+        }
+        backend.count_lost_volume();
+        assert_eq!(why(), Some(Reason::IdentityMismatch), "a volume vanished since");
+        probed(PlannedCondition::holds(Reason::Ready, ""));
+        assert_eq!(why(), Some(Reason::ProbeOutdated));
+        backend.set_lost_volumes_read(1);
+        assert_eq!(why(), None);
     }
 
     #[test]

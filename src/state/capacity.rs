@@ -16,6 +16,8 @@ pub struct CapacityTracker {
 pub struct CapacityState {
     allocations: HashMap<String, Allocation>,
     totals: HashMap<Arc<str>, Totals>,
+    /// Archives, which use capacity like the volumes that they were.
+    archives: HashMap<String, ArchiveAllocation>,
     /// Export identities, shared by the volumes to save memory.
     export_ids: HashSet<Arc<str>>,
 }
@@ -32,6 +34,12 @@ struct Allocation {
     exists: bool,
 }
 
+/// Capacity of one archive.
+struct ArchiveAllocation {
+    backend: Arc<str>,
+    bytes: u128,
+}
+
 impl Allocation {
     /// Returns the bytes that count on the backend.
     fn counted_bytes(&self) -> u128 {
@@ -41,12 +49,12 @@ impl Allocation {
     }
 }
 
-/// Totals of the volumes and reservations of a backend.
+/// Totals of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Number of volumes and reservations.
     pub volumes: u64,
-    /// Sum of the requested sizes, in bytes.
+    /// Sum of the requested sizes of volumes, reservations and archives, in bytes.
     pub bytes: u128,
 }
 
@@ -84,6 +92,14 @@ impl CapacityState {
         if let Some(totals) = self.totals.get_mut(&allocation.backend) {
             totals.volumes = totals.volumes.saturating_sub(1);
             totals.bytes = totals.bytes.saturating_sub(allocation.counted_bytes());
+        }
+        Some(allocation)
+    }
+
+    fn take_archive(&mut self, archive: &str) -> Option<ArchiveAllocation> {
+        let allocation = self.archives.remove(archive)?;
+        if let Some(totals) = self.totals.get_mut(&allocation.backend) {
+            totals.bytes = totals.bytes.saturating_sub(allocation.bytes);
         }
         Some(allocation)
     }
@@ -181,6 +197,28 @@ impl CapacityTracker {
     /// Forgets a deleted volume. Returns true if it used capacity of a backend.
     pub fn remove(&self, volume: &str) -> bool {
         self.state().take(volume).is_some()
+    }
+
+    /// Records an archive on a backend.
+    pub fn record_archive(&self, archive: &str, backend: &str, bytes: u128) {
+        let mut state = self.state();
+        state.take_archive(archive);
+        let backend = state.shared_name(backend);
+        let totals = state.totals.entry(Arc::clone(&backend)).or_default();
+        totals.bytes = totals.bytes.saturating_add(bytes);
+        state
+            .archives
+            .insert(archive.to_owned(), ArchiveAllocation { backend, bytes });
+    }
+
+    /// Forgets a deleted archive. Returns true if it used capacity of a backend.
+    pub fn remove_archive(&self, archive: &str) -> bool {
+        self.state().take_archive(archive).is_some()
+    }
+
+    /// Returns the names of the archives.
+    pub fn archives(&self) -> HashSet<String> {
+        self.state().archives.keys().cloned().collect()
     }
 
     /// Returns what `read` returns for the current state.
@@ -302,6 +340,23 @@ mod tests {
             .count();
         assert_eq!(served, 20);
         assert_eq!(inventory.totals("a"), Totals { volumes: 20, bytes: 20 });
+    }
+
+    #[test]
+    fn archives_use_capacity_like_the_volumes_that_they_were() {
+        let inventory = CapacityTracker::default();
+        inventory.record_volume("v", "a", 15, None);
+        // Recorded before the volume is deleted, so that no claim gets the space in between.
+        inventory.record_archive("v", "a", 15);
+        inventory.record_archive("v", "a", 15);
+        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 30 });
+        inventory.remove("v");
+        assert_eq!(inventory.totals("a"), Totals { volumes: 0, bytes: 15 });
+        assert!(inventory.reserve("w", 5, within(20)));
+        assert!(!inventory.reserve("x", 5, within(20)));
+        inventory.release("v");
+        assert!(inventory.remove_archive("v") && !inventory.remove_archive("v"));
+        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
     }
 
     #[test]

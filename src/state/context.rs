@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
@@ -14,10 +15,9 @@ use tokio::time::Instant;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::api::{NfsArchive, NfsBackend};
-use crate::decide::restore_source::requested_archive;
 use crate::runtime::clients::Clients;
-use crate::runtime::clock::ServerClock;
-use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
+use crate::runtime::clock::{Clock, ServerClock};
+use crate::runtime::concurrency_limiter::{ConcurrencyLimiter, Priority, Slot};
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
@@ -26,6 +26,7 @@ use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::runtime::write_fence::WriteFence;
 use crate::state::backends::{Backend, BackendRegistry};
+use crate::state::cached_claim::CachedClaim;
 use crate::state::capacity::CapacityTracker;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
@@ -36,6 +37,7 @@ use crate::state::reschedules::RescheduleBackoff;
 use crate::state::server_addresses::ServerAddresses;
 use crate::state::usage::UsageStore;
 use export_store::{Beacons, PathReservations, RecordsKey};
+use nfs_client::Transport;
 use tokio_util::sync::CancellationToken;
 
 /// Settings from the command line and the environment.
@@ -114,7 +116,7 @@ impl Settings {
 /// Watch caches.
 pub struct Stores {
     /// PersistentVolumeClaims.
-    pub claims: Store<PersistentVolumeClaim>,
+    pub claims: Store<CachedClaim>,
     /// PersistentVolumes.
     pub volumes: Store<PersistentVolume>,
     /// StorageClasses.
@@ -153,7 +155,8 @@ pub struct Context {
     pub server_addresses: Arc<ServerAddresses>,
     /// Waiting claims.
     pub waiting_claims: Arc<WaitSet<ClaimRef>>,
-    /// Limits the concurrent writes of conditions of claims that wait.
+    /// Limits the concurrent requests about claims that are not being provisioned: conditions of claims that wait, sizes,
+    /// and reads that precede them.
     pub condition_writes: ConcurrencyLimiter<ClaimRef>,
     /// Volumes whose reclaim is waiting.
     pub waiting_volumes: WaitSet<VolumeRef>,
@@ -179,6 +182,10 @@ pub struct Context {
     pub reschedules: RescheduleBackoff,
     /// Conditions last reported for volumes that could not be reclaimed.
     pub last_reported: LastReported,
+    /// The clock of this process.
+    pub clock: Clock,
+    /// Connects to NFS servers.
+    pub transport: Arc<dyn Transport>,
     /// The API server's clock.
     pub server_clock: ServerClock,
     /// Statuses last written, which the caches may not have yet.
@@ -210,13 +217,30 @@ impl Context {
         let _ = self.archive_requests.send(archive);
     }
 
-    /// Wakes the claims that use a changed archive as their data source.
-    pub fn wake_restores(&self, archive: &str) {
+    /// Wakes the claims whose data source is an archive that changed.
+    pub fn wake_restores(&self, changed: impl Fn(&str) -> bool) {
         for claim in self.stores.claims.state() {
-            if requested_archive(&claim) == Some(archive) {
-                self.waiting_claims.wake(ObjectRef::from_obj(claim.as_ref()));
+            if claim.archive().is_some_and(&changed) {
+                let claim = ObjectRef::new(&claim.name_any()).within(&claim.namespace().unwrap_or_default());
+                self.waiting_claims.wake(claim);
             }
         }
+    }
+
+    /// Returns a claim of the watch cache.
+    pub fn cached_claim(&self, claim: &ClaimRef) -> Option<PersistentVolumeClaim> {
+        let key = ObjectRef::new(&claim.name).within(claim.namespace.as_deref().unwrap_or_default());
+        // The reconciliation of a claim that cannot be decoded reports it.
+        self.stores.claims.get(&key)?.decode().ok()
+    }
+
+    /// Returns a slot for requests to the API server about a claim that is not being provisioned: reads, and the report of
+    /// a condition. If no slot is free, the claim is queued fairly by namespace and reconciled again when it has one, so
+    /// that it does not hold anything and does not act on an outdated state.
+    pub fn report_slot(&self, claim: &PersistentVolumeClaim) -> Option<Slot<'_, ClaimRef>> {
+        let (object, namespace) = (ObjectRef::from_obj(claim), claim.namespace().unwrap_or_default());
+        let waiting = &self.waiting_claims;
+        self.condition_writes.enter(&object, &namespace, Priority::New, waiting)
     }
 
     /// Forgets that a claim waits, because it was deleted or there is nothing left to do.

@@ -13,6 +13,8 @@ use std::fmt::{self, Display};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -74,9 +76,21 @@ impl Progress {
 }
 
 enum State {
-    Waiting,
-    Copying,
+    /// With the copy, until its task has it.
+    Waiting(Option<WaitingCopy>),
+    /// With the task that copies.
+    Copying(JoinHandle<()>),
     Ended(Box<Result<CopyResult, CopyError>>),
+}
+
+/// Creates the future that copies.
+type StartCopy = dyn FnOnce(CopyLimits, Arc<CopyProgress>) -> BoxFuture<'static, Result<CopyResult, CopyError>> + Send;
+
+/// The request of a copy without a slot. The future that copies is created once it has one: any number of copies can wait,
+/// and the future is many times larger than the request.
+struct WaitingCopy {
+    copy: Box<StartCopy>,
+    on_end: Box<dyn FnOnce() + Send>,
 }
 
 struct Job {
@@ -85,9 +99,6 @@ struct Job {
     labels: CopyLabels,
     progress: Arc<CopyProgress>,
     state: State,
-    /// Starts the task.
-    start: Option<oneshot::Sender<RunningSlot>>,
-    task: JoinHandle<()>,
 }
 
 /// The slot of a copy in progress, until this is dropped.
@@ -117,6 +128,8 @@ struct Inner {
 struct Table {
     /// By UID.
     jobs: HashMap<String, Job>,
+    /// By UID: the backends that refused the copies of a claim so far, while it tries others.
+    refusals: HashMap<String, Vec<(String, PlannedCondition)>>,
     slots: CopySlots,
     last_id: u64,
 }
@@ -127,7 +140,7 @@ impl CopyJobs {
         &self,
         labels: CopyLabels,
         request: SlotRequest,
-        copy: impl FnOnce(CopyLimits, Arc<CopyProgress>) -> F,
+        copy: impl FnOnce(CopyLimits, Arc<CopyProgress>) -> F + Send + 'static,
         on_end: impl FnOnce() + Send + 'static,
     ) where
         F: Future<Output = Result<CopyResult, CopyError>> + Send + 'static,
@@ -136,29 +149,20 @@ impl CopyJobs {
         if table.jobs.contains_key(&labels.uid) {
             return;
         }
-        let progress = Arc::new(CopyProgress::default());
-        let copying = copy(self.0.limits.clone(), Arc::clone(&progress));
-        let (copies, uid) = (self.clone(), labels.uid.clone());
-        let (start, started) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            // An aborted copy never starts.
-            let Ok(slot) = started.await else { return };
-            let result = copying.await;
-            copies.end(&uid, slot, result);
-            on_end();
-        });
         table.last_id += 1;
         let id = table.last_id;
         let may_start = table.slots.add(id, request);
+        let waiting = WaitingCopy {
+            copy: Box::new(|limits, progress| copy(limits, progress).boxed()),
+            on_end: Box::new(on_end),
+        };
         table.jobs.insert(
             labels.uid.clone(),
             Job {
                 id,
                 labels,
-                progress,
-                state: State::Waiting,
-                start: Some(start),
-                task,
+                progress: Arc::default(),
+                state: State::Waiting(Some(waiting)),
             },
         );
         drop(table);
@@ -174,16 +178,32 @@ impl CopyJobs {
                 let mut table = self.table();
                 let Some(id) = table.slots.start_next() else { return };
                 let job = table.jobs.values_mut().find(|job| job.id == id);
-                let start = job.and_then(|job| {
-                    job.state = State::Copying;
-                    job.start.take()
-                });
-                (id, start)
+                (id, job.and_then(|job| self.spawn(job)))
             };
             let slot = RunningSlot { jobs: self.clone(), id };
             // The task of an aborted copy does not receive its slot, which is then free again.
             drop(start.map(|start| start.send(slot)));
         }
+    }
+
+    /// Spawns the task of a waiting copy, and returns the sender that starts it. Until then, the task does nothing, so that
+    /// it cannot end before its job has it.
+    fn spawn(&self, job: &mut Job) -> Option<oneshot::Sender<RunningSlot>> {
+        let State::Waiting(waiting) = &mut job.state else {
+            return None;
+        };
+        let WaitingCopy { copy, on_end } = waiting.take()?;
+        let (start, started) = oneshot::channel();
+        let (copies, uid) = (self.clone(), job.labels.uid.clone());
+        let progress = Arc::clone(&job.progress);
+        job.state = State::Copying(tokio::spawn(async move {
+            // An aborted copy never starts.
+            let Ok(slot) = started.await else { return };
+            let result = copy(copies.0.limits.clone(), progress).await;
+            copies.end(&uid, slot, result);
+            on_end();
+        }));
+        Some(start)
     }
 
     /// Saves the result of a copy.
@@ -194,13 +214,30 @@ impl CopyJobs {
         drop(slot);
     }
 
+    /// Returns and forgets the backends that refused copies for the UID.
+    pub fn take_refusals(&self, uid: &str) -> Vec<(String, PlannedCondition)> {
+        self.table().refusals.remove(uid).unwrap_or_default()
+    }
+
+    /// Keeps the backends that refused copies for the UID until the next attempt.
+    pub fn keep_refusals(&self, uid: String, refusals: Vec<(String, PlannedCondition)>) {
+        if !refusals.is_empty() {
+            self.table().refusals.insert(uid, refusals);
+        }
+    }
+
+    /// Returns true if the copy with this UID is queued or running, or has a result that was not taken.
+    pub fn exists(&self, uid: &str) -> bool {
+        self.table().jobs.contains_key(uid)
+    }
+
     /// Returns the progress of the copy with this UID.
     pub fn progress(&self, uid: &str) -> Progress {
         match self.table().jobs.get(uid) {
             None => Progress::None,
             Some(job) => match job.state {
-                State::Waiting => Progress::Waiting,
-                State::Copying => Progress::Copying(job.progress.snapshot()),
+                State::Waiting(_) => Progress::Waiting,
+                State::Copying(_) => Progress::Copying(job.progress.snapshot()),
                 State::Ended(_) => Progress::None,
             },
         }
@@ -221,28 +258,33 @@ impl CopyJobs {
 
     /// Aborts the copy with this UID. Garbage collection removes the partial data.
     pub fn abort(&self, uid: &str) {
-        if let Some(job) = self.remove(uid) {
-            job.task.abort();
+        if let Some(task) = self.remove(uid) {
+            task.abort();
         }
     }
 
     /// Aborts the copy with this UID, and waits until its task has ended.
     pub async fn abort_and_wait(&self, uid: &str) {
-        if let Some(job) = self.remove(uid) {
-            job.task.abort();
+        if let Some(task) = self.remove(uid) {
+            task.abort();
             // The result of an aborted copy is not needed.
-            let _ = job.task.await;
+            let _ = task.await;
         }
     }
 
-    /// Removes a copy. A copy in progress keeps its slot until its task has ended.
-    fn remove(&self, uid: &str) -> Option<Job> {
+    /// Removes a copy, and returns its task if it is in progress. It then keeps its slot until its task has ended.
+    fn remove(&self, uid: &str) -> Option<JoinHandle<()>> {
         let mut table = self.table();
+        table.refusals.remove(uid);
         let job = table.jobs.remove(uid)?;
-        if matches!(job.state, State::Waiting) {
-            table.slots.remove(job.id);
+        match job.state {
+            State::Copying(task) => Some(task),
+            State::Waiting(_) => {
+                table.slots.remove(job.id);
+                None
+            }
+            State::Ended(_) => None,
         }
-        Some(job)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -279,7 +321,8 @@ impl Collector for CopyJobs {
             .table()
             .jobs
             .values()
-            .filter(|job| !matches!(job.state, State::Ended(_)))
+            // Any number of copies can wait.
+            .filter(|job| matches!(job.state, State::Copying(_)))
             .map(|job| (job.labels.clone(), job.progress.snapshot()))
             .collect();
         for (name, help, value) in METRICS {
@@ -287,7 +330,7 @@ impl Collector for CopyJobs {
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
             for (copy, copied) in &copies {
                 let labels = [
-                    ("namespace", copy.namespace.clone()),
+                    ("claim_namespace", copy.namespace.clone()),
                     ("claim", copy.claim.clone()),
                     ("archive", copy.archive.clone()),
                 ];
@@ -316,12 +359,13 @@ mod tests {
         }
     }
 
-    /// Returns the request for a backup, which is limited only by the number of slots.
-    fn backup() -> SlotRequest {
+    /// Returns the request of a copy that only the number of slots limits: it shares neither namespace nor backend with
+    /// others, and every other one is of an administrator.
+    fn request(number: usize) -> SlotRequest {
         SlotRequest {
-            namespace: "team".to_owned(),
-            backends: ["fast".to_owned(), "fast".to_owned()],
-            is_backup: true,
+            namespace: format!("team-{number}"),
+            backends: [format!("fast-{number}"), format!("fast-{number}")],
+            is_of_administrator: number.is_multiple_of(2),
         }
     }
 
@@ -338,7 +382,7 @@ mod tests {
                 may_end.notified().await;
                 Err(CopyError::ExportChanged)
             };
-            copies.start(labels(&number.to_string()), backup(), copy, move || {
+            copies.start(labels(&number.to_string()), request(number), copy, move || {
                 ended.send(()).unwrap()
             });
         }
@@ -357,15 +401,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_running_copies_have_metrics() {
+        let copies = CopyJobs::default();
+        for number in 0..2 * MAX_COPIES {
+            let copy = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
+            copies.start(labels(&number.to_string()), request(number), copy, || ());
+        }
+        let mut registry = prometheus_client::registry::Registry::default();
+        registry.register_collector(Box::new(copies));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let series = text.lines().filter(|line| line.starts_with("nfs_operator_copy_"));
+        assert_eq!(series.count(), MAX_COPIES * METRICS.len(), "{text}");
+    }
+
+    #[tokio::test]
     async fn an_aborted_copy_releases_its_slot() {
         let copies = CopyJobs::default();
         for number in 0..MAX_COPIES {
             let copy = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
-            copies.start(labels(&number.to_string()), backup(), copy, || ());
+            copies.start(labels(&number.to_string()), request(number), copy, || ());
         }
         let (ended, end) = oneshot::channel();
         let copy = |_: CopyLimits, _: Arc<CopyProgress>| async { Err(CopyError::ExportChanged) };
-        copies.start(labels("next"), backup(), copy, move || ended.send(()).unwrap());
+        copies.start(labels("next"), request(MAX_COPIES), copy, move || {
+            ended.send(()).unwrap()
+        });
         copies.abort("0");
         end.await.unwrap();
         assert!(copies.take_result("next").is_some());

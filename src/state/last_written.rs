@@ -3,12 +3,13 @@
 //! A watch cache may be older than the process's own last write. If planned fields are compared only with the cache, a
 //! write that is needed is skipped, and nothing repeats it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
+use smallvec::SmallVec;
 
 use crate::runtime::writes::WriteError;
 
@@ -17,7 +18,8 @@ use crate::runtime::writes::WriteError;
 #[derive(Default)]
 pub struct LastWritten(Mutex<HashMap<String, Entries>>);
 
-type Entries = BTreeMap<&'static str, Option<Written>>;
+/// By field manager. Nearly every object has one, and any number of claims can wait.
+type Entries = SmallVec<[(&'static str, Option<Written>); 1]>;
 
 /// Fields that were written.
 struct Written {
@@ -80,7 +82,11 @@ impl LastWritten {
     /// has not changed since this process wrote them.
     pub fn is_current<S: Serialize + PartialEq>(&self, cached: &Cached<'_, S>, planned: &S) -> bool {
         let entries = self.entries();
-        match entries.get(cached.uid).and_then(|entries| entries.get(cached.manager)) {
+        let written = entries.get(cached.uid).and_then(|entries| {
+            let entry = entries.iter().find(|(manager, _)| *manager == cached.manager);
+            entry.map(|(_, written)| written)
+        });
+        match written {
             None => cached.fields == Some(planned),
             Some(None) => false,
             Some(Some(last)) => {
@@ -98,7 +104,8 @@ impl LastWritten {
     fn insert<S>(&self, cached: &Cached<'_, S>, written: Option<Written>) {
         let mut entries = self.entries();
         let entries = entries.entry(cached.uid.to_owned()).or_default();
-        entries.insert(cached.manager, written);
+        entries.retain(|(manager, _)| *manager != cached.manager);
+        entries.push((cached.manager, written));
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entries>> {

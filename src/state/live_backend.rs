@@ -1,10 +1,10 @@
 //! Reads of a backend's object from the API server, shared by reclaims that begin at the same time.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use kube::Api;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::api::NfsBackend;
 use crate::runtime::reads;

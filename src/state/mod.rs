@@ -2,6 +2,7 @@
 
 pub mod archives;
 pub mod backends;
+pub mod cached_claim;
 pub mod candidates;
 pub mod capacity;
 pub mod claim_condition;
@@ -13,6 +14,7 @@ pub mod last_written;
 pub mod live_backend;
 pub mod missing_directories;
 pub mod recovery;
+pub mod relist_diff;
 pub mod reschedules;
 pub mod server_addresses;
 pub mod usage;

@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Initial delay. It gives a pending change, such as a backend that becomes Ready or a new node label, time to arrive.
 const SHORTEST: Duration = Duration::from_secs(1);

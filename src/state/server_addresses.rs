@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use export_store::ServerComparison;
 use futures::future::BoxFuture;
-use nfs_client::{Client, Target};
+use nfs_client::{Tcp, Transport};
+use tokio::time::Instant;
 
 /// How long addresses and failures are reused. One reclaim compares the same servers several times.
 const CACHED: Duration = Duration::from_secs(10);
@@ -18,22 +19,27 @@ const DEADLINE: Duration = Duration::from_secs(5);
 type Resolved = Result<Vec<IpAddr>, String>;
 
 /// Resolves the names of servers, without the cluster's search list, as for a connection.
-#[derive(Default)]
 pub struct ServerAddresses {
+    transport: Arc<dyn Transport>,
     cache: Mutex<HashMap<String, (Instant, Resolved)>>,
 }
 
 impl ServerAddresses {
+    /// Resolves names as this transport does when it connects.
+    pub fn new(transport: Arc<dyn Transport>) -> Self {
+        Self {
+            transport,
+            cache: Mutex::default(),
+        }
+    }
+
     async fn resolve(&self, server: &str) -> Resolved {
         let now = Instant::now();
         if let Some(cached) = self.cached(server, now) {
             return cached;
         }
-        let target = Target {
-            deadline: DEADLINE,
-            ..Target::new(server, "/")
-        };
-        let resolved = Client::resolve(&target).await.map_err(|error| error.to_string());
+        let resolved = self.transport.resolve(server, now + DEADLINE).await;
+        let resolved = resolved.map_err(|error| error.to_string());
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.retain(|_, (at, _)| at.elapsed() < CACHED);
         cache.insert(server.to_owned(), (now, resolved.clone()));
@@ -44,6 +50,12 @@ impl ServerAddresses {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, resolved) = cache.get(server)?;
         (now.saturating_duration_since(*at) < CACHED).then(|| resolved.clone())
+    }
+}
+
+impl Default for ServerAddresses {
+    fn default() -> Self {
+        Self::new(Arc::new(Tcp))
     }
 }
 

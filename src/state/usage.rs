@@ -273,7 +273,7 @@ impl Collector for UsageStore {
                 let labels = [
                     ("backend", counted.backend.as_ref()),
                     ("claim", claim.1.as_str()),
-                    ("namespace", claim.0.as_str()),
+                    ("claim_namespace", claim.0.as_str()),
                     ("volume", volume.as_str()),
                 ];
                 gauge(figure(&counted.figures)).encode(family.encode_family(&labels)?)?;
@@ -345,7 +345,7 @@ mod tests {
         usages.enable("main", Timestamp::from_second(1000).ok());
         usages.observe(&volume("a", "10"), "main");
         let series =
-            "nfs_operator_volume_used_bytes{backend=\"main\",claim=\"data\",namespace=\"team\",volume=\"a\"} 10";
+            "nfs_operator_volume_used_bytes{backend=\"main\",claim=\"data\",claim_namespace=\"team\",volume=\"a\"} 10";
         assert!(metrics_text(&usages).contains(series), "{}", metrics_text(&usages));
         usages.disable("main");
         assert_eq!(metrics_text(&usages), "");

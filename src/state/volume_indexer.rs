@@ -1,7 +1,5 @@
 //! Keeps capacity and path reservations in sync with the volumes of the cluster.
 
-use std::collections::HashSet;
-
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -12,6 +10,7 @@ use crate::decide::quantity::bytes;
 use crate::decide::reclaim::is_released;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
+use crate::state::relist_diff::RelistDiff;
 use export_store::path_reservations::FileKey;
 use export_store::{Holder, PathReservations, ReservedPath};
 
@@ -22,28 +21,6 @@ const CSI_DRIVER_NFS: &str = "nfs.csi.k8s.io";
 #[derive(Default)]
 pub struct VolumeIndexer {
     relist: RelistDiff,
-}
-
-/// Compares a new list of volumes with the volumes indexed before.
-#[derive(Default)]
-struct RelistDiff {
-    before: HashSet<String>,
-    listed: HashSet<String>,
-}
-
-impl RelistDiff {
-    /// Starts a comparison when a list is requested.
-    fn begin(before: HashSet<String>) -> Self {
-        let listed = HashSet::new();
-        Self { before, listed }
-    }
-
-    /// Returns the deleted volumes at the end of the list. A volume created after the request is not among them: no
-    /// page of the list contains it, and it was not indexed before. The watch reports it.
-    fn deleted(&mut self) -> Vec<String> {
-        let Self { before, listed } = std::mem::take(self);
-        before.into_iter().filter(|name| !listed.contains(name)).collect()
-    }
 }
 
 impl VolumeIndexer {
@@ -57,7 +34,7 @@ impl VolumeIndexer {
                 self.relist = RelistDiff::begin(before);
             }
             Event::InitApply(volume) => {
-                self.relist.listed.insert(volume.name_any());
+                self.relist.insert(volume.name_any());
                 add(volume, ctx);
             }
             Event::InitDone => {
@@ -304,17 +281,5 @@ mod tests {
             let holder = paths.enclosing_holder(&directory, &ServerAddresses::default()).await;
             assert_eq!(holder, expected.map(|holder| (holder, None)), "{handle} {attributes}");
         }
-    }
-
-    #[test]
-    fn a_volume_created_while_the_volumes_are_listed_does_not_count_as_deleted() {
-        let capacity = CapacityTracker::default();
-        capacity.record_volume("stays", "a", 1, None);
-        capacity.record_volume("deleted", "a", 1, None);
-        let mut relist = RelistDiff::begin(capacity.volumes());
-        relist.listed.insert("stays".to_owned());
-        capacity.record_volume("made meanwhile", "a", 1, None);
-        assert_eq!(relist.deleted(), ["deleted"]);
-        assert!(relist.deleted().is_empty(), "each is forgotten once");
     }
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
-use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_ON_DELETE};
+use crate::api::names::{POD_GROUP, PROVISIONED_BY, VOLUME_BACKEND, VOLUME_ON_DELETE};
 use crate::decide::reclaim::is_released;
 use crate::state::context::Context;
 use export_store::VolumeMetadata;
@@ -26,6 +26,7 @@ pub fn volume_metadata(volume: &PersistentVolume, cluster_uid: &str) -> Option<V
             .persistent_volume_reclaim_policy
             .unwrap_or_else(|| "Retain".to_owned()),
         on_delete: annotation(VOLUME_ON_DELETE),
+        gid: annotation(POD_GROUP).and_then(|gid| gid.parse().ok()),
         node_affinity: affinity.ok()?,
         released: is_released(volume),
     };

@@ -1,4 +1,4 @@
-//! The command line of Helm in both_versions major versions.
+//! The command line of Helm in both major versions.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ use crate::Failure;
 use crate::objects::chart;
 
 /// Returns the flag that sets the version of Kubernetes. By default, a Helm built from its module uses an old one.
-fn kube_version_flag(release: &str) -> String {
+pub fn kube_version_flag(release: &str) -> String {
     format!("--kube-version={release}")
 }
 
-/// Returns both_versions versions of Helm, or none, with a warning, if they cannot be built.
+/// Returns both versions of Helm, or none, with a warning, if they cannot be built.
 pub async fn both_versions() -> Result<Vec<HelmCli>, Failure> {
     let mut tools = Vec::new();
     for helm in Helm::ALL {
@@ -97,9 +97,16 @@ impl HelmCli {
 
     /// Runs `helm template` for a version of Kubernetes.
     pub async fn template_for(&self, release: &str, args: &[&str]) -> Result<HelmOutput, Failure> {
-        let chart = chart().display().to_string();
-        let (namespace, kubernetes) = ("--namespace=nfs-operator-system", kube_version_flag(release));
-        let all = [&["template", "nfs-operator", &chart, namespace, &kubernetes], args].concat();
+        let kubernetes = kube_version_flag(release);
+        self.template_chart(&chart(), &[&[kubernetes.as_str()], args].concat())
+            .await
+    }
+
+    /// Runs `helm template` on another chart.
+    pub async fn template_chart(&self, chart: &Path, args: &[&str]) -> Result<HelmOutput, Failure> {
+        let chart = chart.display().to_string();
+        let namespace = "--namespace=nfs-operator-system";
+        let all = [&["template", "nfs-operator", &chart, namespace], args].concat();
         self.run(&all, None).await
     }
 

@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 use crate::helm::{HelmCli, HelmEnv, HelmOutput, both_versions};
 use crate::objects::{chart, documents, kind_and_name};
-use crate::render::values;
+use crate::render::{kustomize, values};
 use crate::{Failure, Test};
 
 const NAMESPACE: &str = "nfs-operator-system";
@@ -116,7 +116,17 @@ async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
     for helm in both_versions().await? {
         let installation = Installation::new(&helm).await?;
         let notes = installation.install(&[]).await?.into_stdout()?;
-        assert!(notes.contains("helm upgrade nfs-operator"), "the next command: {notes}");
+        let manifest = notes
+            .split("<<'END'\n")
+            .nth(1)
+            .and_then(|rest| rest.split("\nEND\n").next());
+        installation
+            .cluster
+            .apply(manifest.ok_or("no manifest in the notes")?)
+            .await?;
+        assert!(installation.exists(&backend("main")).await? && installation.exists(&class("nfs")).await?);
+        installation.objects.delete(&backend("main")).await?;
+        installation.objects.delete(&class("nfs")).await?;
         assert!(installation.exists(&deployment()).await? && installation.exists(&crd()).await?);
 
         installation.cluster.apply(MONITORING).await?;
@@ -152,13 +162,39 @@ async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
 }
 
 #[tokio::test]
+async fn the_files_of_a_release_are_enough_to_install_it() -> Test {
+    for helm in both_versions().await? {
+        let installation = Installation::new(&helm).await?;
+        let folder = installation.run.new_dir("dist")?.display().to_string();
+        let (source, to) = (chart().display().to_string(), format!("--destination={folder}"));
+        installation
+            .helm(&["package", &source, &to], &[])
+            .await?
+            .into_stdout()?;
+        let mut packages = fs::read_dir(&folder)?;
+        let package = packages.next().ok_or("no package")??.path().display().to_string();
+        let command = ["install", "nfs-operator", &package, "--create-namespace"];
+        installation.helm(&command, &[]).await?.into_stdout()?;
+        assert!(installation.exists(&deployment()).await? && installation.exists(&crd()).await?);
+        let uninstall = ["uninstall", "nfs-operator", "--wait"];
+        installation.helm(&uninstall, &["--no-hooks"]).await?.into_stdout()?;
+
+        let bundle: Vec<String> = kustomize(&["default"]).await?.iter().map(Value::to_string).collect();
+        installation.cluster.apply(&bundle.join("\n---\n")).await?;
+        assert!(installation.exists(&deployment()).await?);
+        installation.cluster.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_typo_in_the_values_changes_nothing() -> Test {
     for helm in both_versions().await? {
         let installation = Installation::new(&helm).await?;
         installation.install(&[]).await?.into_stdout()?;
-        let output = installation.upgrade(&["--set=replicsa=2"]).await?;
+        let output = installation.upgrade(&["--set=replicaCuont=2"]).await?;
         assert!(
-            !output.success && output.stderr.contains("replicsa"),
+            !output.success && output.stderr.contains("replicaCuont"),
             "{}",
             output.stderr
         );

@@ -16,6 +16,7 @@ mod releases;
 mod render;
 mod samples;
 mod security;
+mod subchart;
 
 /// The error of a test.
 pub type Failure = Box<dyn std::error::Error>;

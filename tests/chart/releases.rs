@@ -39,13 +39,14 @@ fn the_pages_name_the_oldest_and_the_tested_versions() -> Test {
         let text = format!("{oldest} or newer");
         assert!(read(path)?.contains(&text), "{path} does not contain {text:?}");
     }
-    let guide = read("docs/install.md")?;
-    for kubernetes in [Kubernetes::Oldest, Kubernetes::Newest] {
-        let release = kubernetes.release().trim_start_matches('v');
-        assert!(
-            guide.contains(release),
-            "docs/install.md does not name the version {release}"
-        );
+    for path in ["README.md", "docs/install.md"] {
+        for kubernetes in [Kubernetes::Oldest, Kubernetes::Newest] {
+            let release = kubernetes.release().trim_start_matches('v');
+            assert!(
+                read(path)?.contains(release),
+                "{path} does not name the version {release}"
+            );
+        }
     }
     Ok(())
 }

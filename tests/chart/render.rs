@@ -38,7 +38,7 @@ pub async fn render(helm: &HelmCli, args: &[&str]) -> Result<Vec<Value>, Failure
 }
 
 /// Finds an object by kind and name.
-fn find_object<'a>(objects: &'a [Value], name: &str) -> &'a Value {
+pub fn find_object<'a>(objects: &'a [Value], name: &str) -> &'a Value {
     let found = objects.iter().find(|object| kind_and_name(object) == name);
     found.unwrap_or_else(|| {
         panic!(
@@ -155,7 +155,7 @@ async fn the_error_names_an_unknown_or_invalid_value() -> Test {
         ("backends.Main.spec.path=/", &["Main"]),
         ("storageClasses.nfs.parameters.backends=main", &["nfs", "backends"]),
         ("storageClasses.nfs.reclaimPolicy=Recycle", &["nfs", "reclaimPolicy"]),
-        ("runAs.user=0", &["user"]),
+        ("podSecurityContext.runAsUser=0", &["runAsUser"]),
     ];
     for helm in both_versions().await? {
         for (set, names) in invalid {
@@ -206,9 +206,9 @@ fn arguments(deployment: &Value) -> Vec<&str> {
 async fn one_replica_is_recreated_and_several_elect_a_leader_and_roll() -> Test {
     for helm in both_versions().await? {
         for (set, strategy) in [
-            ("replicas=1", "Recreate"),
-            ("leaderElection=true", "RollingUpdate"),
-            ("replicas=2", "RollingUpdate"),
+            ("replicaCount=1", "RollingUpdate"),
+            ("leaderElection=false", "Recreate"),
+            ("leaderElection=false,replicaCount=2", "RollingUpdate"),
         ] {
             let objects = render(&helm, &[&format!("--set={set}")]).await?;
             let deployment = find_object(&objects, DEPLOYMENT);
@@ -294,6 +294,50 @@ async fn crds_and_backends_are_not_hooks_and_backends_are_kept() -> Test {
                     .all(|name| name.as_str().unwrap().ends_with(".nfs-operator.io"))
             );
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_user_of_a_pod_can_be_left_to_the_cluster() -> Test {
+    for helm in both_versions().await? {
+        let args = [
+            "--set=podSecurityContext.runAsUser=null",
+            "--set=podSecurityContext.runAsGroup=null",
+        ];
+        let objects = render(&helm, &args).await?;
+        let context = &find_object(&objects, DEPLOYMENT)["spec"]["template"]["spec"]["securityContext"];
+        assert_eq!(context["runAsNonRoot"], true);
+        assert!(context.get("runAsUser").is_none() && context.get("runAsGroup").is_none());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_object_of_the_operators_namespace_follows_the_override() -> Test {
+    for helm in both_versions().await? {
+        let flags = [&values("everything.yaml"), "--set=namespaceOverride=storage"];
+        let output = helm.template(&flags).await?.into_stdout()?;
+        let rendered = documents(&output)?;
+        let text = serde_json::to_string(&rendered)?;
+        assert!(!text.contains("nfs-operator-system"), "{text}");
+        assert_eq!(find_object(&rendered, DEPLOYMENT)["metadata"]["namespace"], "storage");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn additional_objects_and_labels_are_expanded_and_replace_no_selector() -> Test {
+    for helm in both_versions().await? {
+        let labels =
+            "--set-json=commonLabels={\"app.kubernetes.io/part-of\":\"platform\",\"app.kubernetes.io/name\":\"x\"}";
+        let objects = render(&helm, &[&values("everything.yaml"), labels]).await?;
+        for name in ["ConfigMap nfs-operator-extra", "ConfigMap nfs-operator-text"] {
+            find_object(&objects, name);
+        }
+        let labels = &find_object(&objects, DEPLOYMENT)["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/part-of"], "platform");
+        assert_eq!(labels["app.kubernetes.io/name"], "nfs-operator");
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ async fn wait_for_leader(env: &PodEnv) -> Result<Value, Failure> {
 }
 
 pub async fn takes_over(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &["--set", "replicas=2"]).await?;
+    env.install(&PodEnv::chart(), &["--set", "replicaCount=2"]).await?;
     let pods = env.pods().await?;
     assert!(pods.len() == 2 && pods.iter().all(is_pod_ready));
     let first = wait_for_leader(env).await?;

@@ -96,7 +96,7 @@ pub async fn other_pods_are_denied(env: &PodEnv) -> Test {
         "--set",
         closed,
         "--set",
-        "replicas=2",
+        "replicaCount=2",
     ];
     env.install(&PodEnv::chart(), &args).await?;
     let pods = env.pods().await?;

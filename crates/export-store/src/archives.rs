@@ -13,7 +13,7 @@ use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, other_clusters, paths, records};
-use nfs_client::{FileRef, SetAttributes, Status};
+use nfs_client::{FileRef, Name, SetAttributes, Status};
 
 /// Maximum number of names to try: the plain one, one with the volume's hash, and numbered ones.
 const NAMES: u32 = 100;
@@ -95,11 +95,6 @@ fn damaged(volume: &str, why: super::RecordError) -> ExportError {
     }
 }
 
-/// Returns the current time in seconds since 1970.
-fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
-}
-
 /// Returns the archive of a volume, if it belongs to this backend.
 pub(crate) async fn find(
     store: &ExportStore,
@@ -121,6 +116,11 @@ pub(crate) async fn find(
     let phase = match &record.state {
         State::Purging { .. } => ArchivePhase::Purging,
         State::Restoring { to, .. } => ArchivePhase::Restoring(to.clone()),
+        State::Archived(_)
+            if directory.is_none() && is_purged_unrecorded(store, verified, &record, file_id).await? =>
+        {
+            ArchivePhase::Purging
+        }
         _ => ArchivePhase::Archived,
     };
     Ok(Some(RecordedArchive {
@@ -203,17 +203,12 @@ pub(crate) async fn begin_purge(
     if !archive.has_terms_of(terms, object) {
         return Ok(false);
     }
-    if archive.terms.held {
-        return Err(ExportError::ArchiveHeld {
-            volume: record.volume.clone(),
-        });
-    }
-    refuse_while_copied(store, &record.volume)?;
-    refuse_while_volume_exists(store, &record)?;
-    let holder = Holder::Archive(record.volume.clone());
-    paths::refuse_conflict(store, verified, &holder, &archive.target).await?;
+    refuse_while_needed(store, verified, &record, &archive).await?;
     let directory = find_directory(store, verified, &record, &archive).await?;
-    let purging = State::Purging { archive, since: now() };
+    let purging = State::Purging {
+        archive,
+        since: store.unix_time(),
+    };
     let found = directory.map(|directory| RecordedHandle::new(verified, &directory));
     let record = Record {
         handle: found.or_else(|| record.handle.clone()),
@@ -222,6 +217,70 @@ pub(crate) async fn begin_purge(
     records::replace_to_free_space(store, verified, &record)
         .await
         .map(|()| true)
+}
+
+/// Fails while an archive has a legal hold, is being copied, or something else uses it.
+async fn refuse_while_needed(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    archive: &ArchiveState,
+) -> Result<(), ExportError> {
+    let volume = &record.volume;
+    if archive.terms.held {
+        return Err(ExportError::ArchiveHeld { volume: volume.clone() });
+    }
+    refuse_while_copied(store, volume)?;
+    refuse_while_volume_exists(store, record)?;
+    let holder = Holder::Archive(volume.clone());
+    paths::refuse_conflict(store, verified, &holder, &archive.target).await
+}
+
+/// Moves an archive into the trash of a full export, where its purge cannot be recorded. What the record would show is in
+/// the name: if this is interrupted, [`find`] reports a purge that was carried out.
+pub(crate) async fn purge_unrecorded(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+    terms: &RetentionTerms,
+    object: &TermsRevision,
+) -> Result<bool, ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    let State::Archived(archive) = &record.state else {
+        return Err(busy(&record, "purging it"));
+    };
+    if !archive.has_terms_of(terms, object) {
+        return Ok(false);
+    }
+    refuse_while_needed(store, verified, &record, archive).await?;
+    if let Some(found) = find_directory(store, verified, &record, archive).await? {
+        let segments = std::slice::from_ref(&archive.target);
+        other_clusters::refuse_removal(store, verified, &record.volume, segments, std::slice::from_ref(&found)).await?;
+        let (name, trashed) = (layout::name(&archive.target)?, unrecorded_name(&record, which.file_id)?);
+        let (from, to) = ((&verified.root.handle, &name), (&verified.trash.handle, &trashed));
+        let moved = store.for_write(verified)?.rename(from, which.file_id, to).await;
+        moved.context(|| format!("moving {name} into the trash"))?;
+    }
+    records::remove(store, verified, &record.volume).await?;
+    untrack(store, &record.volume);
+    Ok(true)
+}
+
+fn unrecorded_name(record: &Record, file_id: u64) -> Result<Name, ExportError> {
+    layout::trashed_unrecorded(&record.claim, &record.volume, file_id)
+}
+
+/// Reports whether an archive is in the trash of a full export, where its purge could not be recorded.
+async fn is_purged_unrecorded(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    file_id: u64,
+) -> Result<bool, ExportError> {
+    let trashed = unrecorded_name(record, file_id)?;
+    let found = store.nfs.lookup(&verified.trash.handle, &trashed).await;
+    let found = found.context(|| format!("looking up {trashed} in the trash"))?;
+    Ok(found.is_some_and(|found| found.attributes.fileid == file_id))
 }
 
 pub(crate) async fn end_purge(
@@ -240,14 +299,14 @@ pub(crate) async fn end_purge(
             untrack(store, &record.volume);
             return Ok(());
         };
-        let trashed = layout::trashed(&record.volume, since)?;
+        let trashed = layout::trashed(&record.claim, &record.volume, since)?;
         let taken = store.nfs.lookup(&verified.trash.handle, &trashed).await;
         if taken
             .context(|| format!("looking up {trashed} in the trash"))?
             .is_some()
         {
             // A later time results in another name.
-            let since = now().max(since.saturating_add(1));
+            let since = store.unix_time().max(since.saturating_add(1));
             *record = record.in_state(State::Purging { archive, since });
             records::replace_to_free_space(store, verified, &record).await?;
             continue;

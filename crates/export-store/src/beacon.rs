@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
@@ -104,7 +105,8 @@ pub struct KnownBeacon {
 }
 
 impl KnownBeacon {
-    fn accepts(&self, found: Option<&Beacon>) -> bool {
+    /// Returns true if the status explains what was found.
+    pub fn accepts(&self, found: Option<&Beacon>) -> bool {
         found == self.current.as_ref() || (found.is_some() && found == self.next.as_ref())
     }
 }
@@ -167,6 +169,15 @@ struct Observation {
     renewed: bool,
 }
 
+/// What the caller of a check may do if it succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Read only. Another process may still change the beacon.
+    Observer,
+    /// Change the export. From now on, only this process may change the beacon.
+    Writer,
+}
+
 /// Reason why a beacon is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
@@ -177,7 +188,22 @@ enum Refusal {
 }
 
 impl BeaconState {
-    /// Decides whether a beacon that was found is this cluster's. Pure, apart from what it remembers.
+    /// Checks a beacon that was found, and expects exactly this one from now on.
+    fn verify(
+        &mut self,
+        file: Option<&BeaconFile>,
+        known: &[&KnownBeacon],
+        accepted: bool,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        self.check(file, known, accepted, now)?;
+        self.verified = true;
+        self.current = file.cloned();
+        self.observed = None;
+        Ok(())
+    }
+
+    /// Decides whether a beacon that was found is this cluster's. Pure, apart from what it remembers of an unknown one.
     fn check(
         &mut self,
         file: Option<&BeaconFile>,
@@ -200,14 +226,7 @@ impl BeaconState {
         if !expected {
             return Err(Refusal::Mismatch(self.describe(found, known)));
         }
-        self.verify(file.cloned());
         Ok(())
-    }
-
-    fn verify(&mut self, file: Option<BeaconFile>) {
-        self.verified = true;
-        self.current = file;
-        self.observed = None;
     }
 
     fn beacon(&self) -> Option<&Beacon> {
@@ -220,7 +239,7 @@ impl BeaconState {
         let former = self.observed.take();
         let unchanged = former.as_ref().filter(|former| former.file == *file);
         if unchanged.is_some_and(|former| now.saturating_duration_since(former.since) >= patience) {
-            self.verify(Some(file.clone()));
+            self.observed = former;
             return Ok(());
         }
         let renewed = former
@@ -272,6 +291,7 @@ pub(crate) async fn check(
     export_id: &str,
     known: Option<&[KnownBeacon]>,
     accepted: bool,
+    access: Access,
 ) -> Result<(), ExportError> {
     let Some(known) = known else { return Ok(()) };
     let state = store.beacons.of(export_id);
@@ -282,14 +302,18 @@ pub(crate) async fn check(
     };
     let file = match file {
         Err(ExportError::BeaconMismatch { .. }) if accepted || state.overwrites => {
-            state.overwrites = true;
+            state.overwrites |= access == Access::Writer;
             None
         }
         file => file?,
     };
     let known: Vec<&KnownBeacon> = known.iter().filter(|known| known.export_id == export_id).collect();
-    let judged = state.check(file.as_ref(), &known, accepted, Instant::now());
-    judged.map_err(|refusal| refused(refusal, export_id))
+    let (file, now) = (file.as_ref(), Instant::now());
+    let checked = match access {
+        Access::Observer => state.check(file, &known, accepted, now),
+        Access::Writer => state.verify(file, &known, accepted, now),
+    };
+    checked.map_err(|refusal| refused(refusal, export_id))
 }
 
 fn refused(refusal: Refusal, export_id: &str) -> ExportError {
@@ -308,6 +332,13 @@ pub(crate) async fn current(store: &ExportStore, export_id: &str) -> Option<Beac
     let state = store.beacons.of(export_id);
     let state = state.lock().await;
     state.beacon().filter(|_| state.verified).cloned()
+}
+
+/// Returns true if the write of this beacon failed and may have been executed nevertheless.
+pub(crate) async fn is_pending(store: &ExportStore, export_id: &str, beacon: &Beacon) -> bool {
+    let state = store.beacons.of(export_id);
+    let state = state.lock().await;
+    state.pending.as_ref().is_some_and(|pending| pending.beacon == *beacon)
 }
 
 /// Renews the file, with `next` as the beacon if it is set. Without it, the file is written at most twice per `interval`.
@@ -334,8 +365,8 @@ pub(crate) async fn renew(
     let folder = &verified.cluster.handle;
     if !state.overwrites {
         let file = read(store, folder).await?;
-        let judged = state.check(file.as_ref(), &[], false, Instant::now());
-        judged.map_err(|refusal| refused(refusal, export_id))?;
+        let checked = state.verify(file.as_ref(), &[], false, Instant::now());
+        checked.map_err(|refusal| refused(refusal, export_id))?;
     }
     let first = || u64::from(rand::random::<u32>());
     let renewals = state.renewals.map_or_else(first, |last| last.wrapping_add(1));
@@ -435,7 +466,7 @@ mod tests {
     fn check(state: &mut BeaconState, found: Option<u64>, known: &[KnownBeacon]) -> Result<(), String> {
         let known: Vec<&KnownBeacon> = known.iter().collect();
         let found = found.map(|number| file(number, 1));
-        match state.check(found.as_ref(), &known, false, Instant::now()) {
+        match state.verify(found.as_ref(), &known, false, Instant::now()) {
             Ok(()) => Ok(()),
             Err(Refusal::Mismatch(why)) => Err(why),
             Err(Refusal::Observing(_)) => Err("observing".to_owned()),
@@ -492,7 +523,7 @@ mod tests {
             let refused = check(&mut state, found, &statuses).unwrap_err();
             assert!(refused.contains(why), "{found:?}: {refused}");
             assert!(check(&mut state, found, &statuses).is_err(), "it stays refused");
-            let accepted = state.check(found.map(|number| file(number, 1)).as_ref(), &[], true, Instant::now());
+            let accepted = state.verify(found.map(|number| file(number, 1)).as_ref(), &[], true, Instant::now());
             assert_eq!(accepted, Ok(()));
             assert_eq!(
                 check(&mut state, found, &statuses),
@@ -519,7 +550,7 @@ mod tests {
     fn a_running_process_recognizes_every_renewal_that_is_not_its_last_one() {
         let mut state = BeaconState::default();
         let mut at = |renewals: u64| {
-            state.check(
+            state.verify(
                 Some(&file(4, renewals)),
                 &[&known(Some(4), None)],
                 false,
@@ -558,6 +589,10 @@ mod tests {
             );
         }
         assert_eq!(at(70 + patience.as_secs(), &file(3, 3)), Ok(()));
+        assert!(!state.verified, "an observer does not take it over");
+        let since = start + Duration::from_secs(70 + patience.as_secs());
+        assert_eq!(state.verify(Some(&file(3, 3)), &[], false, since), Ok(()));
+        assert!(state.verified);
         let forever = BeaconFile {
             interval_seconds: u64::MAX,
             ..file(3, 1)

@@ -40,6 +40,7 @@ pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
 pub(crate) use crate::copy::publish::discard_staged;
 pub(crate) use crate::copy::source::open;
 pub use crate::copy::source::{CopySource, SourceTree};
+pub(crate) use crate::copy::staging::find_finished;
 pub use crate::copy::staging::{StagedCopy, Staging};
 pub use crate::copy::to_archive::{ArchiveRequest, DiscardOutcome, RequestedArchive, copy_to_archive};
 pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_requested, track};

@@ -100,7 +100,7 @@ pub enum ExportError {
     },
     /// The volume has no record. Without a record, nothing is changed.
     #[error(
-        "the export has no record of volume {volume}, so {directory} was not changed; restore .nfs-operator from a backup, or reclaim the directory manually and set the volume's reclaim policy to Retain"
+        "the export has no record of volume {volume}, so {directory} was not changed; restore the record from a backup, or reclaim the directory manually and set the volume's reclaim policy to Retain"
     )]
     RecordMissing {
         /// The volume.
@@ -307,7 +307,7 @@ pub enum ExportError {
     },
     /// The archive has no record. Without a record, nothing is changed.
     #[error(
-        "the export has no record of the archive of volume {volume}, so nothing was changed; restore .nfs-operator from a backup"
+        "the export has no record of the archive of volume {volume}, so nothing was changed: it was restored or purged since, or the record was removed; in that case, restore the record from a backup"
     )]
     ArchiveUnrecorded {
         /// The archived volume.
@@ -472,8 +472,13 @@ impl ExportError {
     }
 
     /// Reports whether the export has no space, no inodes or no quota left.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         matches!(self.status(), Some(Status::NoSpace | Status::QuotaExceeded))
+    }
+
+    /// Reports whether the server did not answer.
+    pub(crate) fn is_transport(&self) -> bool {
+        matches!(self, Self::Nfs { source, .. } if source.is_transport())
     }
 
     /// Returns the server's status, if the error is one.
@@ -493,10 +498,14 @@ pub(crate) trait ErrorContext<T> {
 
 impl<T> ErrorContext<T> for Result<T, NfsError> {
     fn context(self, doing: impl FnOnce() -> String) -> Result<T, ExportError> {
-        self.map_err(|source| ExportError::Nfs {
-            doing: doing(),
-            source: Box::new(source),
-            hints: ErrorHints::default(),
+        self.map_err(|source| match source {
+            // As if there had been the new connection before the call already.
+            NfsError::Reconnected { .. } => ExportError::IdentityNotConfirmed,
+            source => ExportError::Nfs {
+                doing: doing(),
+                source: Box::new(source),
+                hints: ErrorHints::default(),
+            },
         })
     }
 }

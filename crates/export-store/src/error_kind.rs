@@ -1,5 +1,6 @@
 //! Classification of NFS errors for administrators: reason and remedy.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use nfs_client::{NfsError, Status};
@@ -127,6 +128,27 @@ pub struct ErrorHints {
     pub out_of_inodes: bool,
     /// The server maps the operator's user to another one.
     pub squashed: bool,
+    /// Who may write to the root of the export, if it could be read although the operation was refused.
+    pub root: Option<RootPermissions>,
+}
+
+/// Permissions of the root of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RootPermissions {
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner; absent if the server reports a name that is no number.
+    pub uid: Option<u32>,
+    /// Group; absent as for `uid`.
+    pub gid: Option<u32>,
+}
+
+impl fmt::Display for RootPermissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |id: Option<u32>| id.map_or_else(|| "?".to_owned(), |id| id.to_string());
+        let Self { mode, uid, gid } = *self;
+        write!(f, "mode {mode:04o} and belongs to {}:{}", text(uid), text(gid))
+    }
 }
 
 /// Returns the reason for an NFS error, for conditions and events.
@@ -138,6 +160,7 @@ pub fn classify(error: &NfsError, hints: &ErrorHints) -> ErrorKind {
         NfsError::Unreachable { .. } => ErrorKind::ServerUnreachable,
         NfsError::NotResponding { .. } => ErrorKind::ServerNotResponding,
         NfsError::ConnectionLost { .. } => ErrorKind::ConnectionLost,
+        NfsError::Reconnected { .. } => ErrorKind::IdentityNotConfirmed,
         NfsError::ProtocolNotSupported { .. } => ErrorKind::ProtocolNotSupported,
         NfsError::SecurityFlavor { .. } => ErrorKind::SecurityFlavorUnsupported,
         NfsError::ExportNotFound { .. } => ErrorKind::ExportNotFound,
@@ -227,7 +250,13 @@ pub fn remedy_of(error: &NfsError, hints: &ErrorHints) -> String {
             "the server maps the operator's user to another one: set spec.nfs.credential to a user with permission, or export \
              with no_root_squash for the operator's address; {from}"
         ),
-        ErrorKind::AccessDenied => format!("export it read-write to that address; {from}"),
+        ErrorKind::AccessDenied => match &hints.root {
+            Some(root) => format!(
+                "the export's directory has {root}: set spec.nfs.credential to a user who may write there, or export with \
+                 no_root_squash for the operator's address; {from}"
+            ),
+            None => format!("export it read-write to that address; {from}"),
+        },
         ErrorKind::ReadOnly => "export it read-write, or mount the server's file system read-write".into(),
         ErrorKind::NoSpace => "free space, or make the file system larger".into(),
         ErrorKind::NoInodes => "remove files, or give the file system more inodes".into(),

@@ -81,6 +81,32 @@ async fn has_lost(
     }
 }
 
+/// Reports whether a directory is certainly the holder's: its path leads there, or its record knows the handle.
+pub(crate) async fn certainly_has(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    holder: &Holder,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    if !store
+        .reservations
+        .holders_of(&verified.file_key(node.attributes.fileid))
+        .contains(holder)
+    {
+        return Ok(true);
+    }
+    let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
+        return Ok(true);
+    };
+    match records::read(store, verified, volume).await {
+        Ok(ReadRecord::Record(record, SignatureStatus::Signed)) => {
+            Ok(record.handle.as_ref().is_none_or(|handle| handle.is_of(node)))
+        }
+        Ok(_) | Err(ExportError::NameUnusable { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reports whether a directory with the fileid in a record is certainly another one than the recorded: no change is in
 /// progress, the recorded path does not lead to the fileid, and the handle differs although the server has not changed
 /// its handles since.

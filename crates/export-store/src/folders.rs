@@ -3,7 +3,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
 use crate::store::ExportStore;
-use nfs_client::{FileKind, FileRef, SetAttributes, Status};
+use nfs_client::{Client, FileKind, FileRef, SetAttributes, Status};
 
 /// Maximum number of attempts while another process creates the same folder.
 const ATTEMPTS: u32 = 4;
@@ -64,6 +64,7 @@ pub(super) fn check_folder_owner(node: &FileRef, owner: &FileRef, path: &str) ->
 /// again only once an administrator `accepted` that.
 pub(crate) async fn ensure_folders(
     store: &ExportStore,
+    nfs: &Client,
     root: &FileRef,
     reserved: &FileRef,
     accepted: bool,
@@ -71,24 +72,25 @@ pub(crate) async fn ensure_folders(
     let id = &store.config.cluster_id;
     layout::cluster(id)?;
     let path = format!("{}/{id}", layout::RESERVED);
-    let cluster = ensure_folder(store, root, reserved, id, &path, Some(reserved)).await?;
+    let cluster = ensure_folder(nfs, root, reserved, id, &path, Some(reserved)).await?;
     let records = format!("{path}/{}", layout::RECORDS);
     let trash = format!("{path}/{}", layout::TRASH);
-    let found = store.nfs.lookup(&cluster.handle, &layout::name(layout::RECORDS)?).await;
-    if found.context(|| format!("looking up {records}"))?.is_none() && !accepted {
-        // The trash is made after the records: what has a trash had records.
-        let found = store.nfs.lookup(&cluster.handle, &layout::name(layout::TRASH)?).await;
-        if found.context(|| format!("looking up {trash}"))?.is_some() {
+    // The trash is made after the records, so what has a trash had records. It is looked up first: another process may be
+    // making both.
+    let found = nfs.lookup(&cluster.handle, &layout::name(layout::TRASH)?).await;
+    if found.context(|| format!("looking up {trash}"))?.is_some() && !accepted {
+        let found = nfs.lookup(&cluster.handle, &layout::name(layout::RECORDS)?).await;
+        if found.context(|| format!("looking up {records}"))?.is_none() {
             return Err(ExportError::FolderMissing { path: records });
         }
     }
-    let records = ensure_folder(store, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?;
-    let trash = ensure_folder(store, root, &cluster, layout::TRASH, &trash, Some(reserved)).await?;
+    let records = ensure_folder(nfs, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?;
+    let trash = ensure_folder(nfs, root, &cluster, layout::TRASH, &trash, Some(reserved)).await?;
     Ok([cluster, records, trash])
 }
 
 pub(crate) async fn ensure_folder(
-    store: &ExportStore,
+    nfs: &Client,
     root: &FileRef,
     parent: &FileRef,
     name: &str,
@@ -97,7 +99,7 @@ pub(crate) async fn ensure_folder(
 ) -> Result<FileRef, ExportError> {
     let name = layout::name(name)?;
     for _ in 0..ATTEMPTS {
-        let found = store.nfs.lookup(&parent.handle, &name).await;
+        let found = nfs.lookup(&parent.handle, &name).await;
         if let Some(node) = found.context(|| format!("looking up {path}"))? {
             check_folder(&node, root, owner, path)?;
             return Ok(node);
@@ -106,7 +108,7 @@ pub(crate) async fn ensure_folder(
             mode: Some(0o700),
             ..SetAttributes::default()
         };
-        match store.nfs.make_directory(&parent.handle, &name, attributes).await {
+        match nfs.make_directory(&parent.handle, &name, attributes).await {
             Ok(made) => {
                 check_folder(&made.node, root, owner, path)?;
                 return Ok(made.node);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 
+use crate::beacon::Access;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::folders::{check_folder, check_folder_owner};
 use crate::own_files::{self, OwnFile};
@@ -14,7 +15,7 @@ use crate::request::{ExpectedIdentity, Identity, OwnFileIds};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{beacon, folders, layout};
-use nfs_client::{FileRef, FsId, Name, Status};
+use nfs_client::{Client, FileRef, FsId, Name, Status};
 
 /// Maximum size of an identity file, in bytes.
 const MAX_IDENTITY_LEN: usize = 4096;
@@ -218,11 +219,24 @@ pub(crate) async fn confirm(
     })
 }
 
-async fn confirm_once(
+/// An export that may be used, before anything is created on it.
+struct CheckedExport {
+    root: FileRef,
+    reserved: Option<FileRef>,
+    /// The identity that it has.
+    existing: Option<(IdentityFile, Identity)>,
+}
+
+/// Reads and compares the identity, and changes nothing.
+pub(crate) async fn check(store: &ExportStore, expected: &ExpectedIdentity) -> Result<(), ExportError> {
+    check_as(store, expected, Access::Observer).await.map(drop)
+}
+
+async fn check_as(
     store: &ExportStore,
-    generation: u64,
     expected: &ExpectedIdentity,
-) -> Result<VerifiedRoot, ExportError> {
+    access: Access,
+) -> Result<CheckedExport, ExportError> {
     let root = store
         .nfs
         .root()
@@ -235,24 +249,13 @@ async fn confirm_once(
         check_folder(reserved, &root, None, layout::RESERVED)?;
         if let Some((file, file_id)) = read_identity_file(store, reserved).await? {
             let own = own_file_ids(store, reserved, file_id, expected).await?;
-            let mut identity = file.check(&root, own, expected)?;
-            beacon::check(
-                store,
-                reserved,
-                &identity.id,
-                expected.beacons.as_deref(),
-                expected.accepted,
-            )
-            .await?;
-            if file.root_file_id != root.attributes.fileid {
-                accept_root(store, reserved, &root, &file).await?;
-                let replaced = read_identity_file(store, reserved).await?;
-                identity.own_file_ids.identity = replaced.map_or(file_id, |(_, file_id)| file_id);
-            }
-            let folders = folders::ensure_folders(store, &root, reserved, expected.accepted).await?;
-            let [cluster, ..] = &folders;
-            identity.own_file_ids.cluster = cluster.attributes.fileid;
-            return Ok(VerifiedRoot::new(generation, identity, root, reserved.clone(), folders));
+            let identity = file.check(&root, own, expected)?;
+            check_beacon(store, reserved, &identity.id, expected, access).await?;
+            return Ok(CheckedExport {
+                root,
+                reserved: Some(reserved.clone()),
+                existing: Some((file, identity)),
+            });
         }
     }
     // Never create an identity if one is expected: an unmounted disk looks the same.
@@ -266,15 +269,54 @@ async fn confirm_once(
             },
         });
     }
-    let reserved = match reserved {
+    Ok(CheckedExport {
+        root,
+        reserved,
+        existing: None,
+    })
+}
+
+async fn check_beacon(
+    store: &ExportStore,
+    reserved: &FileRef,
+    id: &str,
+    expected: &ExpectedIdentity,
+    access: Access,
+) -> Result<(), ExportError> {
+    let (known, accepted) = (expected.beacons.as_deref(), expected.accepted);
+    beacon::check(store, reserved, id, known, accepted, access).await
+}
+
+async fn confirm_once(
+    store: &ExportStore,
+    generation: u64,
+    expected: &ExpectedIdentity,
+) -> Result<VerifiedRoot, ExportError> {
+    let checked = check_as(store, expected, Access::Writer).await?;
+    let (root, accepted) = (checked.root, expected.accepted);
+    // After a reconnection, the export is perhaps not the one that was checked.
+    let nfs = store.nfs.on_connection(generation);
+    let reserved = match checked.reserved {
         Some(reserved) => reserved,
-        None => folders::ensure_folder(store, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
+        None => folders::ensure_folder(&nfs, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
     };
-    let folders = folders::ensure_folders(store, &root, &reserved, expected.accepted).await?;
+    let Some((file, mut identity)) = checked.existing else {
+        let folders = folders::ensure_folders(store, &nfs, &root, &reserved, accepted).await?;
+        let [cluster, ..] = &folders;
+        let identity = publish(store, &nfs, &root, &reserved, cluster).await?;
+        check_beacon(store, &reserved, &identity.id, expected, Access::Writer).await?;
+        return Ok(VerifiedRoot::new(nfs, generation, identity, root, reserved, folders));
+    };
+    if file.root_file_id != root.attributes.fileid {
+        accept_root(store, &nfs, &reserved, &root, &file).await?;
+        if let Some((_, replaced)) = read_identity_file(store, &reserved).await? {
+            identity.own_file_ids.identity = replaced;
+        }
+    }
+    let folders = folders::ensure_folders(store, &nfs, &root, &reserved, accepted).await?;
     let [cluster, ..] = &folders;
-    let identity = publish(store, &root, &reserved, cluster).await?;
-    beacon::check(store, &reserved, &identity.id, expected.beacons.as_deref(), false).await?;
-    Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
+    identity.own_file_ids.cluster = cluster.attributes.fileid;
+    Ok(VerifiedRoot::new(nfs, generation, identity, root, reserved, folders))
 }
 
 /// Returns the fileids of the operator's own files. Fails if the folder of this cluster is expected and missing.
@@ -327,6 +369,7 @@ async fn read_identity_file(
 /// Publishes an identity, or reads the one that another process published first.
 async fn publish(
     store: &ExportStore,
+    nfs: &Client,
     root: &FileRef,
     reserved: &FileRef,
     cluster: &FileRef,
@@ -336,14 +379,14 @@ async fn publish(
     let content = file.to_bytes()?;
     let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
     // Linked once it is complete and synced, so that no process ever reads a partial identity.
-    let draft = create_fresh_file(store, cluster, &draft_name, &content).await?;
-    match store.nfs.link(&draft.handle, &reserved.handle, &name).await {
+    let draft = create_fresh_file(nfs, cluster, &draft_name, &content).await?;
+    match nfs.link(&draft.handle, &reserved.handle, &name).await {
         Ok(()) => {}
         Err(error) => match error.status() {
             Some(Status::Exists) => {}
             // No hard links here. An exclusive create lets one win too; its content may be short for a moment.
             Some(Status::NotSupported | Status::NotPermitted | Status::CrossDevice | Status::TooManyLinks) => {
-                let made = store.nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
+                let made = nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
                 match made {
                     Err(error) if error.status() != Some(Status::Exists) => return Err(error).context(doing),
                     _ => {}
@@ -352,7 +395,7 @@ async fn publish(
             _ => return Err(error).context(doing),
         },
     }
-    own_files::remove(&store.nfs, &cluster.handle, &draft_name, draft.attributes.fileid, doing).await?;
+    own_files::remove(nfs, &cluster.handle, &draft_name, draft.attributes.fileid, doing).await?;
     let winner = read_identity_file(store, reserved).await?;
     let (winner, file_id) = winner.ok_or_else(|| ExportError::ConcurrentlyModified { doing: doing() })?;
     let own = OwnFileIds {
@@ -368,20 +411,20 @@ async fn publish(
 
 /// Creates a file under a name that only this cluster uses. Removes one left by an interrupted process first.
 pub(crate) async fn create_fresh_file(
-    store: &ExportStore,
+    nfs: &Client,
     folder: &FileRef,
     name: &Name,
     content: &[u8],
 ) -> Result<FileRef, ExportError> {
     let doing = || format!("creating {name} in {}", layout::RESERVED);
     for _ in 0..ATTEMPTS {
-        match store.nfs.create_file(&folder.handle, name, content, 0o600).await {
+        match nfs.create_file(&folder.handle, name, content, 0o600).await {
             Ok(node) => return Ok(node),
             Err(error) if error.status() == Some(Status::Exists) => {}
             Err(error) => return Err(error).context(doing),
         }
-        if let Some(old) = store.nfs.lookup(&folder.handle, name).await.context(doing)? {
-            own_files::remove(&store.nfs, &folder.handle, name, old.attributes.fileid, doing).await?;
+        if let Some(old) = nfs.lookup(&folder.handle, name).await.context(doing)? {
+            own_files::remove(nfs, &folder.handle, name, old.attributes.fileid, doing).await?;
         }
     }
     Err(ExportError::ConcurrentlyModified { doing: doing() })
@@ -390,6 +433,7 @@ pub(crate) async fn create_fresh_file(
 /// Saves the root that an administrator accepted for this identity.
 async fn accept_root(
     store: &ExportStore,
+    nfs: &Client,
     reserved: &FileRef,
     root: &FileRef,
     file: &IdentityFile,
@@ -400,9 +444,7 @@ async fn accept_root(
     };
     let draft = layout::name(&format!("{}-{}", layout::IDENTITY, store.config.cluster_id))?;
     let name = layout::name(layout::IDENTITY)?;
-    store
-        .nfs
-        .replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
+    nfs.replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
         .await
         .context(|| "accepting the export's root".into())
 }

@@ -5,13 +5,14 @@
 //! .nfs-operator/<cluster ID>/records/<volume> one record per volume
 //! .nfs-operator/<cluster ID>/beacon           a nonce that is renewed constantly
 //! .nfs-operator/<cluster ID>/reserve          space for records on a full export
-//! .nfs-operator/<cluster ID>/trash/<volume>.<seconds>
+//! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<seconds>
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree     a copy that is not complete
 //! archived-…                                  archives
 //! .nfs-operator-deleted-<volume>              tombstones, beside directories that cannot be moved into the trash
 //! ```
 
 use crate::error::ExportError;
+use crate::request::ClaimRef;
 use nfs_client::Name;
 
 /// Folder with all data of the operator about an export, at the export's root.
@@ -48,13 +49,17 @@ pub const ARCHIVED: &str = "archived-";
 const DRAFT: &str = ".draft-";
 /// Prefix of the names of tombstones.
 const TOMBSTONE: &str = ".nfs-operator-deleted-";
+/// Separates, in the names of the trash, the namespace from the volume. Neither contains it.
+const SEPARATOR: char = '_';
 /// Prefix of the names, within the trash, of directories that were moved up from a great depth.
 const RAISED: &str = ".nfs-operator-deep-";
 /// Prefix of the names of probe files.
 const PROBE: &str = "probe-";
 
-/// Maximum length of a volume name with a record, in bytes: with the longest prefix, it stays below 143 bytes, which is
-/// the maximum name length of some servers. Provisioners use names such as `pvc-<uid>` with 40 bytes.
+/// Maximum length of a name on some servers, in bytes.
+const MAX_NAME_LEN: usize = 143;
+
+/// Maximum length of a volume name with a record, in bytes: with the longest prefix, it stays below [`MAX_NAME_LEN`]. Provisioners use names such as `pvc-<uid>` with 40 bytes.
 pub const MAX_VOLUME_NAME_LEN: usize = 110;
 
 /// Reports whether a file was left by an interrupted probe or creation of an identity.
@@ -115,16 +120,31 @@ pub fn drafted_volume(name: &Name) -> Option<&str> {
     std::str::from_utf8(name.as_bytes()).ok()?.strip_prefix(DRAFT)
 }
 
-/// Returns the name of a volume's directory in the trash. The time distinguishes directories of volumes with the same
-/// name.
-pub fn trashed(volume: &str, since: i64) -> Result<Name, ExportError> {
-    checked(volume).and_then(|_| name(&format!("{volume}.{since}")))
+/// Returns the name of a volume's directory in the trash. The namespace of the claim is in it, because the namespaces
+/// take turns. The time distinguishes directories of volumes with the same name.
+pub fn trashed(claim: &ClaimRef, volume: &str, since: i64) -> Result<Name, ExportError> {
+    in_trash(&claim.namespace, volume, &since.to_string())
 }
 
 /// Returns the name in the trash of a volume's directory that is deleted without a record of the deletion. It contains
 /// the fileid, so that it says what the record would.
-pub fn trashed_unrecorded(volume: &str, file_id: u64) -> Result<Name, ExportError> {
-    checked(volume).and_then(|_| name(&format!("{volume}.f{file_id}")))
+pub fn trashed_unrecorded(claim: &ClaimRef, volume: &str, file_id: u64) -> Result<Name, ExportError> {
+    in_trash(&claim.namespace, volume, &format!("f{file_id}"))
+}
+
+/// A namespace that is too long for the name is truncated; namespaces with the same beginning then share their turns.
+fn in_trash(namespace: &str, volume: &str, suffix: &str) -> Result<Name, ExportError> {
+    checked(volume)?;
+    let own = format!("{volume}.{suffix}");
+    let room = MAX_NAME_LEN.saturating_sub(own.len() + SEPARATOR.len_utf8());
+    let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    match namespace.get(..room.min(namespace.len())) {
+        Some(namespace) if !namespace.is_empty() && namespace.bytes().all(is_label) => {
+            name(&format!("{namespace}{SEPARATOR}{own}"))
+        }
+        // The record is damaged: the directory shares the turns of those without a namespace.
+        _ => name(&own),
+    }
 }
 
 /// Returns the deletion time of a trash entry, in seconds since 1970.
@@ -136,7 +156,14 @@ pub fn trashed_since(name: &Name) -> Option<i64> {
 /// Returns the volume that a trash entry is named after.
 pub fn trashed_volume(name: &Name) -> Option<&str> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
-    text.rsplit_once('.').map(|(volume, _)| volume)
+    let own = text.split_once(SEPARATOR).map_or(text, |(_, own)| own);
+    own.rsplit_once('.').map(|(volume, _)| volume)
+}
+
+/// Returns the namespace in the name of a trash entry; empty if it contains none.
+pub fn trashed_namespace(name: &Name) -> &str {
+    let text = std::str::from_utf8(name.as_bytes()).unwrap_or_default();
+    text.split_once(SEPARATOR).map_or("", |(namespace, _)| namespace)
 }
 
 /// Returns a name for a directory that is moved to the top of its tree in the trash. It is random, because clients may
@@ -180,4 +207,44 @@ fn checked(text: &str) -> Result<Name, ExportError> {
         name: text.chars().take(300).collect(),
         why: format!("a name of at most {MAX_VOLUME_NAME_LEN} lower-case letters, digits, `-` and `.` is needed"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_name_in_the_trash_contains_the_namespace_the_volume_and_the_time() {
+        let claim = |namespace: &str| ClaimRef {
+            namespace: namespace.to_owned(),
+            namespace_uid: String::new(),
+            name: String::new(),
+            uid: String::new(),
+        };
+        let (long, longest) = ("v".repeat(MAX_VOLUME_NAME_LEN), "n".repeat(63));
+        for (namespace, volume, expected) in [
+            ("team", "pvc-1", "team_pvc-1.7"),
+            ("", "pvc-1", "pvc-1.7"),
+            ("../team", "pvc-1", "pvc-1.7"),
+            ("a_b", "pvc-1", "pvc-1.7"),
+            ("ä", "pvc-1", "pvc-1.7"),
+            ("team", "pvc.with.dots", "team_pvc.with.dots.7"),
+            (&longest, &long, &format!("{}_{long}.7", "n".repeat(30))),
+        ] {
+            let name = trashed(&claim(namespace), volume, 7).unwrap();
+            assert_eq!(name.to_string(), expected);
+            assert_eq!((trashed_volume(&name), trashed_since(&name)), (Some(volume), Some(7)));
+            let found = trashed_namespace(&name);
+            assert!(
+                namespace.starts_with(found) && found.is_empty() != expected.contains('_'),
+                "{expected}"
+            );
+        }
+        let name = trashed_unrecorded(&claim("team"), "pvc-1", 9).unwrap();
+        assert_eq!(name.to_string(), "team_pvc-1.f9");
+        assert_eq!((trashed_volume(&name), trashed_since(&name)), (Some("pvc-1"), None));
+        assert!(trashed(&claim("team"), "../pvc-1", 7).is_err());
+    }
 }

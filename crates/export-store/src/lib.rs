@@ -7,8 +7,9 @@
 //! ```text
 //! .nfs-operator/identity                            identity of the export
 //! .nfs-operator/<cluster ID>/records/<volume>       one record per volume
-//! .nfs-operator/<cluster ID>/trash/<volume>.<time>  deleted directories, to be purged
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree  unfinished copy
+//! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<time>
+//!                                                   deleted directory, to be purged
 //! archived-<directory>                              archive of a volume
 //! .nfs-operator-deleted-<volume>                    tombstone: a deleted directory that cannot be moved to the trash
 //! <directory>                                       directory of a volume
@@ -49,11 +50,13 @@
 mod adopt;
 mod archives;
 mod beacon;
+mod clock;
 mod copy;
 mod count;
 mod create_missing_record;
 mod error;
 mod error_kind;
+pub mod fair_queue;
 mod file_holders;
 mod folders;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -96,6 +99,7 @@ mod write_probe;
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchivePhase, ArchiveRef, RecordedArchive};
 pub use beacon::{Beacon, Beacons, KnownBeacon};
+pub use clock::WallClock;
 pub use copy::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
     RequestedArchive, SourceTree, copy_to_archive, copy_volume,
@@ -115,8 +119,8 @@ pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
     ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, OwnFileIds,
-    ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecoveryReport,
-    RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
+    ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecordTransfer,
+    RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
 };
 pub use server_comparison::ServerComparison;
 pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};

@@ -7,13 +7,15 @@
 mod index;
 mod read;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 pub(crate) use index::OtherClusters;
 use index::{CandidatePath, Candidates, Hashes};
 use read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
+use tokio::time::Instant;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
@@ -125,6 +127,24 @@ pub(crate) async fn refuse_removal(
         }),
         None => Ok(()),
     }
+}
+
+/// Returns those of `file_ids` that another cluster has a record of, with the cluster's ID. The records may have been read
+/// up to a minute ago, and those that are not indexed are left out: a purge calls this for each page of a listing.
+pub(crate) async fn recorded_among(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    file_ids: &HashSet<u64>,
+) -> Result<HashMap<u64, String>, ExportError> {
+    if file_ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let known = current(store, verified, false).await?;
+    let recorded = known.clusters.iter().flat_map(|cluster| {
+        let of_cluster = cluster.recorded_among(file_ids);
+        of_cluster.map(move |file_id| (file_id, cluster.folder.id.clone()))
+    });
+    Ok(recorded.collect())
 }
 
 fn refusal(directory: &DirectoryPath, holding: Option<Holding>) -> Result<(), ExportError> {

@@ -85,9 +85,13 @@ impl ReservedPath {
 
     /// Reports whether this path is `other` or lies below it.
     fn is_within(&self, other: &Self) -> bool {
+        self.0.realm == other.0.realm && (self.0.path == other.0.path || self.is_path_below(other))
+    }
+
+    /// Reports whether this path would lie below `other` if both had the same root.
+    fn is_path_below(&self, other: &Self) -> bool {
         let rest = self.0.path.strip_prefix(&*other.0.path);
-        self.0.realm == other.0.realm
-            && rest.is_some_and(|rest| rest.is_empty() || other.0.path.is_empty() || rest.starts_with(BETWEEN))
+        rest.is_some_and(|rest| !rest.is_empty() && (other.0.path.is_empty() || rest.starts_with(BETWEEN)))
     }
 }
 
@@ -166,7 +170,7 @@ pub struct Conflict {
     pub same_server: Option<String>,
 }
 
-/// A conflict with a volume if the two servers, which have different names, are the same machine.
+/// A conflict with a volume or a backend if the two servers, which have different names, are the same machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PossibleConflict {
     /// The conflict.
@@ -214,6 +218,11 @@ impl PathReservations {
         index.remove(&Key::Committed(holder.clone()));
     }
 
+    /// Removes the kept reservation of a holder. A holder that exists keeps its paths.
+    pub(crate) fn release_kept(&self, holder: &Holder) {
+        self.index().remove(&Key::Committed(holder.clone()));
+    }
+
     /// Reports whether this holder exists, according to the controllers or, for archives, to this layer.
     pub fn knows(&self, holder: &Holder) -> bool {
         self.index().contains(&Key::Known(holder.clone()))
@@ -241,9 +250,9 @@ impl PathReservations {
         self.index().overlap(places, except, own_backend)
     }
 
-    /// Returns the conflicts with volumes on servers that have another name, except `except`. One server may have many
-    /// names and addresses, so the servers have to be compared. Volumes of this operator are left out if their export is
-    /// known not to be that of `places`.
+    /// Returns the conflicts with volumes on servers that have another name, except `except`, and with roots of backends
+    /// there that `places` contain. One server may have many names and addresses, so the servers have to be compared.
+    /// Volumes of this operator are left out if their export is known not to be that of `places`, nor inside or around it.
     fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
         self.index().possible_overlaps(places, Some(except))
     }
@@ -254,7 +263,7 @@ impl PathReservations {
         self.index().confirm_export(backend, export_id);
     }
 
-    /// Returns a conflict with a volume whose server has another name, unless the two are known to be different machines.
+    /// Returns a conflict with a volume or a backend whose server has another name, unless the two are known to be different machines.
     pub(crate) async fn conflict_on_other_server(
         &self,
         places: &[ReservedPath],
@@ -275,7 +284,9 @@ impl PathReservations {
             return Some((holder, None));
         }
         let mut possible = self.index().possible_overlaps(places, None);
-        possible.retain(|possible| possible.conflict.relation != Relation::Contains);
+        possible.retain(|PossibleConflict { conflict, .. }| {
+            conflict.relation != Relation::Contains && !matches!(conflict.holder, Holder::BackendRoot(_))
+        });
         let conflict = first_same_server(possible, servers).await;
         conflict.map(|conflict| (conflict.holder, conflict.same_server))
     }

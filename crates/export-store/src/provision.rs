@@ -113,6 +113,7 @@ pub(crate) async fn provision(
             what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
         });
     }
+    let was_complete = matches!(&record, Recorded::Open(record) if record.state == State::Live);
     let outcome = match &request.restore {
         Some(which) => restore::restore(store, verified, request, which, &directory, record).await,
         None => create(store, verified, request, &directory, record).await,
@@ -120,6 +121,16 @@ pub(crate) async fn provision(
     let Err(error) = outcome else { return outcome };
     if !error.definite_refusal() {
         return Err(error);
+    }
+    if was_complete {
+        // The volume may have been created since, and the reply to that was lost: only the caller can read it.
+        return Err(ExportError::CleanupFailed {
+            source: Box::new(error),
+            cleanup: Box::new(ExportError::InUse {
+                directory: directory.to_string(),
+                holder: Holder::Volume(volume.clone()),
+            }),
+        });
     }
     // A definite refusal: clean up, so that the claim can use another backend.
     match rollback::rollback(store, verified, volume, &request.claim.uid, false).await {

@@ -11,11 +11,11 @@ mod queue;
 mod visit;
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::error::ExportError;
 use crate::purge::batch::is_over;

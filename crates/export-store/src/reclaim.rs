@@ -5,8 +5,10 @@
 mod archive;
 pub(crate) mod plan;
 mod retain;
+mod transfer;
 
 pub(crate) use crate::reclaim::retain::{complete_archive, forget_volume, remove_finished_record, retain};
+pub(crate) use crate::reclaim::transfer::transfer;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
@@ -76,9 +78,8 @@ impl<'a> Reclaim<'a> {
     }
 }
 
-/// Returns the current time in seconds since 1970, or later if that time is recorded already.
-fn later(state: &State) -> i64 {
-    let now = jiff::Timestamp::now().as_second();
+/// Returns `now`, in seconds since 1970, or later if that time is recorded already.
+fn later(state: &State, now: i64) -> i64 {
     match state {
         State::Deleting { since } => now.max(since.saturating_add(1)),
         _ => now,
@@ -270,10 +271,10 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: NextS
         NextState::RemovingEmpty => State::RemovingEmpty,
         NextState::Archiving => State::Archiving(archive::choose_name(store, reclaim).await?),
         NextState::Deleting => State::Deleting {
-            since: later(&reclaim.record.state),
+            since: later(&reclaim.record.state, store.unix_time()),
         },
         NextState::Tombstone => State::Tombstone {
-            since: later(&reclaim.record.state),
+            since: later(&reclaim.record.state, store.unix_time()),
         },
     };
     let leaf = paths::leaf(&reclaim.nodes, reclaim.directory());
@@ -350,7 +351,7 @@ async fn delete_unrecorded(
     let verified = reclaim.verified;
     let names = reclaim.directory().names();
     let Some(name) = names.last() else { return Err(full) };
-    let target = layout::trashed_unrecorded(&reclaim.record.volume, reclaim.file_id)?;
+    let target = layout::trashed_unrecorded(&reclaim.record.claim, &reclaim.record.volume, reclaim.file_id)?;
     let parent = paths::parent(verified, &reclaim.nodes, reclaim.directory());
     let renamed = store
         .for_write(verified)?
@@ -380,7 +381,7 @@ async fn is_deleted_unrecorded(store: &ExportStore, reclaim: &Reclaim<'_>) -> Re
     if reclaim.action != ReclaimAction::Delete || reclaim.observed.source == NameOccupant::Own {
         return Ok(false);
     }
-    let target = layout::trashed_unrecorded(&reclaim.record.volume, reclaim.file_id)?;
+    let target = layout::trashed_unrecorded(&reclaim.record.claim, &reclaim.record.volume, reclaim.file_id)?;
     let found = store.nfs.lookup(&reclaim.verified.trash.handle, &target).await;
     let found = found.context(|| format!("looking up {target}"))?;
     Ok(found.is_some_and(|found| found.attributes.fileid == reclaim.file_id))
@@ -391,7 +392,7 @@ fn destination<'a>(reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a FileRef, Name
     let (verified, volume) = (reclaim.verified, &reclaim.record.volume);
     Ok(match &reclaim.record.state {
         State::Archiving(archive) | State::Archived(archive) => Some((&verified.root, layout::name(&archive.target)?)),
-        State::Deleting { since } => Some((&verified.trash, layout::trashed(volume, *since)?)),
+        State::Deleting { since } => Some((&verified.trash, layout::trashed(&reclaim.record.claim, volume, *since)?)),
         State::Tombstone { .. } => {
             let depth = reclaim.directory().segments().len();
             // If a parent is missing, the tombstone is missing, too.

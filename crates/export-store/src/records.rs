@@ -2,6 +2,7 @@
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::own_files::{self, OwnFile};
+use crate::path_reservations::Holder;
 use crate::record::{MAX_RECORD_LEN, Record, RecordError};
 use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
@@ -125,6 +126,12 @@ pub(crate) async fn replace_to_free_space(
     }
 }
 
+/// Forgets a record that is gone. Another backend on the export may have reserved its paths when it read the record.
+fn removed_record(store: &ExportStore, volume: &str) {
+    unsigned_records::untrack(store, volume);
+    store.reservations.release_kept(&Holder::Volume(volume.to_owned()));
+}
+
 /// Removes a volume's record, if it exists.
 pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
     let doing = || format!("removing the record of volume {volume}");
@@ -132,18 +139,20 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     let records = &verified.records.handle;
     changing(store, verified, volume);
     let Some(node) = store.nfs.lookup(records, &name).await.context(doing)? else {
-        unsigned_records::untrack(store, volume);
+        store.confirm_answers(verified).await?;
+        removed_record(store, volume);
         return Ok(());
     };
     let removed = store
         .for_write(verified)?
         .remove_file(records, &name, node.attributes.fileid)
         .await;
-    if removed.is_ok() {
-        unsigned_records::untrack(store, volume);
+    let is_gone = |error: &nfs_client::NfsError| error.status() == Some(Status::NotFound);
+    if removed.as_ref().err().is_none_or(is_gone) {
+        removed_record(store, volume);
     }
     match removed {
-        Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
         // An earlier call that was still in flight replaced it.
         Err(error) if error.status() == Some(Status::NotSame) => {
             Err(ExportError::ConcurrentlyModified { doing: doing() })

@@ -267,6 +267,15 @@ pub enum Reclaimed {
     Retained,
 }
 
+/// Result of transferring the record of a volume to another claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordTransfer {
+    /// The record is that of the claim.
+    Transferred,
+    /// The directory was archived or deleted for this claim, so the record remains its own.
+    Reclaimed(ClaimRef),
+}
+
 /// Limits of one purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgeLimits {

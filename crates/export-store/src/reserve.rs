@@ -74,7 +74,8 @@ pub(crate) async fn refill(store: &ExportStore, verified: &VerifiedRoot) -> Resu
             .await;
         offset += written.context(doing)?.count;
     }
-    store.nfs.commit(&file.handle).await.context(doing).map(drop)
+    let committed = store.for_write(verified)?.commit(&file.handle).await;
+    committed.context(doing).map(drop)
 }
 
 /// Gives the reserve up. Returns false if there is none.

@@ -71,7 +71,7 @@ pub(crate) async fn rollback(
             RollbackOutcome::Gone
         }
         ReadRecord::Record(record, _) => {
-            copy::discard_staged(store, verified, volume).await?;
+            copy::discard_staged(store, verified, (&record.claim, volume)).await?;
             let outcome = remove_directory(store, verified, &record, superseded).await?;
             if outcome == RollbackOutcome::NotEmpty {
                 return Ok(outcome);
@@ -80,6 +80,7 @@ pub(crate) async fn rollback(
             outcome
         }
     };
+    store.confirm_answers(verified).await?;
     // Remove only this volume's own reservation: another volume of that name would be a known holder.
     if !store.reservations.knows(&holder) {
         store.reservations.remove(&holder);
@@ -128,8 +129,9 @@ async fn remove_directory(
         return Ok(RollbackOutcome::DirectoryKept);
     }
     if let Some(holder) = other_holder(store, verified, record, leaf, superseded).await? {
-        // Without a fileid, nothing shows that it is the operator's. With one, two volumes share the directory.
-        if record.file_id.is_none() {
+        // With a fileid, two volumes share the directory. Without one, it may have been created for this record and have
+        // the fileid of a directory that was removed shortly before, so the record stays until that is known.
+        if record.file_id.is_none() && file_holders::certainly_has(store, verified, &holder, leaf).await? {
             return Ok(RollbackOutcome::DirectoryKept);
         }
         return Err(ExportError::InUse {
@@ -148,7 +150,8 @@ async fn remove_directory(
         let parent = paths::parent(verified, &nodes, directory);
         let names = directory.names();
         if let Some(name) = names.last() {
-            trash::move_to_trash(store, verified, &record.volume, (parent, name), leaf.attributes.fileid).await?;
+            let own = (&record.claim, record.volume.as_str());
+            trash::move_to_trash(store, verified, own, (parent, name), leaf.attributes.fileid).await?;
         }
         return Ok(RollbackOutcome::Gone);
     }
@@ -275,6 +278,7 @@ async fn move_back(
     };
     let holder = Holder::Volume(own.volume.clone());
     paths::refuse_conflict(store, verified, &holder, &own.directory.to_string()).await?;
+    other_clusters::refuse_removal(store, verified, &own.volume, own.directory.segments(), &nodes).await?;
     let target = layout::name(&archive.target)?;
     let taken = store.nfs.lookup(&verified.root.handle, &target).await;
     if taken.context(|| format!("looking up {target}"))?.is_some() {

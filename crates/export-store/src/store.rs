@@ -7,9 +7,11 @@ use std::time::Duration;
 use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive};
 use crate::beacon::{Beacon, Beacons};
+use crate::clock::{SystemClock, WallClock};
 use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree};
 use crate::count::{RateLimiter, TreeUsage};
 use crate::error::ExportError;
+use crate::error_kind::RootPermissions;
 use crate::inspection::Inspection;
 use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
@@ -21,7 +23,7 @@ use crate::record::{Record, RestoreTarget, RetentionTerms, TermsRevision, Volume
 use crate::recoverability::Recoverability;
 use crate::request::{
     ClaimRef, DirectoryRequest, ExpectedIdentity, Identity, ProvisionedDirectory, PurgeLimits, PurgeReport,
-    ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
+    ReclaimRequest, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
 };
 use crate::server_comparison::{AssumeSame, ServerComparison};
 use crate::signature::RecordsKey;
@@ -50,6 +52,7 @@ pub struct ExportStore {
     is_leader: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) servers: Arc<dyn ServerComparison>,
     pub(crate) beacons: Arc<Beacons>,
+    clock: Box<dyn WallClock>,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// Only one task reads the records of other clusters at a time.
@@ -95,6 +98,7 @@ impl ExportStore {
             is_leader: Box::new(|| true),
             servers: Arc::new(AssumeSame),
             beacons: Arc::default(),
+            clock: Box::new(SystemClock),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
@@ -120,6 +124,19 @@ impl ExportStore {
         Self { beacons, ..self }
     }
 
+    /// Sets the clock. Without one, it is that of the operating system.
+    pub fn with_clock(self, clock: impl WallClock + 'static) -> Self {
+        Self {
+            clock: Box::new(clock),
+            ..self
+        }
+    }
+
+    /// Returns the current time in seconds since 1970.
+    pub(crate) fn unix_time(&self) -> i64 {
+        self.clock.now().as_second()
+    }
+
     /// Returns the name of the backend.
     pub fn backend(&self) -> &str {
         &self.config.backend
@@ -140,6 +157,12 @@ impl ExportStore {
         self.with_hints(identity::read(self).await).await
     }
 
+    /// Checks identity and beacon as [`confirm_identity`](Self::confirm_identity) does, and changes nothing. On a connection
+    /// with an NFS client owner of its own, this leaves the session of a process that works on the export intact.
+    pub async fn check_identity(&self, expected: &ExpectedIdentity) -> Result<(), ExportError> {
+        self.with_hints(identity::check(self, expected).await).await
+    }
+
     /// Reads the identity on the current connection, or creates it if that is allowed. Creates missing folders of the
     /// operator.
     ///
@@ -157,6 +180,14 @@ impl ExportStore {
     pub async fn beacon(&self) -> Option<Beacon> {
         let verified = self.last_verified_root()?;
         beacon::current(self, &verified.identity.id).await
+    }
+
+    /// Returns true if the write of this beacon failed and may have been executed nevertheless.
+    pub async fn may_have_beacon(&self, beacon: &Beacon) -> bool {
+        match self.last_verified_root() {
+            Some(verified) => beacon::is_pending(self, &verified.identity.id, beacon).await,
+            None => false,
+        }
     }
 
     /// Renews the beacon, with a `next` one that the status of the backend has already. Call it with each probe, at this
@@ -217,6 +248,14 @@ impl ExportStore {
             .await
     }
 
+    /// Returns the directory of a copy that an earlier attempt finished, or `None` if it is not complete. The source may be
+    /// gone.
+    pub async fn find_copy(&self, request: &DirectoryRequest) -> Result<Option<ProvisionedDirectory>, ExportError> {
+        let _lock = self.lock_volume(&request.volume).await?;
+        self.with_verified(move |verified| async move { copy::find_finished(self, &verified, request).await })
+            .await
+    }
+
     /// Removes what was created for a claim that gets no volume. Uses only RMDIR, and never removes a directory that a
     /// volume uses.
     pub async fn rollback(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
@@ -260,17 +299,18 @@ impl ExportStore {
         .await
     }
 
-    /// Transfers the record of a recreated volume to its current claim. Repeating it changes nothing.
+    /// Transfers the record of a volume to the claim that it is bound to now, unless the directory was archived or
+    /// deleted for an earlier claim. Repeating it changes nothing.
     pub async fn transfer_record(
         &self,
         request: &ReclaimRequest,
         to: &ClaimRef,
         metadata: &VolumeMetadata,
-    ) -> Result<(), ExportError> {
+    ) -> Result<RecordTransfer, ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
-        self.with_verified(move |verified| async move {
-            volume_record::transfer(self, &verified, request, to, metadata).await
-        })
+        self.with_verified(
+            move |verified| async move { reclaim::transfer(self, &verified, request, to, metadata).await },
+        )
         .await
     }
 
@@ -425,6 +465,21 @@ impl ExportStore {
         .await
     }
 
+    /// Moves an archive into the trash and removes its record, for a full export on which [`Self::begin_purge`] cannot record
+    /// the purge. The caller deletes the object first. Returns false, and purges nothing, for the same reasons.
+    pub async fn purge_unrecorded(
+        &self,
+        which: &ArchiveRef,
+        terms: &RetentionTerms,
+        object: &TermsRevision,
+    ) -> Result<bool, ExportError> {
+        let _lock = self.lock_volume(&which.volume).await?;
+        self.with_verified(move |verified| async move {
+            archives::purge_unrecorded(self, &verified, which, terms, object).await
+        })
+        .await
+    }
+
     /// Moves an archive with a recorded purge into the trash and removes its record. An archive whose directory is
     /// missing counts as moved.
     pub async fn end_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
@@ -571,7 +626,7 @@ impl ExportStore {
 /// What the modules use.
 impl ExportStore {
     /// Runs an operation on a verified root, and again on a newly verified one if the connection or the export changed
-    /// meanwhile.
+    /// meanwhile. The outcome is that of the verified export, even if nothing was changed.
     ///
     /// The closure returns a future instead of being an async closure: the compiler cannot yet prove that the future
     /// of an async closure that borrows is `Send`.
@@ -582,7 +637,12 @@ impl ExportStore {
         let mut attempts = 1;
         loop {
             let outcome = match self.verified_root().await {
-                Ok(verified) => operation(verified).await,
+                Ok(verified) => {
+                    let outcome = operation(Arc::clone(&verified)).await;
+                    self.confirm_outcome(&verified, outcome).await
+                }
+                // What was tried before may have been executed, so this is no refusal of the operation.
+                Err(error) if attempts > 1 && error.definite_refusal() => Err(ExportError::IdentityNotConfirmed),
                 Err(error) => Err(error),
             };
             // First, because it marks stale handles for the next operation, too.
@@ -591,6 +651,41 @@ impl ExportStore {
                 return self.with_hints(outcome).await;
             }
             attempts += 1;
+        }
+    }
+
+    /// Returns the outcome of an operation, unless it may be that of another export.
+    async fn confirm_outcome<T>(
+        &self,
+        verified: &VerifiedRoot,
+        outcome: Result<T, ExportError>,
+    ) -> Result<T, ExportError> {
+        // Without an answer, nothing was found out, and the caller has to know that the outcome is open.
+        let is_open = |error: &ExportError| error.outcome_unknown() || error.is_transport();
+        if !outcome.as_ref().is_err_and(is_open) {
+            let confirmed = self.confirm_answers(verified).await;
+            // The operation itself was not refused.
+            confirmed.map_err(|error| match error.definite_refusal() {
+                true => ExportError::IdentityNotConfirmed,
+                false => error,
+            })?;
+        }
+        outcome
+    }
+
+    /// Fails if answers since `verified` may be those of another export. The client repeats a read on a new connection,
+    /// where only the next change would verify the root. By then, what is missing there may be taken for deleted: the
+    /// handles of an export are valid on a former state of it, too.
+    pub(crate) async fn confirm_answers(&self, verified: &VerifiedRoot) -> Result<(), ExportError> {
+        if self.is_current(verified) {
+            return Ok(());
+        }
+        let now = self.verified_root().await?;
+        // No root was verified on a connection between the two.
+        let is_next = now.generation <= verified.generation + 1;
+        match is_next && !now.differs_from(verified) {
+            true => Ok(()),
+            false => Err(ExportError::IdentityNotConfirmed),
         }
     }
 
@@ -656,12 +751,12 @@ impl ExportStore {
         self.state().verified.clone()
     }
 
-    /// Returns the client for a change. Fails after a reconnection since the identity was read, and on a process that
-    /// is not the leader.
-    pub(crate) fn for_write(&self, verified: &VerifiedRoot) -> Result<&Client, ExportError> {
+    /// Returns the client for a change, which sends it only on the connection on which the identity was read. Fails
+    /// after a reconnection since then, and on a process that is not the leader.
+    pub(crate) fn for_write<'a>(&self, verified: &'a VerifiedRoot) -> Result<&'a Client, ExportError> {
         self.check_leadership()?;
         if self.is_current(verified) {
-            Ok(&self.nfs)
+            Ok(&verified.nfs)
         } else {
             Err(ExportError::IdentityNotConfirmed)
         }
@@ -706,7 +801,15 @@ impl ExportStore {
                 hints.squashed = self.is_squashed();
                 // A server that granted access before accepts this port. The port can be the cause only if not even
                 // the root could be looked up.
-                hints.reserved_port = self.last_verified_root().is_none().then_some(negotiated.reserved_port);
+                if self.last_verified_root().is_none() {
+                    hints.reserved_port = Some(negotiated.reserved_port);
+                    // The operator's folder could not be created, or not be read.
+                    hints.root = self.nfs.root().await.ok().map(|root| RootPermissions {
+                        mode: root.attributes.mode,
+                        uid: root.attributes.uid,
+                        gid: root.attributes.gid,
+                    });
+                }
             }
             NfsError::Status {
                 status: Status::NoSpace,

@@ -1,12 +1,14 @@
 //! The trash and its content, including tombstones (data-safety rule 6). [`crate::purge`] empties it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
 use crate::readdir::DirectoryReader;
 use crate::record::{Record, State};
-use crate::request::TrashContent;
+use crate::request::{ClaimRef, TrashContent};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use nfs_client::{FileRef, Name, Status};
@@ -22,14 +24,14 @@ const COUNTING: Duration = Duration::from_secs(60);
 pub(crate) async fn move_to_trash(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    volume: &str,
+    (claim, volume): (&ClaimRef, &str),
     (folder, name): (&FileRef, &Name),
     file_id: u64,
 ) -> Result<(), ExportError> {
-    let now = jiff::Timestamp::now().as_second();
+    let now = store.unix_time();
     let mut last = None;
     for since in now..now.saturating_add(TRASH_NAMES) {
-        let target = layout::trashed(volume, since)?;
+        let target = layout::trashed(claim, volume, since)?;
         let renamed = store
             .for_write(verified)?
             .rename((&folder.handle, name), file_id, (&verified.trash.handle, &target))

@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::path_reservations::FileKey;
 use crate::request::Identity;
-use nfs_client::{FileHandle, FileKind, FileRef};
+use nfs_client::{Client, FileHandle, FileKind, FileRef};
 
 /// File handles that were looked up after the identity was read on one connection. Every change of the export goes
 /// through them (data-safety rule 2).
 #[derive(Debug)]
 pub(crate) struct VerifiedRoot {
+    /// The client of changes: it sends them on that connection only.
+    pub nfs: Client,
     /// Number of the connection on which the identity was read.
     pub generation: u64,
     pub identity: Identity,
@@ -24,6 +26,7 @@ pub(crate) struct VerifiedRoot {
 
 impl VerifiedRoot {
     pub(crate) fn new(
+        nfs: Client,
         generation: u64,
         identity: Identity,
         root: FileRef,
@@ -32,6 +35,7 @@ impl VerifiedRoot {
     ) -> Self {
         let [cluster, records, trash] = folders;
         Self {
+            nfs,
             generation,
             identity,
             root,

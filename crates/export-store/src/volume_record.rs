@@ -4,7 +4,7 @@ use crate::error::ExportError;
 use crate::reclaim::plan::NameOccupant;
 use crate::record::{Record, State, VolumeMetadata};
 use crate::records::ReadRecord;
-use crate::request::{ClaimRef, DirectoryRequest, ReclaimRequest};
+use crate::request::{DirectoryRequest, ReclaimRequest};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -171,38 +171,6 @@ pub(crate) async fn save_metadata(
         ..record
     };
     records::replace(store, verified, &record).await
-}
-
-pub(crate) async fn transfer(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &ReclaimRequest,
-    to: &ClaimRef,
-    metadata: &VolumeMetadata,
-) -> Result<(), ExportError> {
-    let request = match records::read(store, verified, &request.volume).await? {
-        // An earlier process may have transferred it, to this claim or to one that existed before. The directory and
-        // the fileid are compared below.
-        ReadRecord::Record(record, SignatureStatus::Signed) => ReclaimRequest {
-            claim: record.claim,
-            ..request.clone()
-        },
-        ReadRecord::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
-            claim: to.clone(),
-            ..request.clone()
-        },
-        _ => request.clone(),
-    };
-    let record = confirmed_record(store, verified, &request).await?;
-    let handed = Record {
-        claim: to.clone(),
-        metadata: Some(metadata.clone()),
-        ..record.clone()
-    };
-    if handed == record {
-        return Ok(());
-    }
-    records::replace(store, verified, &handed).await
 }
 
 /// Records that the directory of a claim belongs to this backend from now on: its provisioning began on another backend

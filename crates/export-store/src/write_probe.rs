@@ -10,8 +10,8 @@ use nfs_client::FileRef;
 
 pub(crate) async fn probe(store: &ExportStore, verified: &VerifiedRoot) -> Result<WriteProbe, ExportError> {
     let name = layout::probe(&store.config.backend_uid)?;
-    store.for_write(verified)?;
-    let file = match identity::create_fresh_file(store, &verified.cluster, &name, b"probe\n").await {
+    let nfs = store.for_write(verified)?;
+    let file = match identity::create_fresh_file(nfs, &verified.cluster, &name, b"probe\n").await {
         Err(error) if error.is_full() => return full(store, verified, error).await,
         created => created?,
     };

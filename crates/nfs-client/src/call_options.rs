@@ -18,6 +18,8 @@ pub struct CallOptions {
     pub credential: Credential,
     /// When the call ends at the latest, retries and reconnections included.
     pub deadline: Instant,
+    /// The only connection on which the call may be sent, by its number; `None`: any.
+    pub generation: Option<u64>,
 }
 
 /// A pause that doubles each time.

@@ -101,6 +101,8 @@ pub struct Client {
     client: VersionedClient,
     credential: Credential,
     deadline: std::time::Duration,
+    /// The only connection for its calls; `None`: any.
+    generation: Option<u64>,
 }
 
 impl Client {
@@ -108,21 +110,29 @@ impl Client {
         CallOptions {
             credential: self.credential,
             deadline: Instant::now() + self.deadline,
+            generation: self.generation,
         }
     }
 
     /// Resolves the server's name, connects, negotiates a version, creates a session, and walks to the export's path.
     pub async fn connect(target: Target) -> Result<Self, NfsError> {
+        Self::connect_over(Arc::new(Tcp), target).await
+    }
+
+    /// The same over another transport than TCP, for every connection of the client.
+    pub async fn connect_over(transport: Arc<dyn Transport>, target: Target) -> Result<Self, NfsError> {
         let (credential, deadline) = (target.credential, target.deadline);
         let options = CallOptions {
             credential,
             deadline: Instant::now() + deadline,
+            generation: None,
         };
-        let client = VersionedClient::connect(target, Arc::new(Tcp), options.deadline).await?;
+        let client = VersionedClient::connect(target, transport, options.deadline).await?;
         let client = Self {
             client,
             credential,
             deadline,
+            generation: None,
         };
         if let Err(error) = either!(&client.client, inner => inner.root(options).await) {
             client.close().await;
@@ -163,13 +173,24 @@ impl Client {
         }
     }
 
+    /// Returns a client whose calls are sent only on the connection with this number, as returned by
+    /// [`generation`](Self::generation). Once there is a newer one, they fail with [`NfsError::Reconnected`], or with
+    /// their outcome unknown if they may have been executed before. Only a request in a session that survived its
+    /// connection is repeated on the next one, because the session shows that the server is the same.
+    pub fn on_connection(&self, generation: u64) -> Self {
+        Self {
+            generation: Some(generation),
+            ..self.clone()
+        }
+    }
+
     /// Returns what was negotiated with the server on the newest connection.
     pub fn negotiated(&self) -> Negotiated {
         either!(&self.client, client => client.negotiated())
     }
 
     /// Returns the number of connections established so far. Once it has changed, another server may have the address:
-    /// check the identity of the export again.
+    /// check the identity of the export again, and send changes with [`on_connection`](Self::on_connection).
     pub fn generation(&self) -> u64 {
         either!(&self.client, client => client.generation())
     }

@@ -100,6 +100,8 @@ pub struct ConnectionState<S> {
     pub session: Option<Arc<S>>,
     /// The connection that belongs to the session.
     pub connection: Option<Arc<Connection>>,
+    /// Number of the newest connection.
+    pub generation: u64,
     /// Number and error of the newest attempt that failed.
     pub failure: Option<(u64, NfsError)>,
     /// Set once no further call is possible.
@@ -178,6 +180,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             link: watch::Sender::new(ConnectionState {
                 session: None,
                 connection: None,
+                generation: 0,
                 failure: None,
                 ended: None,
             }),
@@ -262,6 +265,18 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         deadline: Instant,
         policy: RetryPolicy,
     ) -> Result<(Arc<V::Session>, Arc<Connection>), NfsError> {
+        self.ready_on(None, action, deadline, policy).await
+    }
+
+    /// The same for a call that may be sent on one connection only. If that one was lost, waits for the next one all
+    /// the same, so that the caller can check it at once.
+    pub async fn ready_on(
+        &self,
+        generation: Option<u64>,
+        action: &'static str,
+        deadline: Instant,
+        policy: RetryPolicy,
+    ) -> Result<(Arc<V::Session>, Arc<Connection>), NfsError> {
         let began = Instant::now();
         let seen = self.attempts.load(Ordering::Acquire);
         let mut link = self.link.subscribe();
@@ -281,7 +296,10 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
                     None => {}
                 }
                 if let (Some(session), Some(connection)) = (&link.session, &link.connection) {
-                    return Ok((session.clone(), connection.clone()));
+                    return match generation {
+                        Some(only) if only != link.generation => Err(NfsError::Reconnected { action }),
+                        _ => Ok((session.clone(), connection.clone())),
+                    };
                 }
                 // An attempt that began before this call is out of date.
                 link.failure
@@ -425,6 +443,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         self.link.send_modify(|link| {
             link.session = Some(session);
             link.connection = Some(connection);
+            link.generation = generation;
             link.failure = None;
         });
         Ok(())

@@ -227,6 +227,12 @@ pub enum NfsError {
         /// What was attempted.
         action: &'static str,
     },
+    /// The call was not sent, because the only connection that it may be sent on was replaced by a newer one.
+    #[error("{action}: the connection is not the one that was checked")]
+    Reconnected {
+        /// What was attempted.
+        action: &'static str,
+    },
     /// The server answered with this status.
     #[error("{action}: the server answered {status:?}")]
     Status {
@@ -284,6 +290,7 @@ impl NfsError {
                 | Self::Unreachable { .. }
                 | Self::NotResponding { .. }
                 | Self::ConnectionLost { .. }
+                | Self::Reconnected { .. }
         )
     }
 

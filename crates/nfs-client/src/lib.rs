@@ -89,10 +89,13 @@ mod transport;
 mod types;
 mod v3;
 mod v4;
+#[cfg(feature = "wire")]
+pub mod wire;
 mod xdr;
 
 pub use client::Client;
 pub use error::{NfsError, Status};
+pub use transport::{Streams, Tcp, Transport};
 pub use types::{
     Attributes, ChangeToken, ClientOwner, ConnectionTest, CopyResult, Credential, Entry, FileHandle, FileKind, FileRef,
     FsId, FsStat, FullAttributes, ImplementationId, LookupResult, MkdirResult, Name, NameError, Negotiated,

@@ -1,8 +1,8 @@
 //! Transport: from a server's name to a connected pair of byte streams.
 //!
 //! [`Transport`] is the seam below RPC. [`Tcp`] resolves the name, binds the source port, connects and sets socket
-//! options. RPC-with-TLS (RFC 9289) or streams within one process are other implementations of the trait; only
-//! [`Client`](crate::Client) chooses one.
+//! options. RPC-with-TLS (RFC 9289) or streams within one process are other implementations of the trait, for
+//! [`Client::connect_over`](crate::Client::connect_over).
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
 /// this frees sockets whose peer vanished.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// A connected pair of byte streams.
+/// A connected pair of byte streams: what a [`Transport`] makes.
 pub struct Streams {
     /// Bytes from the server.
     pub source: Box<dyn AsyncRead + Send + Unpin>,
@@ -40,6 +40,10 @@ pub struct Streams {
 
 /// Makes connections to servers.
 pub trait Transport: fmt::Debug + Send + Sync {
+    /// Returns the addresses of `server`, a DNS name or an IP address without brackets, before `deadline`: those that
+    /// [`connect`](Self::connect) tries, in that order.
+    fn resolve<'a>(&'a self, server: &'a str, deadline: Instant) -> BoxFuture<'a, Result<Vec<IpAddr>, NfsError>>;
+
     /// Connects to a port of `server`, a DNS name or an IP address without brackets, before `deadline`.
     fn connect<'a>(
         &'a self,
@@ -55,6 +59,10 @@ pub trait Transport: fmt::Debug + Send + Sync {
 pub struct Tcp;
 
 impl Transport for Tcp {
+    fn resolve<'a>(&'a self, server: &'a str, deadline: Instant) -> BoxFuture<'a, Result<Vec<IpAddr>, NfsError>> {
+        Box::pin(resolve(server, deadline))
+    }
+
     fn connect<'a>(
         &'a self,
         server: &'a str,

@@ -83,7 +83,7 @@ impl Encoder {
     }
 
     /// Returns the length so far, in bytes.
-    pub fn len(&self) -> usize {
+    pub fn encoded_len(&self) -> usize {
         self.0.len()
     }
 

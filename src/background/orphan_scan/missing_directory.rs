@@ -1,6 +1,5 @@
 //! The condition `DirectoryMissing` of claims whose volume has no directory, or another one at its path.
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
@@ -19,6 +18,16 @@ pub const DIRECTORY_MISSING: ClaimCondition = ClaimCondition {
     action: "Scan",
 };
 
+/// What a reclaim did to the directory of a volume that exists: an edit of the volume's policy stopped it before the
+/// volume was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoppedReclaim<'a> {
+    /// The directory was archived under this name.
+    Archived(&'a str),
+    /// The directory was deleted, or removed because it was empty.
+    Deleted,
+}
+
 /// Sets the condition of the claim that is bound to the volume, if the scan found this kind of orphan.
 pub(super) async fn report(
     ctx: &Context,
@@ -26,8 +35,9 @@ pub(super) async fn report(
     volume: &PersistentVolume,
     directory: &str,
     kind: OrphanKind,
+    reclaimed: Option<StoppedReclaim<'_>>,
 ) -> Result<(), WriteError> {
-    let Some(message) = message(backend, &volume.name_any(), directory, kind) else {
+    let Some(message) = message(backend, &volume.name_any(), directory, kind, reclaimed) else {
         return Ok(());
     };
     let Some(claim) = bound_claim(ctx, volume).await? else {
@@ -39,7 +49,7 @@ pub(super) async fn report(
     if reported == Some(&message) {
         return Ok(());
     }
-    DIRECTORY_MISSING.set(ctx, &claim, message, Timestamp::now()).await
+    DIRECTORY_MISSING.set(ctx, &claim, message, ctx.clock.now()).await
 }
 
 /// Removes the condition from the claim that is bound to the volume.
@@ -51,7 +61,13 @@ pub(super) async fn clear(ctx: &Context, volume: &PersistentVolume) -> Result<()
 }
 
 /// Returns the message for a volume whose data its pods do not find.
-fn message(backend: &str, volume: &str, directory: &str, kind: OrphanKind) -> Option<String> {
+fn message(
+    backend: &str,
+    volume: &str,
+    directory: &str,
+    kind: OrphanKind,
+    reclaimed: Option<StoppedReclaim<'_>>,
+) -> Option<String> {
     let found = match kind {
         OrphanKind::VolumeWithoutDirectory => "does not exist",
         OrphanKind::VolumeWithOtherDirectory => "is not the one that was created for it",
@@ -62,9 +78,20 @@ fn message(backend: &str, volume: &str, directory: &str, kind: OrphanKind) -> Op
         | OrphanKind::ArchiveWithoutDirectory
         | OrphanKind::RecordUnreadable => return None,
     };
+    let remedy = match reclaimed {
+        // While the volume exists, the archive is neither restored nor purged.
+        Some(StoppedReclaim::Archived(archive)) => format!(
+            "it was archived as {archive} before the volume was retained: delete the claim and the volume, and restore \
+             NfsArchive {volume}"
+        ),
+        Some(StoppedReclaim::Deleted) => {
+            "it was deleted before the volume was retained: delete the claim and the volume".to_owned()
+        }
+        None => kind.remedy().to_owned(),
+    };
     Some(format!(
-        "the directory {directory} of volume {volume} on backend {backend} {found}: {}. The next scan checks it again",
-        kind.remedy()
+        "the directory {directory} of volume {volume} on backend {backend} {found}: {remedy}. The next scan checks it \
+         again"
     ))
 }
 
@@ -75,7 +102,7 @@ mod tests {
 
     #[test]
     fn only_a_volume_without_its_directory_is_reported_on_its_claim() {
-        let reported = |kind| message("main", "pvc-1", "team/data", kind);
+        let reported = |kind| message("main", "pvc-1", "team/data", kind, None);
         for kind in OrphanKind::ALL {
             let expected = matches!(
                 kind,
@@ -87,5 +114,15 @@ mod tests {
         for part in ["team/data", "pvc-1", "main", "move the directory back to its path"] {
             assert!(missing.contains(part), "{part} is not in: {missing}");
         }
+        let kind = OrphanKind::VolumeWithoutDirectory;
+        let reclaimed = |reclaimed| message("main", "pvc-1", "team/data", kind, Some(reclaimed)).unwrap();
+        let archived = reclaimed(StoppedReclaim::Archived("archived-data"));
+        assert!(archived.contains("archived-data") && archived.contains("restore NfsArchive pvc-1"));
+        assert!(
+            !archived.contains("move the directory back"),
+            "the archive would be missing"
+        );
+        let deleted = reclaimed(StoppedReclaim::Deleted);
+        assert!(deleted.contains("it was deleted") && !deleted.contains("move the directory back"));
     }
 }

@@ -41,7 +41,9 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     let previous = previous_result(object);
     let delay = first_delay(
         ctx.settings.scan_interval,
-        previous.as_ref().and_then(|previous| age(&previous.orphans)),
+        previous
+            .as_ref()
+            .and_then(|previous| age(&previous.orphans, ctx.clock.now())),
     );
     if let Some(previous) = previous {
         ctx.metrics.backend_scanned(&backend.name, &previous.orphans, None);
@@ -65,9 +67,9 @@ fn previous_result(object: &NfsBackend) -> Option<ScanResult> {
 }
 
 /// Returns the time since a scan ended. A wrong clock affects only when the next scan begins.
-fn age(orphans: &OrphansStatus) -> Option<Duration> {
+fn age(orphans: &OrphansStatus, now: Timestamp) -> Option<Duration> {
     let ended = orphans.last_scan.as_ref()?.0;
-    Timestamp::now().duration_since(ended).try_into().ok()
+    now.duration_since(ended).try_into().ok()
 }
 
 /// Returns the delay of the first scan, given the age of the previous process's last scan.
@@ -124,7 +126,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
         .await?;
     let took = started.elapsed();
     // The API has whole seconds.
-    orphans.last_scan = Timestamp::from_second(Timestamp::now().as_second()).ok().map(Time);
+    orphans.last_scan = Timestamp::from_second(ctx.clock.now().as_second()).ok().map(Time);
     tracing::info!(
         backend = backend.name,
         looked = checked,

@@ -3,21 +3,22 @@
 //! A suspect is checked again after a while, together with its volume and claim as read from the API server: a volume
 //! that is being provisioned or reclaimed is not an orphan.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::classify::{VolumeView, classify};
-use super::missing_directory;
+use super::missing_directory::{self, StoppedReclaim};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim::{ReclaimDecision, decide};
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -49,7 +50,7 @@ pub(super) enum ScanError {
     #[error("{0}")]
     Export(#[from] ExportError),
     /// A request to the API server failed.
-    #[error("failed to read a volume or its claim: {0}")]
+    #[error("failed to read a volume or its claim: {}", api_error_text(.0))]
     Api(#[from] Box<kube::Error>),
 }
 
@@ -199,7 +200,10 @@ impl<'a> OrphanScan<'a> {
             directory: directory(&inspection, kind).or(path.map(|path| path.to_string())),
         };
         if let (Some(object), Some(directory)) = (&now, &orphan.directory)
-            && let Err(error) = missing_directory::report(self.ctx, &self.backend.name, object, directory, kind).await
+            && let Err(error) = {
+                let reclaimed = stopped_reclaim(&inspection);
+                missing_directory::report(self.ctx, &self.backend.name, object, directory, kind, reclaimed).await
+            }
         {
             tracing::warn!(backend = self.backend.name, volume, "{error}; the next scan retries it");
         }
@@ -411,6 +415,20 @@ fn directory(inspection: &Inspection, kind: OrphanKind) -> Option<String> {
             Some(note.target.clone())
         }
         _ => Some(record.directory.to_string()),
+    }
+}
+
+/// Returns what a reclaim did to a directory that is not at its path.
+fn stopped_reclaim(inspection: &Inspection) -> Option<StoppedReclaim<'_>> {
+    let ReadRecord::Record(record, _) = &inspection.record else {
+        return None;
+    };
+    match (&record.state, inspection.archive) {
+        (State::Archiving(archive) | State::Archived(archive), PathState::Directory { .. }) => {
+            Some(StoppedReclaim::Archived(&archive.target))
+        }
+        (State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. }, _) => Some(StoppedReclaim::Deleted),
+        _ => None,
     }
 }
 

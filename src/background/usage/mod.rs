@@ -11,7 +11,6 @@ mod scan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use tokio::sync::Notify;
@@ -128,7 +127,7 @@ async fn scan_if_due(ctx: &Context, backend: &Backend) -> Result<Duration, Usage
     };
     let progress = backend.usage_scan.progress();
     ctx.usage.enable(&backend.name, progress.last_completed);
-    let wait = plan::time_until_scan(&progress, interval, Timestamp::now());
+    let wait = plan::time_until_scan(&progress, interval, ctx.clock.now());
     if !wait.is_zero() {
         return Ok(jittered(wait));
     }

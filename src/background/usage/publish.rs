@@ -37,7 +37,7 @@ pub(super) async fn volume(
     volume: &PersistentVolume,
     content: &TreeUsage,
 ) -> Result<(), WriteError> {
-    let (figures, now) = (VolumeUsage::from(content), Timestamp::now());
+    let (figures, now) = (VolumeUsage::from(content), ctx.clock.now());
     let mut changed = needs_write(volume, &figures, now);
     if let Some(claim) = bound_claim(ctx, volume).await? {
         let (existing, over) = (OVER_REQUEST.find(&claim), over_request(&claim, &figures));

@@ -1,13 +1,13 @@
 //! One scan: the volumes in the order of their names, then the archives that were never counted.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::plan::{advance, begin_attempt, is_halted, location};
 use super::publish;
@@ -110,7 +110,7 @@ impl<'a> UsageScan<'a> {
         self.backend.usage_scan.update(|progress| {
             progress.under_way = None;
             // The API has whole seconds.
-            progress.last_completed = Timestamp::from_second(Timestamp::now().as_second()).ok();
+            progress.last_completed = Timestamp::from_second(self.ctx.clock.now().as_second()).ok();
         });
         let total = self.ctx.usage.total(&self.backend.name);
         tracing::info!(

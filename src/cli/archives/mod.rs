@@ -34,7 +34,7 @@ pub struct ArchivesArguments {
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Output format.
-    #[arg(long, value_enum, default_value = "table")]
+    #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
 }
 

@@ -34,7 +34,7 @@ pub struct CheckArguments {
     #[arg(long)]
     storage_class: String,
     /// Namespace in which to create the claim.
-    #[arg(long, default_value = "default")]
+    #[arg(long, short, default_value = "default")]
     namespace: String,
     /// Node of a pod that would use the claim; required for classes with volumeBindingMode WaitForFirstConsumer.
     #[arg(long)]
@@ -44,7 +44,7 @@ pub struct CheckArguments {
     #[arg(long, default_value = "60s", value_parser = parse_go_duration)]
     timeout: Duration,
     /// Output format.
-    #[arg(long, value_enum, default_value = "table")]
+    #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
     /// Path of a kubeconfig. If unset, KUBECONFIG or the service account of the pod is used.
     #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::api::Reason;
 use crate::api::names::{CLAIM_CONDITION, SELECTED_NODE};
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements,
@@ -65,11 +66,27 @@ pub fn build_claim(class: &str, plan: &Plan) -> PersistentVolumeClaim {
     }
 }
 
+/// Reasons that only a change of the StorageClass resolves.
+const PERMANENT: [Reason; 3] = [
+    Reason::InvalidParameter,
+    Reason::InvalidDirectoryName,
+    Reason::TopologyMismatch,
+];
+
+/// Why a claim is not bound.
+#[derive(Debug)]
+pub struct NotBound {
+    /// Reason and message of its condition.
+    pub message: String,
+    /// True if it cannot become bound without a change of its StorageClass.
+    pub is_permanent: bool,
+}
+
 /// Returns the name of the volume of a bound claim.
 ///
 /// # Errors
-/// The claim is not bound; the message is that of its condition.
-pub fn bound_volume(claim: &PersistentVolumeClaim) -> Result<String, String> {
+/// The claim is not bound.
+pub fn bound_volume(claim: &PersistentVolumeClaim) -> Result<String, NotBound> {
     let status = claim.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
@@ -81,16 +98,19 @@ pub fn bound_volume(claim: &PersistentVolumeClaim) -> Result<String, String> {
         .into_iter()
         .flatten();
     let Some(condition) = conditions.find(|condition| condition.type_ == CLAIM_CONDITION) else {
-        return Err(format!(
-            "{}, and no operator has set a condition: check that one is running and serves this StorageClass",
-            phase.unwrap_or("Pending")
-        ));
+        let phase = phase.unwrap_or("Pending");
+        return Err(NotBound {
+            message: format!(
+                "{phase}, and no operator has set a condition: check that one is running and serves this StorageClass"
+            ),
+            is_permanent: false,
+        });
     };
     let reason = condition.reason.as_deref().unwrap_or_default();
-    Err(format!(
-        "{reason}: {}",
-        condition.message.as_deref().unwrap_or_default()
-    ))
+    Err(NotBound {
+        message: format!("{reason}: {}", condition.message.as_deref().unwrap_or_default()),
+        is_permanent: PERMANENT.iter().any(|permanent| permanent.to_string() == reason),
+    })
 }
 
 /// Returns server and path of a volume.
@@ -148,12 +168,13 @@ mod tests {
         assert_eq!(bound_volume(&claim_with(json!({"phase": "Bound"}))).unwrap(), "pvc-1");
         let condition = json!({"type": CLAIM_CONDITION, "status": "False", "reason": "NoSpace", "message": "full"});
         let pending = claim_with(json!({"phase": "Pending", "conditions": [condition]}));
-        assert_eq!(bound_volume(&pending).unwrap_err(), "NoSpace: full");
-        assert!(
-            bound_volume(&claim_with(json!({"phase": "Pending"})))
-                .unwrap_err()
-                .contains("no operator")
-        );
+        let waits = bound_volume(&pending).unwrap_err();
+        assert_eq!((waits.message.as_str(), waits.is_permanent), ("NoSpace: full", false));
+        let condition = json!({"type": CLAIM_CONDITION, "status": "False", "reason": "InvalidParameter"});
+        let never = claim_with(json!({"phase": "Pending", "conditions": [condition]}));
+        assert!(bound_volume(&never).unwrap_err().is_permanent);
+        let unserved = bound_volume(&claim_with(json!({"phase": "Pending"}))).unwrap_err();
+        assert!(unserved.message.contains("no operator") && !unserved.is_permanent);
     }
 
     #[test]

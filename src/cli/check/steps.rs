@@ -13,6 +13,7 @@ use super::CheckArguments;
 use super::objects::{self, CLAIM, Plan};
 use crate::api::names::volume_name;
 use crate::cli::findings::{Findings, StepResult};
+use crate::runtime::api_error::api_error_text;
 
 /// Interval between two reads of an object. The rights of the check include `get`, but not `watch`.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -48,7 +49,8 @@ impl<'a> Check<'a> {
             return findings;
         };
         self.wait_bound(&mut findings).await;
-        self.delete_claim(&claim, &plan, &mut findings).await;
+        self.delete_claim(&claim, &mut findings).await;
+        self.wait_reclaimed(&volume_name(&claim), &plan, &mut findings).await;
         findings
     }
 
@@ -56,7 +58,7 @@ impl<'a> Check<'a> {
         let name = &self.arguments.storage_class;
         let planned = match self.classes.get(name).await {
             Ok(class) => objects::plan(&class, self.arguments.node.as_deref()).map(|plan| (class.provisioner, plan)),
-            Err(error) => Err(format!("cannot read StorageClass {name}: {error}")),
+            Err(error) => Err(format!("cannot read StorageClass {name}: {}", api_error_text(&error))),
         };
         match planned {
             Ok((provisioner, plan)) => {
@@ -90,7 +92,7 @@ impl<'a> Check<'a> {
                 None
             }
             Err(error) => {
-                findings.failed("claim", format!("cannot create {named}: {error}"));
+                findings.failed("claim", format!("cannot create {named}: {}", api_error_text(&error)));
                 None
             }
         }
@@ -98,19 +100,23 @@ impl<'a> Check<'a> {
 
     async fn wait_bound(&self, findings: &mut Findings) {
         let bound = self.until(async || match self.claims.get(CLAIM).await {
-            Ok(claim) => objects::bound_volume(&claim),
-            Err(error) => Err(error.to_string()),
+            Ok(claim) => match objects::bound_volume(&claim) {
+                Ok(volume) => Ok(Ok(volume)),
+                Err(never) if never.is_permanent => Ok(Err(never.message)),
+                Err(not_yet) => Err(not_yet.message),
+            },
+            Err(error) => Err(api_error_text(&error)),
         });
         // A signal ends the wait; the claim is deleted afterwards.
         let volume = match self.shutdown.run_until_cancelled(bound).await {
-            Some(Ok(volume)) => volume,
-            Some(Err(last)) => return findings.failed("bound", last),
+            Some(Ok(Ok(volume))) => volume,
+            Some(Ok(Err(last)) | Err(last)) => return findings.failed("bound", last),
             None => return findings.failed("bound", "interrupted"),
         };
         findings.passed("bound", format!("to {volume}"));
         let address = match self.volumes.get(&volume).await {
             Ok(volume) => objects::volume_address(&volume),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(api_error_text(&error)),
         };
         match address {
             Ok(address) => findings.passed("volume", address),
@@ -118,8 +124,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Deletes the claim, and waits until it and its volume no longer exist.
-    async fn delete_claim(&self, uid: &str, plan: &Plan, findings: &mut Findings) {
+    /// Deletes the claim, and waits until it no longer exists.
+    async fn delete_claim(&self, uid: &str, findings: &mut Findings) {
         let ours = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
@@ -133,7 +139,7 @@ impl<'a> Check<'a> {
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
                 // The UID differs: another claim has the same name.
                 Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(api_error_text(&error)),
                 Ok(_) => Err("it is being deleted".to_owned()),
             }
         });
@@ -145,10 +151,17 @@ impl<'a> Check<'a> {
                 findings.failed("delete", format!("{named} still exists: {last}"));
             }
         }
-        self.wait_reclaimed(&volume_name(uid), plan, findings).await;
     }
 
+    /// Waits until the volume no longer exists. It may exist although the claim never became bound.
     async fn wait_reclaimed(&self, volume: &str, plan: &Plan, findings: &mut Findings) {
+        let existed = match self.volumes.get_opt(volume).await {
+            Ok(found) => found.is_some() || findings.has_passed("bound"),
+            Err(_) => true,
+        };
+        if !existed {
+            return findings.add("reclaim", StepResult::Skipped, "there was no volume", Value::Null);
+        }
         if !plan.deletes_volume {
             let remedy = format!("remove its directory, then: kubectl delete pv {volume}");
             let message = format!("{volume} is kept because the class has reclaimPolicy Retain; {remedy}");
@@ -161,7 +174,7 @@ impl<'a> Check<'a> {
                 let phase = found.status.and_then(|status| status.phase);
                 Err(format!("it is {}", phase.unwrap_or_default()))
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(api_error_text(&error)),
         });
         match deleted.await {
             Ok(()) => findings.passed("reclaim", format!("{volume} is deleted")),

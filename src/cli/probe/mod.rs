@@ -31,7 +31,7 @@ pub struct ProbeArguments {
     #[arg(long)]
     write: bool,
     /// Output format.
-    #[arg(long, value_enum, default_value = "table")]
+    #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
 }
 

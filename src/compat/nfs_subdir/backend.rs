@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::api::NfsBackend;
 use crate::decide::reclaim::same_server;
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::clients::Clients;
 use crate::runtime::reads;
 use crate::runtime::writes::http_status;
@@ -43,7 +44,10 @@ pub enum NfsSubdirBackendError {
     #[error("the API server knows no NfsBackend: install the CRDs with `nfs-operator crd --apply`")]
     NoKind,
     /// The API server denies the request, or the environment does not define a valid backend.
-    #[error("cannot {action} backend {BACKEND} for NFS_SERVER and NFS_PATH: {cause}")]
+    #[error(
+        "cannot {action} backend {BACKEND} for NFS_SERVER and NFS_PATH: {}",
+        api_error_text(cause)
+    )]
     Api {
         /// Action that failed.
         action: &'static str,
@@ -152,7 +156,10 @@ async fn wait_or_fail(action: &'static str, error: kube::Error) -> Result<(), Nf
             cause: Box::new(error),
         }),
         _ => {
-            tracing::warn!("cannot {action} backend {BACKEND}, retrying: {error}");
+            tracing::warn!(
+                "cannot {action} backend {BACKEND}, retrying: {}",
+                api_error_text(&error)
+            );
             tokio::time::sleep(PAUSE).await;
             Ok(())
         }

@@ -18,7 +18,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
-use crate::state::backends::Backend;
+use crate::state::backends::{Backend, PurgeTurn};
 use crate::state::context::Context;
 use export_store::{ArchivePhase, SignatureStatus};
 
@@ -36,7 +36,7 @@ pub fn requeue_expired_siblings(ctx: &Context, object: &NfsArchive) {
     if !keeps_last || object.is_on_demand() {
         return;
     }
-    let now = Timestamp::now();
+    let now = ctx.clock.now();
     for other in ctx.stores.archives.state() {
         let sibling = retention::is_same_claim(&other.spec, &object.spec) && other.uid() != object.uid();
         if sibling && !other.spec.legal_hold && expiry_reason(ctx, &other, now).is_some() {
@@ -105,14 +105,22 @@ async fn count_confirmed(
 ///
 /// A clock that is far ahead must not empty an export: archives of a backend are purged one at a time with an interval in
 /// between, which also applies to the first one after a start, and the archive must have expired by the API server's clock
-/// too.
+/// too. Namespaces take turns.
 pub async fn acquire_purge_slot(
     ctx: &Context,
     backend: &Backend,
     object: &NfsArchive,
 ) -> Result<Result<Timestamp, Duration>, WriteError> {
     let interval = ctx.settings.purge_pause;
-    if let Err(left) = backend.acquire_purge_slot(interval) {
+    let wait = match backend.request_purge(&object.name_any(), &object.spec.claim.namespace, interval) {
+        PurgeTurn::Now => None,
+        PurgeTurn::Wait(left) => Some(left),
+        PurgeTurn::Other(next) => {
+            ctx.requeue_archive(ObjectRef::new(&next));
+            Some(interval)
+        }
+    };
+    if let Some(left) = wait {
         let spread = rand::rng().random_range(0.0..f64::from(MAX_RETRY_INTERVALS));
         return Ok(Err(left + interval.mul_f64(spread)));
     }

@@ -62,7 +62,7 @@ impl RetentionBasis {
         let backend = ctx.stores.backends.get(&ObjectRef::new(&object.spec.backend))?;
         let policy = backend.spec.archive_policy.clone();
         let newer = count_newer(ctx, object, &policy);
-        let now = Timestamp::now();
+        let now = ctx.clock.now();
         Some(Self { policy, newer, now })
     }
 }
@@ -171,7 +171,7 @@ async fn read_export(
     policy: Option<&ArchivePolicy>,
 ) -> Result<Recorded, WriteError> {
     // Limited for each backend: one that does not respond delays only its own archives.
-    let _slot = location.backend.archives.acquire().await;
+    let _slot = location.backend.archives.acquire(&object.spec.claim.namespace).await;
     let recorded = match read_record(object, location).await {
         Ok(Some(recorded)) => recorded,
         Ok(None) => return Ok(ExportState::NoRecord.into()),

@@ -10,6 +10,7 @@ use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
 use crate::decide::archive_object::retention_terms;
 use crate::decide::terms;
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
@@ -42,20 +43,34 @@ impl ArchiveOps<'_> {
     /// Moves the data into the trash: announces the purge on the export (if the record has the
     /// terms of this object), then deletes the object (which the API server
     /// refuses while it has a legal hold), then purges. Returns false if nothing was purged.
+    ///
+    /// On a full export, the purge cannot be announced, and would free space. If it is interrupted after the object is
+    /// deleted, the archive gets an object with the same retention again.
     pub async fn purge(&self) -> Result<bool, OpsError> {
         let (terms, revision) = (retention_terms(self.object), terms::revision(self.object));
-        if !self.export.begin_purge(self.archive, &terms, &revision).await? {
-            return Ok(false);
-        }
+        let announced = match self.export.begin_purge(self.archive, &terms, &revision).await {
+            Ok(true) => true,
+            Ok(false) => return Ok(false),
+            Err(error) if error.is_full() => false,
+            Err(error) => return Err(error.into()),
+        };
+        let cancel = async || match announced {
+            true => self.export.cancel_purge(self.archive).await,
+            false => Ok(true),
+        };
         if self.object.metadata.deletion_timestamp.is_none() && !self.delete_object().await? {
-            self.export.cancel_purge(self.archive).await?;
+            cancel().await?;
             return Ok(false);
         }
         // Checked last, because after this the data cannot be recovered.
-        if is_crd_deleting(self.ctx).await? && self.export.cancel_purge(self.archive).await? {
+        if is_crd_deleting(self.ctx).await? && cancel().await? {
             return Ok(false);
         }
-        self.export.end_purge(self.archive).await?;
+        if announced {
+            self.export.end_purge(self.archive).await?;
+        } else if !self.export.purge_unrecorded(self.archive, &terms, &revision).await? {
+            return Ok(false);
+        }
         self.backend.purge_requested.notify_one();
         let claim = &self.object.spec.claim;
         let note = format!(
@@ -106,7 +121,8 @@ impl ArchiveOps<'_> {
             Err(error) if writes::http_status(&error).is_some_and(|code| matches!(code, 403 | 404 | 409 | 422)) => {
                 tracing::info!(
                     archive = self.archive.volume,
-                    "the API server refuses to delete the archive: {error}"
+                    "the API server refuses to delete the archive: {}",
+                    api_error_text(&error)
                 );
                 Ok(false)
             }

@@ -147,7 +147,9 @@ fn report(observed: &Observed) -> Report {
             "Missing",
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
-                "the export has no record of it, so nothing is changed: restore .nfs-operator from a backup",
+                "the export has no record of it, so nothing is changed: it was restored or purged since this object was saved in \
+                 a backup of the cluster, or its record was removed. If it was restored or purged, delete this object; \
+                 otherwise, restore its record from a backup of the export",
             ),
             Some(ArchiveCondition::Missing),
         ),

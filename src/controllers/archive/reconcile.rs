@@ -50,14 +50,19 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     let (step, report) = plan(&observation.observed);
     let status_changed = write_status(&ctx, &object, &report).await?;
     if status_changed {
-        ctx.wake_restores(&object.name_any());
+        let name = object.name_any();
+        ctx.wake_restores(|archive| archive == name);
     } else if step == ArchiveStep::NoOp {
         requeue_expired_siblings(&ctx, &object);
     }
     match execute(&ctx, &object, &observation, step).await {
         // Older archives of the claim are requeued once the cache has the new status.
         Ok(Executed::Nothing) if status_changed => Ok(Action::requeue(NEXT_STEP_DELAY)),
-        Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(observation.expires, step)))),
+        Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(
+            observation.expires,
+            step,
+            ctx.clock.now(),
+        )))),
         Ok(Executed::Finished) => Ok(Action::await_change()),
         Ok(Executed::Requeue(after)) => Ok(Action::requeue(after)),
         Err(OpsError::Write(error)) => Err(error),
@@ -183,11 +188,11 @@ fn forget(ctx: &Context, object: &NfsArchive) {
 }
 
 /// Returns the time until the next check of an archive for which there is nothing to do.
-fn next_check(expires: Option<Timestamp>, step: ArchiveStep) -> Duration {
+fn next_check(expires: Option<Timestamp>, step: ArchiveStep, now: Timestamp) -> Duration {
     if step == ArchiveStep::Wait {
         return WAIT_INTERVAL;
     }
-    let left = expires.map(|at| at.duration_since(Timestamp::now()));
+    let left = expires.map(|at| at.duration_since(now));
     // The plan has already handled a time in the past.
     let left = left.and_then(|left| Duration::try_from(left).ok());
     left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
@@ -195,7 +200,7 @@ fn next_check(expires: Option<Timestamp>, step: ArchiveStep) -> Duration {
 
 /// Writes the status unless the object has it. Returns true if it was written.
 pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
-    let planned = status(object, report, Timestamp::now());
+    let planned = status(object, report, ctx.clock.now());
     let previous = object
         .status
         .clone()

@@ -17,6 +17,15 @@ pub struct OwnCluster<'a> {
     pub has_data: bool,
 }
 
+/// Identities of exports that the objects of a backend record.
+#[derive(Debug, Clone, Default)]
+pub struct RecordedIds {
+    /// In annotations of volumes.
+    pub volumes: BTreeSet<String>,
+    /// In the specs of archives. They count if there are no volumes: an archive may be on a former export of its backend.
+    pub archives: BTreeSet<String>,
+}
+
 /// Returns the condition of a backend whose volumes and archives another cluster recorded.
 pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> PlannedCondition {
     PlannedCondition::fails(
@@ -31,14 +40,14 @@ pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> Planned
 }
 
 /// Returns the expected identity, from the administrator's annotation, the status, the identity that this process `confirmed`
-/// last, and the annotations of volumes.
+/// last, and the volumes and archives of the backend.
 ///
 /// An identity may be created only if none is known: an unmounted disk must not get a new one (data-safety rule 2). The status
 /// in the cache may be older than the last confirmation.
 pub fn expected_identity(
     backend: &NfsBackend,
     confirmed: Option<&Identity>,
-    volumes: &BTreeSet<String>,
+    recorded: &RecordedIds,
     cluster: OwnCluster<'_>,
 ) -> Result<ExpectedIdentity, PlannedCondition> {
     if let Some(accepted) = backend.annotations().get(ACCEPT_IDENTITY) {
@@ -86,7 +95,11 @@ pub fn expected_identity(
             ..known(&confirmed.id)
         });
     }
-    let mut ids = volumes.iter();
+    let (what, ids) = match recorded.volumes.is_empty() {
+        true => ("archives", &recorded.archives),
+        false => ("volumes", &recorded.volumes),
+    };
+    let mut ids = ids.iter();
     match (ids.next(), ids.next()) {
         (None, _) => Ok(ExpectedIdentity {
             may_create: true,
@@ -95,7 +108,7 @@ pub fn expected_identity(
         (Some(id), None) => Ok(known(id)),
         (Some(one), Some(other)) => Err(PlannedCondition::fails(
             Reason::IdentityMismatch,
-            format!("volumes of this backend are on exports {one} and {other}: pin one of them with spec.exportID"),
+            format!("{what} of this backend are on exports {one} and {other}: pin one of them with spec.exportID"),
         )),
     }
 }

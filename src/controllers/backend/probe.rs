@@ -3,25 +3,24 @@
 
 use std::sync::Arc;
 
-use super::expected_identity::{OwnCluster, expected_identity, secret_mismatch};
+use super::expected_identity::{OwnCluster, RecordedIds, expected_identity, secret_mismatch};
 use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
-use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
-use crate::api::names::ACCEPT_IDENTITY;
-use crate::state::archives::archives_of;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::state::archives;
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use crate::state::recovery::LostVolume;
 use export_store::{
     ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, KnownBeacon, Record,
-    RecoveryReport, State, StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
+    RecoveryReport, ReservedPath, State, StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
 };
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use nfs_client::{self, FsStat};
+use nfs_client::{self, FsStat, Target};
 
-/// Number of volumes by whose records it is checked which cluster recorded them.
+/// Number of volumes, and of archives, by whose records it is checked which cluster recorded them.
 const RECORDS_CHECKED: usize = 8;
 
 /// The result of a probe. Checks after the first failed one are unset.
@@ -59,6 +58,18 @@ impl Probe {
         }
     }
 
+    fn reached(reached: Reached, identity: Result<Identity, PlannedCondition>) -> Self {
+        Self {
+            export: Some(reached.export),
+            statistics: Some(reached.statistics),
+            identity: Some(identity),
+            ..Self::unreachable(PlannedCondition::holds(
+                Reason::Ready,
+                "the server responds and the export exists",
+            ))
+        }
+    }
+
     fn is_fenced(&self) -> bool {
         let identity = self.identity.as_ref().and_then(|identity| identity.as_ref().err());
         let conditions = [Some(&self.reachable), identity, self.writable.as_ref()];
@@ -90,13 +101,12 @@ pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pro
 }
 
 async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
-    // Another process may work in this cluster's folder. To read the beacon, its lease is not taken.
-    let observer = is_observer(object, backend);
-    let probe = check_identity(ctx, object, backend, observer).await;
-    let probe = match probe.confirmed() {
-        Some(_) if observer => check_identity(ctx, object, backend, false).await,
-        _ => probe,
-    };
+    if must_observe(ctx, object, backend)
+        && let Err(probe) = observe(ctx, object, backend).await
+    {
+        return probe;
+    }
+    let probe = check_identity(ctx, object, backend).await;
     let (Some(export), Some(confirmed)) = (probe.export.clone(), probe.confirmed().cloned()) else {
         return probe;
     };
@@ -109,7 +119,8 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
             Ok(written) => writable(object, &written),
             Err(error) => failed(&error),
         }),
-        archives: Some(export.count_archives() as u64),
+        // Before the records were read, no archive is known.
+        archives: backend.is_recovered_on(&export).then(|| export.count_archives() as u64),
         unsigned_records: backend
             .is_recovered_on(&export)
             .then(|| unsigned_records(ctx, backend, &export, &export_id)),
@@ -117,93 +128,104 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     }
 }
 
-/// Reports whether the last probe of this process, or of the previous one, found an unexpected beacon.
-fn is_observer(object: &NfsBackend, backend: &Backend) -> bool {
-    let is_beacon = |reason: &str| {
-        [Reason::BeaconMismatch, Reason::BeaconObserved]
-            .iter()
-            .any(|beacon| beacon.to_string() == reason)
-    };
-    let accepted = object.annotations().contains_key(ACCEPT_IDENTITY);
-    let last = backend.last_probe().ready.reason;
-    let reported = || {
-        let conditions = object.status.iter().flat_map(|status| &status.conditions);
-        let ready = BackendCondition::Ready.to_string();
-        conditions
-            .filter(|condition| condition.type_ == ready)
-            .any(|condition| is_beacon(&condition.reason))
-    };
-    !accepted
-        && match last {
-            Reason::NotProbed => reported(),
-            last => is_beacon(&last.to_string()),
-        }
+/// Reports whether the export is checked by an observer first: before each new connection as the writer, whose NFS client
+/// owner ends the session of any process of this cluster or of a clone, and after the last probe found an unexpected beacon.
+fn must_observe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> bool {
+    let beacon = [Reason::BeaconMismatch, Reason::BeaconObserved].contains(&backend.last_probe().ready.reason);
+    let address = Address::of(ctx, object, backend, Role::Writer);
+    beacon || address.is_ok_and(|address| address.current(backend).is_none())
 }
 
-/// Connects to the export, and checks its identity.
-async fn check_identity(ctx: &Context, object: &NfsBackend, backend: &Backend, observer: bool) -> Probe {
-    let export = match connection(ctx, object, backend, observer).await {
-        Ok(export) => export,
-        Err(planned) => return Probe::unreachable(planned),
+/// Checks identity and beacon of the export as an observer, and changes nothing. Fails with the result of the probe if they
+/// are not the expected ones.
+async fn observe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<(), Probe> {
+    let reached = reach(ctx, object, backend, Role::Observer).await?;
+    let checked = match expected(ctx, object, backend).await {
+        Ok(expected) => {
+            let checked = reached.export.check_identity(&expected).await;
+            checked.map_err(|error| failed(&error))
+        }
+        Err(planned) => Err(planned),
     };
-    let statistics = match export.nfs().statistics().await {
-        Ok(statistics) => statistics,
-        Err(error) => return Probe::unreachable(failed(&unusable(object, error))),
+    checked.map_err(|planned| Probe::reached(reached, Err(planned)))
+}
+
+/// Connects to the export, and confirms its identity.
+async fn check_identity(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
+    let reached = match reach(ctx, object, backend, Role::Writer).await {
+        Ok(reached) => reached,
+        Err(probe) => return probe,
     };
-    let volumes = ctx.capacity.export_ids(&backend.name);
-    let cluster = OwnCluster {
-        id: &ctx.cluster_id,
-        has_data: ctx.capacity.totals(&backend.name).volumes > 0 || !archives_of(ctx, &backend.name).is_empty(),
-    };
-    let expected = match expected_identity(object, backend.confirmed().as_ref(), &volumes, cluster) {
-        Ok(expected) if expected.may_create => may_create(ctx, object).await.map(|()| expected),
-        expected => expected,
-    };
-    if !export.nfs().negotiated().protocol.supports_fencing() {
+    if !reached.export.nfs().negotiated().protocol.supports_fencing() {
         // Calls of the previous process may still be in flight, and the identity is the first change. Later probes do not wait.
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
-    let identity = match expected {
-        Ok(expected) => confirm(ctx, object, backend, &export, expected, observer).await,
+    let identity = match expected(ctx, object, backend).await {
+        Ok(expected) => confirm(ctx, object, backend, &reached.export, expected).await,
         Err(planned) => Err(planned),
     };
-    Probe {
-        export: Some(export),
-        statistics: Some(statistics),
-        identity: Some(identity),
-        ..Probe::unreachable(PlannedCondition::holds(
-            Reason::Ready,
-            "the server responds and the export exists",
-        ))
+    Probe::reached(reached, identity)
+}
+
+/// A server that responds, and an export that exists.
+struct Reached {
+    export: Arc<ExportStore>,
+    statistics: FsStat,
+}
+
+async fn reach(ctx: &Context, object: &NfsBackend, backend: &Backend, role: Role) -> Result<Reached, Probe> {
+    let connected = connection(ctx, object, backend, role).await;
+    let export = connected.map_err(Probe::unreachable)?;
+    match export.nfs().statistics().await {
+        Ok(statistics) => Ok(Reached { export, statistics }),
+        Err(error) => Err(Probe::unreachable(failed(&unusable(object, error)))),
     }
 }
 
-/// Confirms the identity of the export and its beacon, renews the beacon, and checks that the volumes of the backend are
-/// recorded for this cluster. An observer changes nothing.
+/// Returns the identity and the beacons that the export must have.
+async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<ExpectedIdentity, PlannedCondition> {
+    // The caches are synchronized: they have every object that a previous process created.
+    let recorded = RecordedIds {
+        volumes: ctx.capacity.export_ids(&backend.name),
+        archives: archives::export_ids(ctx, &backend.name),
+    };
+    let cluster = OwnCluster {
+        id: &ctx.cluster_id,
+        has_data: ctx.capacity.totals(&backend.name).volumes > 0
+            || !archives::archives_of(ctx, &backend.name).is_empty(),
+    };
+    let expected = expected_identity(object, backend.confirmed().as_ref(), &recorded, cluster)?;
+    if expected.may_create {
+        may_create(ctx, object).await?;
+    }
+    Ok(ExpectedIdentity {
+        beacons: Some(known_beacons(ctx)),
+        ..expected
+    })
+}
+
+/// Confirms the identity of the export and its beacon, renews the beacon, and checks that the volumes and archives of the
+/// backend are recorded for this cluster.
 async fn confirm(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
     export: &ExportStore,
     expected: ExpectedIdentity,
-    observer: bool,
 ) -> Result<Identity, PlannedCondition> {
     let accepted = expected.accepted;
-    let expected = ExpectedIdentity {
-        beacons: Some(known_beacons(ctx)),
-        ..expected
-    };
     let confirmed = export
         .confirm_identity(expected)
         .await
         .map_err(|error| failed(&error))?;
-    if observer {
-        return Ok(confirmed);
-    }
-    match export
-        .renew_beacon(backend.next_beacon().as_ref(), probe_interval(object))
-        .await
-    {
+    // The status of a backend that is being deleted goes, and the others on the export have to recognize the beacon
+    // after a restart.
+    let is_deleting = object.metadata.deletion_timestamp.is_some();
+    let handed_over = is_deleting
+        .then(|| ctx.backends.next_beacon_beside(&backend.name, &confirmed.id))
+        .flatten();
+    let next = handed_over.or_else(|| backend.next_beacon());
+    match export.renew_beacon(next.as_ref(), probe_interval(object)).await {
         Err(error @ ExportError::BeaconMismatch { .. }) => return Err(failed(&error)),
         // For example, on a full export. The next probe repeats it.
         Err(error) => tracing::debug!(backend = backend.name, "{error}"),
@@ -214,8 +236,12 @@ async fn confirm(
     if known || accepted {
         return Ok(confirmed);
     }
-    let volumes = ctx.capacity.volumes_after(&backend.name, "", RECORDS_CHECKED);
-    match export.cluster_with_records_of(&volumes).await {
+    let mut recorded = ctx.capacity.volumes_after(&backend.name, "", RECORDS_CHECKED);
+    let archives = archives::archives_of(ctx, &backend.name)
+        .into_iter()
+        .take(RECORDS_CHECKED);
+    recorded.extend(archives.map(|archive| archive.name));
+    match export.cluster_with_records_of(&recorded).await {
         Ok(None) => Ok(confirmed),
         Ok(Some(other)) => Err(secret_mismatch(&other, &ctx.cluster_id, &confirmed.id)),
         Err(error) => Err(failed(&error)),
@@ -223,22 +249,53 @@ async fn confirm(
 }
 
 /// Returns the beacons in the statuses of all backends: those on one export share the beacon in the folder of this cluster.
-/// A status of another Secret has that of another folder.
 fn known_beacons(ctx: &Context) -> Vec<KnownBeacon> {
     let backends = ctx.stores.backends.state();
-    let known = backends.iter().filter_map(|backend| {
-        let status = backend.status.as_ref()?;
-        let own = status.cluster_id.as_deref() == Some(&ctx.cluster_id);
-        let status = own.then_some(status)?;
-        let parsed = |beacon: &Option<String>| beacon.as_ref().and_then(|beacon| beacon.parse().ok());
-        let known = KnownBeacon {
-            export_id: status.export_id.clone()?,
-            current: parsed(&status.beacon),
-            next: parsed(&status.next_beacon),
-        };
-        (known.current.is_some() || known.next.is_some()).then_some(known)
+    backends
+        .iter()
+        .filter_map(|object| beacons_in_status(ctx, object))
+        .collect()
+}
+
+/// Returns the beacons in the status of a backend. A status of another Secret has that of another folder.
+fn beacons_in_status(ctx: &Context, object: &NfsBackend) -> Option<KnownBeacon> {
+    let status = object.status.as_ref()?;
+    let own = status.cluster_id.as_deref() == Some(&ctx.cluster_id);
+    let status = own.then_some(status)?;
+    let parsed = |beacon: &Option<String>| beacon.as_ref().and_then(|beacon| beacon.parse().ok());
+    let known = KnownBeacon {
+        export_id: status.export_id.clone()?,
+        current: parsed(&status.beacon),
+        next: parsed(&status.next_beacon),
+    };
+    (known.current.is_some() || known.next.is_some()).then_some(known)
+}
+
+/// Returns the beacons that the statuses of the other backends on an export have for certain, one entry for each
+/// backend that is not being deleted.
+pub(super) fn remaining_beacons(ctx: &Context, backend: &Backend, export_id: &str) -> Vec<KnownBeacon> {
+    let objects = ctx.stores.backends.state();
+    let others = objects.iter().filter(|other| {
+        let is_other = other.name_any() != backend.name;
+        is_other && other.metadata.deletion_timestamp.is_none()
     });
-    known.collect()
+    let known = others.filter_map(|other| {
+        let running = ctx.backends.get(&other.name_any());
+        let announced =
+            running.and_then(|found| Some((found.confirmed()?.id, found.announcement()?, found.next_beacon())));
+        let Some((export_id, announced, written)) = announced else {
+            // What an earlier process wrote. This one has not written anything else.
+            return beacons_in_status(ctx, other);
+        };
+        // While the status is being written, it has either these beacons or the former ones.
+        let certain = Some(announced).filter(|announced| written.as_ref() == Some(&announced.next));
+        Some(KnownBeacon {
+            export_id,
+            current: certain.as_ref().and_then(|announced| announced.current.clone()),
+            next: certain.map(|announced| announced.next),
+        })
+    });
+    known.filter(|known| known.export_id == export_id).collect()
 }
 
 /// Checks that the export can be written, and recovers what the previous process left, once for each connection.
@@ -252,7 +309,7 @@ async fn check_writable(
     if backend.is_recovered_on(export) && !backend.has_unread_lost_volumes() {
         return Ok(written);
     }
-    let vanished = backend.lost_volumes();
+    let lost = backend.lost_volumes();
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.recover(&has_volume).await?;
     // A directory that was in use in an earlier cluster is not unfinished: its claim may still be recovered, so that even an
@@ -282,7 +339,7 @@ async fn check_writable(
         .set_lost(&backend.name, lost_volumes(ctx, backend, export, &found));
     backend.set_recovered(export);
     if backend.has_unread_lost_volumes() {
-        backend.set_lost_volumes_read(vanished);
+        backend.set_lost_volumes_read(lost);
         ctx.waiting_claims.wake_all();
     }
     backend.purge_requested.notify_one();
@@ -369,37 +426,63 @@ fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
     }
 }
 
-/// Returns the connection to the backend's address: the existing one, or a new one if the spec changed.
+/// How this process connects to an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// With the NFS client owner of the cluster, which ends the session of any other process that has it (data-safety rule
+    /// 11).
+    Writer,
+    /// With an owner of its own, which disturbs nobody.
+    Observer,
+}
+
+/// Address of an export, with everything else that a connection depends on.
+struct Address {
+    target: Target,
+    roots: Vec<ReservedPath>,
+}
+
+impl Address {
+    fn of(ctx: &Context, object: &NfsBackend, backend: &Backend, role: Role) -> Result<Self, PlannedCondition> {
+        let owner = LeaseOwner {
+            cluster_id: &ctx.cluster_id,
+            backend_uid: &backend.uid,
+            verifier: ctx.settings.verifier,
+        };
+        let observed = ObservedState {
+            version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
+            has_volumes: ctx.capacity.totals(&backend.name).volumes > 0,
+        };
+        let mut target = target(&object.spec, &observed, &owner, ctx.settings.deadline)?;
+        if role == Role::Observer {
+            let suffix = format!("/observer-{:02x?}", ctx.settings.verifier);
+            target.owner.owner.extend(suffix.into_bytes());
+        }
+        let roots = roots(&object.spec);
+        Ok(Self { target, roots })
+    }
+
+    /// Returns the backend's connection, if it is to this address.
+    fn current(&self, backend: &Backend) -> Option<Arc<ExportStore>> {
+        let connection = backend.connection()?;
+        let protocol = connection.store.nfs().negotiated().protocol;
+        let same = is_compatible(&connection.target, protocol, &self.target) && connection.roots == self.roots;
+        same.then_some(connection.store)
+    }
+}
+
+/// Returns the connection to the backend's address: the existing one, or a new one if the spec or the role changed.
 async fn connection(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
-    observer: bool,
+    role: Role,
 ) -> Result<Arc<ExportStore>, PlannedCondition> {
-    let owner = LeaseOwner {
-        cluster_id: &ctx.cluster_id,
-        backend_uid: &backend.uid,
-        verifier: ctx.settings.verifier,
-    };
-    let observed = ObservedState {
-        version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
-        has_volumes: ctx.capacity.totals(&backend.name).volumes > 0,
-    };
-    let mut target = target(&object.spec, &observed, &owner, ctx.settings.deadline)?;
-    if observer {
-        let suffix = format!("/observer-{:02x?}", ctx.settings.verifier);
-        target.owner.owner.extend(suffix.into_bytes());
+    let address = Address::of(ctx, object, backend, role)?;
+    if let Some(current) = address.current(backend) {
+        return Ok(current);
     }
-    let roots = roots(&object.spec);
-    if let Some(connection) = backend.connection().filter(|connection| {
-        is_compatible(
-            &connection.target,
-            connection.store.nfs().negotiated().protocol,
-            &target,
-        ) && connection.roots == roots
-    }) {
-        return Ok(connection.store);
-    }
+    let Address { target, roots } = address;
     let keeper = StoreConfig {
         cluster_id: ctx.cluster_id.clone(),
         records_key: ctx.records_key.clone(),
@@ -412,14 +495,15 @@ async fn connection(
         previous.store.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
-    let export = nfs_client::Client::connect(target.clone())
+    let export = nfs_client::Client::connect_over(Arc::clone(&ctx.transport), target.clone())
         .await
         .map_err(|error| failed(&unusable(object, error)))?;
     let guard = ctx.write_fence.clone();
     let export = ExportStore::new(export, keeper, Arc::clone(&ctx.path_reservations))
         .with_leadership_check(move || guard.may_write())
         .with_server_comparison(Arc::clone(&ctx.server_addresses) as _)
-        .with_beacons(Arc::clone(&ctx.beacons));
+        .with_beacons(Arc::clone(&ctx.beacons))
+        .with_clock(ctx.clock.clone());
     let export = Arc::new(export);
     backend.set_connection(Some(BackendConnection {
         target,

@@ -1,33 +1,33 @@
 //! The reconciler of backends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::runtime::controller::Action;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::probe::{Probe, probe};
 use super::records;
-use super::removal::{deletion_blocker, finalize};
+use super::removal::{beacon_blocker, deletion_blocker, finalize};
 use super::status::{self, BeaconPlan, Observed};
 use super::unblocks::{Unblocks, unblocks};
-use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::names::{ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::background::{garbage_collection, orphan_scan, purge, usage};
 use crate::recovery;
+use crate::runtime::events::Severity;
 use crate::runtime::metrics::BackendMetrics;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
-use crate::state::archives::archives_of;
+use crate::state::archives::{archives_of, backups_of};
 use crate::state::backends::{Announcement, Backend, ProbeSnapshot};
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
 use crate::state::recovery::MissingDependency;
-use export_store::Beacon;
 
 /// Maximum interval between probes of a backend that is not ready: claims wait for it.
 const MAX_UNREADY_INTERVAL: Duration = Duration::from_secs(10);
@@ -49,10 +49,14 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
         // The Lease expired during the probe, which may have failed for that reason alone.
         return Ok(Action::requeue(MIN_INTERVAL));
     }
-    let blocker = deletion_blocker(&ctx, &object, &backend, &probe);
+    let blocker = match deletion_blocker(&ctx, &object, &backend, &probe) {
+        None => beacon_blocker(&ctx, &object, &backend, &probe).await,
+        blocker => blocker,
+    };
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
         return finalize(&ctx, &object, &backend).await;
     }
+    let before = reported_reason(&backend, &object);
     let beacon = plan_beacon(&backend, &probe).await;
     let fresh = beacon.fresh.clone();
     let (ready, status) = apply_probe(&ctx, &object, &backend, &probe, blocker, beacon);
@@ -65,6 +69,9 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     let written = write_status(&ctx, &object, &status).await;
     if written.is_ok() {
         backend.set_announced();
+        if before.is_none_or(|before| before != ready.reason.to_string()) {
+            publish_transition(&ctx, &object, &ready);
+        }
         if first && backend.next_beacon().is_some() {
             // The new leader replaces the beacon of the former one.
             ctx.request_probe(&backend.name);
@@ -74,6 +81,29 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     run_maintenance(&ctx, &object, &backend, &probe, reported).await?;
     written?;
     Ok(Action::requeue(next_probe.saturating_duration_since(Instant::now())))
+}
+
+/// Returns the reason of the condition Ready before this probe: in the status, if this process has not probed yet.
+fn reported_reason(backend: &Backend, object: &NfsBackend) -> Option<String> {
+    match backend.last_probe().ready.reason {
+        Reason::NotProbed => {
+            let status = object.status.as_ref()?;
+            let ready = BackendCondition::Ready.to_string();
+            let condition = status.conditions.iter().find(|condition| condition.type_ == ready)?;
+            Some(condition.reason.clone())
+        }
+        reason => Some(reason.to_string()),
+    }
+}
+
+/// Publishes an event about the backend, whose condition Ready has another reason now.
+fn publish_transition(ctx: &Context, object: &NfsBackend, ready: &PlannedCondition) {
+    let severity = match ready.reason {
+        Reason::Ready | Reason::Suspended | Reason::Deleting => Severity::Normal,
+        _ => Severity::Warning,
+    };
+    ctx.events
+        .publish(object.object_ref(&()), severity, ready.reason, "Probe", &ready.message);
 }
 
 /// Handles a failed write. The result of the probe is in memory nevertheless.
@@ -130,15 +160,12 @@ async fn plan_beacon(backend: &Backend, probe: &Probe) -> BeaconPlan {
     let (Some(export), Some(_)) = (&probe.export, probe.confirmed()) else {
         return BeaconPlan { announced, fresh: None };
     };
-    let current = export.beacon().await;
-    let fresh = Announcement {
-        next: Beacon::after(current.as_ref()),
-        current,
+    let is_next_pending = match &announced {
+        Some(announced) => export.may_have_beacon(&announced.next).await,
+        None => false,
     };
-    BeaconPlan {
-        announced,
-        fresh: Some(fresh),
-    }
+    let fresh = Announcement::due(announced.as_ref(), export.beacon().await, is_next_pending);
+    BeaconPlan { announced, fresh }
 }
 
 /// Applies the result of a probe: first for waiting claims, then for metrics. Returns the condition Ready and the status.
@@ -168,13 +195,19 @@ fn apply_probe(
         recovery: backend.recovery.progress(),
         usage: usage::status(ctx, object, backend),
         blocker,
-        now: Timestamp::now(),
+        now: ctx.clock.now(),
     };
     let ready = status::ready(&observed);
+    // The space of another export is not that of the backend.
+    let statistics = probe.confirmed().and(probe.statistics);
     let previous = backend.last_probe();
     let known = ProbeSnapshot {
         object: Arc::clone(object),
-        store: probe.confirmed().and(probe.export.clone()),
+        // Nothing works on an export whose records were not read: archives and unfinished work are not known before.
+        store: probe
+            .confirmed()
+            .and(probe.export.clone())
+            .filter(|export| backend.is_recovered_on(export)),
         identity: probe.confirmed().cloned(),
         writable: probe
             .writable
@@ -183,7 +216,7 @@ fn apply_probe(
         ready: ready.clone(),
         probed_at: Instant::now(),
         interval: probe_interval(object),
-        statistics: probe.statistics,
+        statistics,
         provisioned: totals.bytes,
     };
     let unblocked = unblocks(&previous, &known);
@@ -197,14 +230,15 @@ fn apply_probe(
     }
     let figures = BackendMetrics {
         ready: ready.status == Some(true),
-        statistics: probe.statistics,
+        reason: ready.reason,
+        statistics,
         volumes: totals.volumes,
         provisioned: totals.bytes,
         archives: probe.archives,
         trash: purged.left.entries,
         stuck: purged.failed,
     };
-    ctx.metrics.backend_probed(&backend.name, &figures);
+    ctx.metrics.backend_probed(&backend.name, &figures, ctx.clock.now());
     (ready.clone(), status::status(&observed, &ready))
 }
 
@@ -218,6 +252,12 @@ fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
     match unblocked {
         Unblocks::Nothing => {}
         Unblocks::StaleProbe => ctx.waiting_claims.wake_if(|_, blockers| blockers.probe),
+        Unblocks::Space => {
+            ctx.waiting_claims.wake_if(|_, blockers| blockers.probe);
+            backups_of(ctx, &backend.name)
+                .into_iter()
+                .for_each(|archive| ctx.requeue_archive(archive));
+        }
         Unblocks::Anything => {
             ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();

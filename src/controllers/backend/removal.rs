@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 
-use super::probe::Probe;
+use super::probe::{Probe, remaining_beacons};
 use super::reconcile::api;
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -25,7 +25,7 @@ pub(super) fn deletion_blocker(
     probe: &Probe,
 ) -> Option<PlannedCondition> {
     object.metadata.deletion_timestamp.as_ref()?;
-    if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
+    if is_abandoned(object) {
         return None;
     }
     let volumes = ctx.capacity.totals(&backend.name).volumes;
@@ -51,6 +51,34 @@ pub(super) fn deletion_blocker(
     })
 }
 
+/// Returns the reason why the status of a backend that is being deleted must stay: it alone has the present beacon, so
+/// the other backends on the export would report a mismatch after a restart. Each probe hands the beacon over.
+pub(super) async fn beacon_blocker(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+    probe: &Probe,
+) -> Option<PlannedCondition> {
+    object.metadata.deletion_timestamp.as_ref()?;
+    let (export, identity) = (probe.export.as_ref()?, probe.confirmed()?);
+    let beacon = export.beacon().await?;
+    let others = remaining_beacons(ctx, backend, &identity.id);
+    let is_left = others.is_empty() || others.iter().any(|known| known.accepts(Some(&beacon)));
+    (!is_left && !is_abandoned(object)).then(|| {
+        PlannedCondition::fails(
+            Reason::Deleting,
+            format!(
+                "waits until another backend on the export has its beacon in the status: see the conditions of the \
+                 others, or annotate the backend with {ABANDON}=true to remove it now"
+            ),
+        )
+    })
+}
+
+fn is_abandoned(object: &NfsBackend) -> bool {
+    object.annotations().get(ABANDON).is_some_and(|value| value == "true")
+}
+
 fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
@@ -69,7 +97,7 @@ pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backe
     Ok(Action::await_change())
 }
 
-/// Forgets a backend: releases its root, closes its connection and wakes everything that waits for it.
+/// Forgets a backend: releases its root and closes its connection.
 fn forget(ctx: &Context, name: &str, uid: &str) {
     let Some(backend) = ctx.backends.remove(name, uid) else {
         return;
@@ -79,9 +107,21 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
     ctx.metrics.remove_backend(name);
     ctx.usage.disable(name);
     ctx.last_written.forget(uid);
+    // Nothing collects its unfinished directories anymore. An attempt in progress releases its own reservation.
+    for (volume, _) in backend.abandoned() {
+        // The claim may be on another backend by now.
+        if !ctx.backends.all().iter().any(|other| other.has_pending(&volume)) {
+            ctx.capacity.release(&volume);
+        }
+    }
     if let Some(connection) = backend.set_connection(None) {
         tokio::spawn(async move { connection.store.nfs().clone().close().await });
     }
+}
+
+/// Wakes everything that may wait for a backend whose object is gone. Once its finalizer is removed, it is still in the
+/// cache for a moment, and looks as if it were not probed yet.
+fn wake_waiting(ctx: &Context, name: &str) {
     ctx.waiting_claims.wake_all();
     ctx.waiting_volumes.wake_all();
     archives_of(ctx, name)
@@ -98,7 +138,7 @@ pub struct BackendRemovalWatcher {
 }
 
 impl BackendRemovalWatcher {
-    /// Processes one event of the watch.
+    /// Processes one event of the watch, once the cache has it.
     pub fn observe(&mut self, event: &Event<NfsBackend>, ctx: &Context) {
         match event {
             Event::Init => self.listed.clear(),
@@ -111,7 +151,10 @@ impl BackendRemovalWatcher {
                 self.known
                     .iter()
                     .filter(|(uid, _)| !listed.contains(*uid))
-                    .for_each(|(uid, name)| forget(ctx, name, uid));
+                    .for_each(|(uid, name)| {
+                        forget(ctx, name, uid);
+                        wake_waiting(ctx, name);
+                    });
                 self.known.retain(|uid, _| listed.contains(uid));
             }
             Event::Apply(object) => {
@@ -121,6 +164,7 @@ impl BackendRemovalWatcher {
                 let uid = object.uid().unwrap_or_default();
                 self.known.remove(&uid);
                 forget(ctx, &object.name_any(), &uid);
+                wake_waiting(ctx, &object.name_any());
             }
         }
     }

@@ -184,7 +184,10 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
             BackendCondition::TrashPurged,
             confirmed.map_or_else(unknown, |_| trash_condition(observed.purged)),
         ),
-        (BackendCondition::NoOrphans, orphan_scan::condition(observed.orphans)),
+        (
+            BackendCondition::NoOrphans,
+            confirmed.map_or_else(unknown, |_| orphan_scan::condition(observed.orphans)),
+        ),
         (
             BackendCondition::RecordsTrusted,
             probe.unsigned_records.as_ref().map_or_else(unknown, records::condition),
@@ -319,11 +322,14 @@ fn changed(previous: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     without_figures(previous) != without_figures(planned)
 }
 
+/// Returns true if the numbers in the status may be written again. The last time may be in the future: it is from the clock
+/// of another machine, or from before this clock was corrected.
 fn due(previous: &NfsBackendStatus, now: Timestamp) -> bool {
+    let since = |last: &Time| (now.as_second() - last.0.as_second()).abs();
     previous
         .last_probe_time
         .as_ref()
-        .is_none_or(|last| now.as_second() - last.0.as_second() >= MIN_WRITE_INTERVAL)
+        .is_none_or(|last| since(last) >= MIN_WRITE_INTERVAL)
 }
 
 #[cfg(test)]

@@ -84,10 +84,7 @@ fn retain_in_metadata(metadata: &mut ObjectMeta) {
 /// Returns the size of labels and annotations in bytes.
 fn size(metadata: &ObjectMeta) -> usize {
     let entries = metadata.labels.iter().chain(&metadata.annotations).flatten();
-    entries
-        .filter(|(key, _)| *key != LAST_APPLIED)
-        .map(|(key, value)| key.len() + value.len())
-        .sum()
+    entries.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// Returns true if a claim has more labels and annotations than a claim that is provisioned may have.

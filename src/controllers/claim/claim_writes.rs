@@ -1,10 +1,11 @@
 //! Writes to a claim's annotations: its placement, and the release of its selected node.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::report::{self, ProvisionOutcome};
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -14,8 +15,8 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
 
-/// Delay after a conflict: the claim changed since it was read. Its next event follows; this catches a missed one.
-const AFTER_CONFLICT: Duration = Duration::from_secs(1);
+/// Delay after a conflict: the claim changed since it was read. A change of its condition alone does not reconcile it.
+pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
 /// Writes the backend that a claim is placed on, unless the claim has it. Returns true if it was written.
 pub(super) async fn set_placed_on(

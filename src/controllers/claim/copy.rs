@@ -12,20 +12,20 @@ use super::create_volume::create_volume;
 use super::eligibility::source_claim;
 use super::placement::pending_backend;
 use super::plan::ProvisionPlan;
-use super::provision::{BackendOutcome, ProvisionAttempt, ProvisionTarget};
+use super::provision::{BackendOutcome, ProvisionAttempt, ProvisionTarget, unresolved};
 use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::reads;
-use crate::runtime::waiting::{Blockers, ClaimRef};
+use crate::runtime::waiting::ClaimRef;
 use crate::runtime::writes::WriteError;
 use crate::state::confirmed_export::{ConfirmedExport, Unconfirmed};
 use crate::state::context::Context;
 use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
-use export_store::{ArchiveRef, CopySource, DirectoryRequest, ExportStore};
+use export_store::{ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory};
 
 /// The data to copy, and the export that has it.
 type LocatedSource = (Arc<ExportStore>, CopySource);
@@ -92,27 +92,54 @@ pub(super) async fn copy(
     if result.is_some() {
         attempt.requeue_archive();
     }
-    match result {
-        Some(Ok((CopyResult::Directory(directory), copied))) => {
-            let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
-                return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
-            };
-            let mut outcome = create_volume(attempt, target, &plan, &directory).await?;
-            if let ProvisionOutcome::Provisioned {
-                condition,
-                created_now: true,
-            } = &mut outcome
-            {
-                target.backend.remove_pending(&attempt.volume);
-                condition.message = format!("{}, a copy of {source} ({copied})", condition.message);
-            }
-            // The staging folder is in the trash.
-            target.backend.purge_requested.notify_one();
-            Ok(BackendOutcome::Ended(outcome))
-        }
-        Some(Err(failure)) => Ok(copy_failed(attempt, target, failure).await),
+    let (copy, copied) = match result {
+        Some(Ok((CopyResult::Directory(copy), copied))) => (Some(copy), format!(" ({copied})")),
+        Some(Err(failure)) => return Ok(copy_failed(attempt, target, failure).await),
         // An archive is never the result of a claim's copy.
-        Some(Ok((CopyResult::Archive, _))) | None => start(attempt, target, plan.directory, source).await,
+        Some(Ok((CopyResult::Archive, _))) | None => (None, String::new()),
+    };
+    // The claim may be placed on another backend by now, or the backend may have another export.
+    let directory = match find_finished(attempt, target, &plan.directory).await {
+        Ok(Some(found)) => {
+            let is_found =
+                |copy: &ProvisionedDirectory| (&copy.directory, copy.file_id) == (&found.directory, found.file_id);
+            copy.filter(is_found).unwrap_or(found)
+        }
+        Ok(None) => return start(attempt, target, plan.directory, source).await,
+        // Another backend is tried if this one refuses the copy, too.
+        Err(error) if error.definite_refusal() => return start(attempt, target, plan.directory, source).await,
+        Err(error) => {
+            attempt.ctx.request_probe(&target.backend.name);
+            return Ok(BackendOutcome::Ended(unresolved(&target.backend, &error)));
+        }
+    };
+    let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
+        return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
+    };
+    let mut outcome = create_volume(attempt, target, &plan, &directory).await?;
+    if let ProvisionOutcome::Provisioned {
+        condition,
+        created_now: true,
+    } = &mut outcome
+    {
+        target.backend.remove_pending(&attempt.volume);
+        condition.message = format!("{}, a copy of {source}{copied}", condition.message);
+    }
+    // The staging folder is in the trash.
+    target.backend.purge_requested.notify_one();
+    Ok(BackendOutcome::Ended(outcome))
+}
+
+/// Returns the copy that an earlier attempt finished, and whose volume was not created. It needs the source no longer, which
+/// may be deleted or larger by now.
+async fn find_finished(
+    attempt: &ProvisionAttempt<'_>,
+    target: &ProvisionTarget,
+    request: &DirectoryRequest,
+) -> Result<Option<ProvisionedDirectory>, ExportError> {
+    match target.backend.has_pending(&attempt.volume) {
+        true => target.export.find_copy(request).await,
+        false => Ok(None),
     }
 }
 
@@ -121,11 +148,11 @@ pub(super) async fn copy(
 pub(super) fn await_source(ctx: &Context, claim: &PersistentVolumeClaim, name: &str) -> Option<ProvisionOutcome> {
     let source: ClaimRef = ObjectRef::new(name).within(&claim.namespace().unwrap_or_default());
     ctx.waiting_claims.subscribe(ObjectRef::from_obj(claim), source.clone());
-    let cached = |claim: &ClaimRef| ctx.stores.claims.get(claim);
+    let cached = |claim: &ClaimRef| ctx.cached_claim(claim);
     let condition = match is_copied_from_itself(claim, &cached) {
         true => circular_source(name),
         // A claim that is not in the cache is settled, belongs to another provisioner, or does not exist.
-        false => check_bound(&*cached(&source)?, name).err()?,
+        false => check_bound(&cached(&source)?, name).err()?,
     };
     Some(ProvisionOutcome::AwaitingSource {
         condition,
@@ -140,14 +167,14 @@ const MAX_SOURCES: usize = 32;
 /// Returns true if a claim is to be a copy of a copy of itself.
 fn is_copied_from_itself(
     claim: &PersistentVolumeClaim,
-    cached: &impl Fn(&ClaimRef) -> Option<Arc<PersistentVolumeClaim>>,
+    cached: &impl Fn(&ClaimRef) -> Option<PersistentVolumeClaim>,
 ) -> bool {
     let own_ref = ObjectRef::from_obj(claim);
     let source = |claim: &PersistentVolumeClaim| {
         let name = source_claim(claim).ok().flatten()?;
         Some(ObjectRef::new(&name).within(&claim.namespace().unwrap_or_default()))
     };
-    let sources = std::iter::successors(source(claim), |next| source(&*cached(next)?));
+    let sources = std::iter::successors(source(claim), |next| source(&cached(next)?));
     sources.take(MAX_SOURCES).any(|source| source == own_ref)
 }
 
@@ -176,13 +203,7 @@ async fn start(
     };
     let located = match located {
         Ok(located) => located,
-        Err(outcome) => {
-            // Part of a copy by a previous process may exist: its capacity stays reserved.
-            if !target.backend.has_pending(&attempt.volume) {
-                attempt.ctx.capacity.release(&attempt.volume);
-            }
-            return Ok(BackendOutcome::Ended(outcome));
-        }
+        Err(outcome) => return Ok(BackendOutcome::Ended(without_source(attempt, target, outcome).await)),
     };
     if let Some(deleted) = attempt.set_placed_on(&target.backend).await? {
         return Ok(BackendOutcome::Ended(deleted));
@@ -200,7 +221,31 @@ async fn start(
     ))
 }
 
-/// Locates the data of a claim. An unsuitable claim cannot be copied until a user changes something.
+/// Discards what an earlier attempt has copied, if its source is gone or cannot be copied any more: another attempt would
+/// start from the beginning, and there may be none. Returns the outcome.
+async fn without_source(
+    attempt: &ProvisionAttempt<'_>,
+    target: &ProvisionTarget,
+    outcome: ProvisionOutcome,
+) -> ProvisionOutcome {
+    let ProvisionTarget { backend, export, .. } = target;
+    let ProvisionOutcome::AwaitingSource { condition, source } = &outcome else {
+        return outcome;
+    };
+    let is_ready_later = source.is_none() && condition.reason != Reason::CopySourceUnsuitable;
+    if is_ready_later || !backend.has_pending(&attempt.volume) {
+        return outcome;
+    }
+    let condition = condition.clone();
+    let uid = attempt.claim.uid().unwrap_or_default();
+    match roll_back(attempt.ctx, backend, export, &attempt.volume, &uid).await {
+        Ok(true) => outcome,
+        // Retried, although the claim may wait for its source for ever.
+        Ok(false) | Err(_) => ProvisionOutcome::Failed(condition),
+    }
+}
+
+/// Locates the data of a claim. An unsuitable claim cannot be copied, but a user may replace it.
 async fn locate_claim(
     attempt: &ProvisionAttempt<'_>,
     name: &str,
@@ -214,11 +259,12 @@ async fn locate_claim(
                 condition,
                 source: Some(ObjectRef::new(name).within(&namespace)),
             },
-            ClaimSourceError::NotReady(condition) => ProvisionOutcome::AwaitingSource {
-                condition,
-                source: None,
-            },
-            ClaimSourceError::Unsuitable(condition) => ProvisionOutcome::Infeasible(condition),
+            ClaimSourceError::NotReady(condition) | ClaimSourceError::Unsuitable(condition) => {
+                ProvisionOutcome::AwaitingSource {
+                    condition,
+                    source: None,
+                }
+            }
         }))
 }
 
@@ -254,7 +300,7 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &ProvisionTarget, f
     }
     if !error.is_target_error() {
         return BackendOutcome::Ended(if reason.is_connectivity() {
-            ProvisionOutcome::Waiting(condition, Blockers::default())
+            ProvisionOutcome::Unanswered(condition)
         } else {
             ProvisionOutcome::Failed(condition)
         });
@@ -276,10 +322,10 @@ mod tests {
     use super::*;
 
     /// Returns a claim of the namespace `team` that copies another one.
-    fn copy_of(name: &str, source: Option<&str>) -> Arc<PersistentVolumeClaim> {
+    fn copy_of(name: &str, source: Option<&str>) -> PersistentVolumeClaim {
         let source = source.map(|name| json!({"kind": "PersistentVolumeClaim", "name": name}));
         let claim = json!({"metadata": {"name": name, "namespace": "team"}, "spec": {"dataSource": source}});
-        Arc::new(serde_json::from_value(claim).unwrap())
+        serde_json::from_value(claim).unwrap()
     }
 
     #[test]
@@ -287,9 +333,7 @@ mod tests {
         let is_cyclic = |sources: &[(&str, Option<&str>)]| {
             let claims: Vec<_> = sources.iter().map(|(name, source)| copy_of(name, *source)).collect();
             let cached = |claim: &ClaimRef| {
-                let found = claims
-                    .iter()
-                    .find(|cached| ObjectRef::from_obj(cached.as_ref()) == *claim);
+                let found = claims.iter().find(|cached| ObjectRef::from_obj(*cached) == *claim);
                 found.cloned()
             };
             is_copied_from_itself(claims.first().unwrap(), &cached)

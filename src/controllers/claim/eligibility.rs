@@ -14,6 +14,10 @@ use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
 use export_store::text::format_bytes;
 
+/// The access modes of claims. The scheduler enforces `ReadWriteOncePod` by the claim, whatever the kind of its volume
+/// (plugin `VolumeRestrictions`, Kubernetes 1.29 and later).
+const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
+
 /// Eligibility of a claim.
 #[derive(Debug)]
 pub enum Eligibility {
@@ -177,13 +181,13 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
         ));
     }
     let modes = spec.access_modes.unwrap_or_default();
-    if let Some(mode) = modes
-        .iter()
-        .find(|mode| !matches!(mode.as_str(), "ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"))
-    {
+    if let Some(mode) = modes.iter().find(|mode| !ACCESS_MODES.contains(&mode.as_str())) {
         return Err(PlannedCondition::fails(
             Reason::AccessModeUnsupported,
-            format!("access mode {mode} cannot be enforced on NFS: use ReadWriteOnce, ReadOnlyMany or ReadWriteMany"),
+            format!(
+                "access mode {mode} is not supported: use one of {}",
+                ACCESS_MODES.join(", ")
+            ),
         ));
     }
     if spec.selector.is_some() {

@@ -36,11 +36,13 @@ pub enum PlacementResult {
     Infeasible(PlannedCondition),
 }
 
-/// Places a claim. `refused` are the backends that refused it in this attempt, with their conditions.
+/// Places a claim. `takes_over` are the bytes of the archive whose directory becomes the volume's: they are counted already.
+/// `refused` are the backends that refused it in this attempt, with their conditions.
 pub fn place(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
+    takes_over: u128,
     namespace: &PartialObjectMeta<Namespace>,
     refused: &[(String, PlannedCondition)],
 ) -> PlacementResult {
@@ -48,6 +50,7 @@ pub fn place(
         Ok(class) => class,
         Err(condition) => return PlacementResult::Infeasible(condition),
     };
+    let additional = request.bytes.saturating_sub(takes_over);
     let views = BackendView::all(ctx, refused);
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
@@ -59,7 +62,7 @@ pub fn place(
         uid: &uid,
         namespace: &claim_namespace,
         namespace_labels: namespace.labels(),
-        requested: request.bytes,
+        requested: additional,
         class: &class,
         requested_backend: annotations.get(REQUESTED_BACKEND).map(String::as_str),
         placed_on: placed_on.as_deref(),
@@ -94,7 +97,7 @@ pub fn place(
         }
         Placement::NoBackend { refusals, summary } => PlacementResult::NoBackend {
             condition: summary,
-            capacity: capacity_demand(&refusals, claim.namespace, request.bytes),
+            capacity: capacity_demand(&refusals, claim.namespace, additional),
             other_node_possible: placement::other_node_possible(&refusals),
             probe_is_stale: placement::probe_is_stale(&refusals),
         },

@@ -20,7 +20,7 @@ use super::placement::{PlacementResult, pending_backend, place};
 use super::plan::{Planner, ProvisionPlan};
 use super::recovery_hold::recovery_hold;
 use super::report::{self, ProvisionOutcome};
-use super::restore::{RestoreMode, find_archive};
+use super::restore::{ArchiveSource, RestoreMode, find_archive, find_cached_archive};
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
@@ -46,11 +46,20 @@ pub(crate) enum BackendOutcome {
     Ended(ProvisionOutcome),
 }
 
-/// The backends that refused the claim in this attempt.
-#[derive(Default)]
+/// The backends that refused the claim in this attempt, or in earlier ones whose copies failed.
 struct Refusals {
     conditions: Vec<(String, PlannedCondition)>,
     any_temporary: bool,
+}
+
+impl Refusals {
+    /// Returns the refusals of copies, which are temporary: another attempt may succeed.
+    fn of_copies(conditions: Vec<(String, PlannedCondition)>) -> Self {
+        Self {
+            any_temporary: !conditions.is_empty(),
+            conditions,
+        }
+    }
 }
 
 /// A backend with a confirmed export.
@@ -64,10 +73,17 @@ pub(crate) struct ProvisionTarget {
 pub(crate) struct ProvisionAttempt<'a> {
     pub(crate) ctx: &'a Arc<Context>,
     pub(crate) claim: &'a PersistentVolumeClaim,
+    /// The claim's request.
+    requested: &'a ClaimRequest,
+    /// The request, on the backend of the archive if that is moved.
     pub(crate) request: &'a ClaimRequest,
     pub(crate) volume: String,
+    /// The archive that the claim requests, according to the watch caches.
+    archive: Option<(ArchiveSource, RestoreMode)>,
     /// The archive that is moved to become the volume's directory.
     pub(crate) restore: Option<ArchiveRef>,
+    /// The capacity that this archive uses already, in bytes.
+    takes_over: u128,
     /// The data that is copied to the volume.
     pub(crate) data_source: Option<DataSource>,
     namespace: Arc<PartialObjectMeta<Namespace>>,
@@ -81,7 +97,26 @@ pub(crate) struct ProvisionAttempt<'a> {
 pub async fn provision(
     ctx: &Arc<Context>,
     claim: &PersistentVolumeClaim,
-    request: &ClaimRequest,
+    requested: &ClaimRequest,
+) -> Result<ProvisionOutcome, WriteError> {
+    let result = try_provision(ctx, claim, requested).await;
+    release_unused(ctx, claim);
+    result
+}
+
+/// Releases the capacity that is reserved for a claim for which nothing is in progress. However an attempt ended, its
+/// reservation is not needed without a directory or a copy: the next attempt reserves again, and there may be none.
+pub(super) fn release_unused(ctx: &Context, claim: &PersistentVolumeClaim) {
+    let volume = volume_name(&claim.uid().unwrap_or_default());
+    if !is_in_progress(ctx, claim, &volume) {
+        ctx.capacity.release(&volume);
+    }
+}
+
+async fn try_provision(
+    ctx: &Arc<Context>,
+    claim: &PersistentVolumeClaim,
+    requested: &ClaimRequest,
 ) -> Result<ProvisionOutcome, WriteError> {
     let name = claim.namespace().unwrap_or_default();
     let Some(namespace) = ctx.namespace(&name) else {
@@ -92,30 +127,41 @@ pub async fn provision(
     if ctx.capacity.has_volume(&volume) {
         return Ok(ProvisionOutcome::Nothing);
     }
-    if let Some(condition) = recovery_hold(ctx, claim, request, &namespace).await {
+    if let Some(condition) = recovery_hold(ctx, claim, requested, &namespace).await {
         return Ok(ProvisionOutcome::Waiting(condition, Blockers::default()));
     }
-    let mut request = request.clone();
-    let (mut restore, mut data_source) = (None, request.source.clone().map(DataSource::Claim));
-    if let Some(archive) = request.restore.clone() {
-        match find_archive(ctx, claim, &request, &archive).await? {
-            Ok((source, RestoreMode::Move)) => {
+    let mut request = requested.clone();
+    let (mut restore, mut takes_over) = (None, 0);
+    let mut data_source = request.source.clone().map(DataSource::Claim);
+    let mut archive = None;
+    if let Some(name) = &requested.restore {
+        let found = match find_cached_archive(ctx, claim, requested, &namespace, name) {
+            Err(_) if is_in_progress(ctx, claim, &volume) => match withdraw(ctx, claim, requested, name).await? {
+                Ok(found) => found,
+                Err(outcome) => return Ok(outcome),
+            },
+            Err(condition) => return Ok(ProvisionOutcome::Infeasible(condition)),
+            Ok(found) => found,
+        };
+        archive = Some(found.clone());
+        match found {
+            (source, RestoreMode::Move) => {
                 request.parameters.backends = vec![source.backend];
+                takes_over = source.bytes;
                 restore = Some(source.archive);
             }
-            Ok((source, RestoreMode::Copy)) => data_source = Some(DataSource::Archive(source)),
-            Err(condition) => {
-                copy::abandon(ctx, claim, &volume).await?;
-                return Ok(ProvisionOutcome::Infeasible(condition));
-            }
+            (source, RestoreMode::Copy) => data_source = Some(DataSource::Archive(source)),
         }
     }
     let attempt = ProvisionAttempt {
         ctx,
         claim,
+        requested,
         request: &request,
         volume,
+        archive,
         restore,
+        takes_over,
         data_source,
         namespace,
         metadata: OnceLock::new(),
@@ -129,23 +175,63 @@ pub async fn provision(
     {
         return Ok(ProvisionOutcome::Copying(condition));
     }
+    // What an earlier attempt has begun is completed or discarded, although the source is not bound.
     if let Some(DataSource::Claim(source)) = &attempt.data_source
         && let Some(outcome) = copy::await_source(ctx, claim, source)
+        && pending_backend(ctx, &attempt.volume).is_none()
     {
         return Ok(outcome);
     }
     attempt.run().await
 }
 
+/// Returns true if data are being copied to the claim's volume, or something may exist on a backend for it.
+fn is_in_progress(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> bool {
+    CopyJob::of(ctx, claim).exists() || pending_backend(ctx, volume).is_some()
+}
+
+/// Stops a restore that is in progress and no longer permitted according to the watch caches, which may be out of date:
+/// the archive is read first. Returns the archive if the claim may still have it, or else the outcome.
+async fn withdraw(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    request: &ClaimRequest,
+    archive: &str,
+) -> Result<Result<(ArchiveSource, RestoreMode), ProvisionOutcome>, WriteError> {
+    let Some(_slot) = ctx.report_slot(claim) else {
+        return Ok(Err(ProvisionOutcome::Queued));
+    };
+    let condition = match find_archive(ctx, claim, request, archive).await? {
+        Ok(found) => return Ok(Ok(found)),
+        Err(condition) => condition,
+    };
+    copy::abandon(ctx, claim, &volume_name(&claim.uid().unwrap_or_default())).await?;
+    Ok(Err(ProvisionOutcome::Infeasible(condition)))
+}
+
 impl ProvisionAttempt<'_> {
     /// Tries one backend after the other until one ends provisioning, or none is left.
     async fn run(&self) -> Result<ProvisionOutcome, WriteError> {
-        let mut refusals = Refusals::default();
+        let uid = self.claim.uid().unwrap_or_default();
+        // A copy ends in a later attempt than it began in. Without the refusals before it, backends that all refuse it would
+        // take turns forever.
+        let mut refusals = Refusals::of_copies(self.ctx.copy_jobs.take_refusals(&uid));
+        let outcome = self.try_backends(&mut refusals).await?;
+        // A deleted claim is forgotten only once.
+        let is_copied = self.data_source.is_some() && self.ctx.cached_claim(&ObjectRef::from_obj(self.claim)).is_some();
+        if is_copied && matches!(outcome, ProvisionOutcome::Copying(_) | ProvisionOutcome::Queued) {
+            self.ctx.copy_jobs.keep_refusals(uid, refusals.conditions);
+        }
+        Ok(outcome)
+    }
+
+    async fn try_backends(&self, refusals: &mut Refusals) -> Result<ProvisionOutcome, WriteError> {
         loop {
             match place(
                 self.ctx,
                 self.claim,
                 self.request,
+                self.takes_over,
                 &self.namespace,
                 &refusals.conditions,
             ) {
@@ -169,7 +255,7 @@ impl ProvisionAttempt<'_> {
                     ..
                 } => {
                     return self
-                        .no_backend(&refusals, condition, capacity, other_node_possible)
+                        .no_backend(refusals, condition, capacity, other_node_possible)
                         .await;
                 }
                 PlacementResult::Infeasible(condition) => return Ok(ProvisionOutcome::Infeasible(condition)),
@@ -181,13 +267,12 @@ impl ProvisionAttempt<'_> {
     async fn try_backend(&self, backend: &Arc<Backend>) -> Result<BackendOutcome, WriteError> {
         let snapshot = backend.last_probe();
         let (Some(export), Some(_)) = (snapshot.store.clone(), &snapshot.identity) else {
-            return Ok(self.refused(snapshot.ready.clone(), false));
+            return Ok(refused(snapshot.ready.clone(), false));
         };
         let priority = self.ctx.claim_retries.priority(&self.claim.uid().unwrap_or_default());
         let claim = ObjectRef::from_obj(self.claim);
         let (waiting, namespace) = (&self.ctx.waiting_claims, self.namespace.name_any());
         let Some(_slot) = backend.claims.enter(&claim, &namespace, priority, waiting) else {
-            self.ctx.capacity.release(&self.volume);
             return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
         let target = ProvisionTarget {
@@ -198,9 +283,12 @@ impl ProvisionAttempt<'_> {
         if let Some(outcome) = self.complete_metadata().await? {
             return Ok(BackendOutcome::Ended(outcome));
         }
+        if let Some(outcome) = self.confirm_archive().await? {
+            return Ok(BackendOutcome::Ended(outcome));
+        }
         let plan = match self.planner(&target).plan() {
             Ok(plan) => plan,
-            Err(condition) => return Ok(self.refused(condition, true)),
+            Err(condition) => return Ok(refused(condition, true)),
         };
         if let Some(source) = &self.data_source {
             return Box::pin(copy::copy(self, &target, plan, source)).await;
@@ -226,13 +314,30 @@ impl ProvisionAttempt<'_> {
         let Some(mut read) = read.filter(|read| read.metadata.uid == self.claim.metadata.uid) else {
             return Ok(Some(ProvisionOutcome::ClaimDeleted));
         };
+        read.annotations_mut().remove(LAST_APPLIED);
         if is_oversized(&read.metadata) {
             return Ok(Some(ProvisionOutcome::Infeasible(oversized())));
         }
-        read.annotations_mut().remove(LAST_APPLIED);
         // A concurrent read has the same result.
         let _ = self.metadata.set(read.metadata);
         Ok(None)
+    }
+
+    /// Reads the archive that the claim requests. Returns the outcome if the claim may not have its data now.
+    async fn confirm_archive(&self) -> Result<Option<ProvisionOutcome>, WriteError> {
+        let (Some(name), Some((source, mode))) = (&self.requested.restore, &self.archive) else {
+            return Ok(None);
+        };
+        let outcome = match find_archive(self.ctx, self.claim, self.requested, name).await? {
+            Ok((found, found_mode)) if found.is_same(source) && found_mode == *mode => return Ok(None),
+            // The watch cache is about to have the change.
+            Ok(_) => ProvisionOutcome::Queued,
+            Err(condition) => {
+                copy::abandon(self.ctx, self.claim, &self.volume).await?;
+                ProvisionOutcome::Infeasible(condition)
+            }
+        };
+        Ok(Some(outcome))
     }
 
     /// Creates the directory and the volume.
@@ -309,10 +414,6 @@ impl ProvisionAttempt<'_> {
             }
             Err(error) => error,
         };
-        // An earlier attempt may have created something there, so its capacity stays reserved.
-        if !backend.has_pending(&self.volume) {
-            self.ctx.capacity.release(&self.volume);
-        }
         match error {
             WriteError::NotFound | WriteError::Replaced => Ok(Some(ProvisionOutcome::ClaimDeleted)),
             error => Err(error),
@@ -401,12 +502,6 @@ impl ProvisionAttempt<'_> {
         ProvisionOutcome::Failed(PlannedCondition::fails(reason, message))
     }
 
-    /// Returns the outcome for a backend that refuses the claim before anything was created there.
-    fn refused(&self, condition: PlannedCondition, permanent: bool) -> BackendOutcome {
-        self.ctx.capacity.release(&self.volume);
-        BackendOutcome::Refused { condition, permanent }
-    }
-
     /// Returns the outcome of a failed call on the export for the claim.
     fn export_failed(&self, backend: &Backend, error: &ExportError) -> BackendOutcome {
         let reason = Reason::from(error.kind());
@@ -416,16 +511,27 @@ impl ProvisionAttempt<'_> {
         if error.definite_refusal() && !error.outcome_unknown() {
             backend.remove_pending(&self.volume);
             // Placement adds the backend's name to each refusal.
-            return self.refused(PlannedCondition::fails(reason, error.to_string()), false);
+            return refused(PlannedCondition::fails(reason, error.to_string()), false);
         }
         // An earlier attempt may have created something there, so its capacity stays reserved.
-        let condition = PlannedCondition::fails(reason, format!("backend {}: {error}", backend.name));
-        BackendOutcome::Ended(if error.outcome_unknown() {
-            ProvisionOutcome::Unknown(condition)
-        } else if reason.is_connectivity() {
-            ProvisionOutcome::Waiting(condition, Blockers::default())
-        } else {
-            ProvisionOutcome::Failed(condition)
-        })
+        BackendOutcome::Ended(unresolved(backend, error))
     }
+}
+
+/// Returns the outcome of a failed call on the export of a backend that may have something of the claim.
+pub(super) fn unresolved(backend: &Backend, error: &ExportError) -> ProvisionOutcome {
+    let reason = Reason::from(error.kind());
+    let condition = PlannedCondition::fails(reason, format!("backend {}: {error}", backend.name));
+    if error.outcome_unknown() {
+        ProvisionOutcome::Unknown(condition)
+    } else if reason.is_connectivity() {
+        ProvisionOutcome::Unanswered(condition)
+    } else {
+        ProvisionOutcome::Failed(condition)
+    }
+}
+
+/// Returns the outcome for a backend that refuses the claim before anything was created there.
+fn refused(condition: PlannedCondition, permanent: bool) -> BackendOutcome {
+    BackendOutcome::Refused { condition, permanent }
 }

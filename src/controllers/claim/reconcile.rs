@@ -1,36 +1,44 @@
 //! The reconciler of claims.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
+use tokio::time::Instant;
 
 use super::eligibility::{Eligibility, check_eligibility, class_name};
 use super::expansion;
-use super::provision::provision;
+use super::provision::{provision, release_unused};
 use super::report::{ProvisionOutcome, provisioned_condition, report};
 use super::volume_object::{is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{PLACED_ON, volume_name};
+use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
 use crate::decide::reclaim_request::is_bound_to;
 use crate::runtime::reads;
 use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
+use crate::state::cached_claim::CachedClaim;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
 
 /// Reconciles a claim.
-pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {
+pub async fn reconcile(claim: Arc<CachedClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let own_ref = ObjectRef::from_obj(claim.as_ref());
+    // Boxed, and decoded here: after a start, any number of claims wait above.
+    Box::pin(reconcile_synced(&claim, &ctx)).await
+}
+
+async fn reconcile_synced(cached: &CachedClaim, ctx: &Arc<Context>) -> Result<Action, WriteError> {
+    let claim = cached.decode().map_err(kube::Error::SerdeError);
+    let claim = claim.map_err(WriteError::action("decode the claim of the watch cache"))?;
+    let own_ref = ObjectRef::from_obj(&claim);
     let (started, epoch) = (Instant::now(), ctx.waiting_claims.begin_check(&own_ref));
-    let result = reconcile_now(&claim, &ctx, started, epoch).await;
+    let result = reconcile_now(&claim, ctx, started, epoch).await;
     ctx.release_claim_slots(&own_ref);
     result
 }
@@ -42,15 +50,32 @@ async fn reconcile_now(
     epoch: Epoch,
 ) -> Result<Action, WriteError> {
     let class = class_name(claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
+    // Held until the outcome is reported.
+    let mut slot = None;
     let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings) {
         Eligibility::Ignore => ProvisionOutcome::Nothing,
-        Eligibility::Bound => report_bound(claim, ctx).await?,
+        Eligibility::Bound => match unreported_volume(claim) {
+            None => ProvisionOutcome::Nothing,
+            Some(volume) => {
+                slot = ctx.report_slot(claim);
+                match &slot {
+                    None => ProvisionOutcome::Queued,
+                    Some(_) => report_bound(claim, &volume, ctx).await?,
+                }
+            }
+        },
         Eligibility::Lost => lost(claim),
         Eligibility::Infeasible(condition) => ProvisionOutcome::Infeasible(condition),
         // Boxed: most claims are bound, and their futures must stay small.
         Eligibility::Provision(request) => Box::pin(provision(ctx, claim, &request)).await?,
     };
     let action = report(ctx, claim, outcome, started, epoch).await?;
+    drop(slot);
+    // The size comes after the report: otherwise, the action of an expansion would replace that of a report that has to
+    // be repeated.
+    if action != Action::await_change() {
+        return Ok(action);
+    }
     Ok(expansion::reconcile(claim, ctx, epoch).await?.unwrap_or(action))
 }
 
@@ -61,26 +86,28 @@ pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     ctx.reschedules.forget(&uid);
     ctx.last_written.forget(&uid);
     ctx.copy_jobs.abort(&uid);
+    // A copy that was only queued has no directory that garbage collection would find.
+    release_unused(ctx, claim);
     ctx.capacity.finish_expansion(&volume_name(&uid));
 }
 
 /// Handles a change of the cache: a claim that left it waits for nothing, and a claim that is bound can be copied.
-pub fn observe_cached(event: &watcher::Event<PersistentVolumeClaim>, ctx: &Context) {
+pub fn observe_cached(event: &watcher::Event<CachedClaim>, ctx: &Context) {
     let (watcher::Event::Apply(claim) | watcher::Event::Delete(claim)) = event else {
         return;
     };
-    let own_ref = ObjectRef::from_obj(claim);
+    let own_ref = ObjectRef::new(&claim.name_any()).within(&claim.namespace().unwrap_or_default());
     if matches!(event, watcher::Event::Delete(_)) {
         ctx.forget_claim(&own_ref);
     }
-    if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") {
+    if claim.is_bound() {
         ctx.waiting_claims.wake_dependents(&own_ref);
     }
 }
 
 /// Handles a failed write, after which nothing is decided.
-pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<Context>) -> Action {
-    tracing::warn!(claim = %ObjectRef::from_obj(claim.as_ref()), "{error}");
+pub fn on_error(claim: Arc<CachedClaim>, error: &WriteError, ctx: Arc<Context>) -> Action {
+    tracing::warn!(claim = qualified_name(claim.as_ref()), "{error}");
     Action::requeue(writes::pause_after(
         error,
         &ctx.claim_retries,
@@ -104,13 +131,14 @@ pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: 
 
 /// Reports the volume of a bound claim, if this operator created it and the process that did so ended before it
 /// reported that.
-async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<ProvisionOutcome, WriteError> {
-    let Some(name) = unreported_volume(claim) else {
-        return Ok(ProvisionOutcome::Nothing);
-    };
+async fn report_bound(
+    claim: &PersistentVolumeClaim,
+    name: &str,
+    ctx: &Context,
+) -> Result<ProvisionOutcome, WriteError> {
     // The cache does not contain settled volumes.
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = reads::get_opt(&volumes, &name)
+    let volume = reads::get_opt(&volumes, name)
         .await
         .map_err(WriteError::action("read the claim's volume"))?;
     Ok(match volume {
@@ -172,8 +200,9 @@ fn lost(claim: &PersistentVolumeClaim) -> ProvisionOutcome {
     ProvisionOutcome::Infeasible(PlannedCondition::fails(
         Reason::VolumeLost,
         format!(
-            "its volume object was deleted; its directory was left alone: recreate the volume, or delete the claim (last \
-             known: {location})"
+            "its volume object was deleted; its directory was left alone: annotate the backend with {READOPT}={} to recreate \
+             the volume from its record, or delete the claim (last known: {location})",
+            volume_name(&claim.uid().unwrap_or_default())
         ),
     ))
 }

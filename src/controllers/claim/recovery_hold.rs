@@ -11,6 +11,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::READOPT;
 use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement;
+use crate::state::backends::unread;
 use crate::state::context::Context;
 use crate::state::recovery::{BackendRevision, ClaimName, LostVolume};
 use export_store::text::format_bytes;
@@ -41,25 +42,25 @@ pub(crate) async fn recovery_hold(
     None
 }
 
-/// Returns the condition of a claim that a backend could serve whose records have to be read first, because volumes
-/// vanished: one of them may be this claim's. A backend that is not ready has this effect only if its recovery is requested,
-/// so that it does not delay the claims of others.
+/// Returns the condition of a claim that a backend could serve whose records have to be read first: one of them may show
+/// that this claim's volume was lost, and another backend would give the claim an empty one. A backend that an
+/// administrator gave up has no such effect.
 fn unread_records(
     ctx: &Context,
     object: &NfsBackend,
     request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<PlannedCondition> {
-    let backend = ctx.backends.get(&object.name_any())?;
-    let unread = backend.has_unread_lost_volumes() && backend.last_probe().is_ready();
-    (unread && could_serve(ctx, object, request, namespace)).then(|| {
-        PlannedCondition::fails(
-            Reason::ProbeOutdated,
-            format!(
-                "volumes of backend {} no longer exist; its records are read before a claim gets a new volume",
-                backend.name
-            ),
-        )
+    let running = ctx.backends.get(&object.name_any());
+    let unread = match running.filter(|running| Some(&running.uid) == object.metadata.uid.as_ref()) {
+        Some(backend) => backend.unread_records()?,
+        None => unread(PlannedCondition::unknown(Reason::NotProbed, "not probed yet")),
+    };
+    let holds = !RecoveryRequest::is_declined(object) && could_serve(ctx, object, request, namespace);
+    holds.then(|| {
+        let backend = object.name_any();
+        let message = format!("backend {backend}: {}", unread.message);
+        PlannedCondition::fails(unread.reason, message)
     })
 }
 

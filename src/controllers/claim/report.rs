@@ -1,37 +1,45 @@
 //! Reports the outcome of provisioning: condition, event, metric, log line and requeue.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
+use tokio::time::Instant;
 
+use super::claim_writes::AFTER_CONFLICT;
 use super::eligibility::class_name;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{CLAIM_CONDITION, managers};
-use crate::runtime::concurrency_limiter::{Priority, Slot};
+use crate::api::names::{CLAIM_CONDITION, managers, qualified_name};
+use crate::runtime::clock::millis;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::waiting::{Blockers, ClaimRef, Epoch};
 use crate::runtime::writes::{self, WriteError};
+use crate::state::cached_claim::CachedClaim;
 use crate::state::claim_condition;
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
 
 /// Time until a queued claim is checked again. A busy backend wakes the claims in its queue; this catches a missed
 /// wake-up.
-const QUEUED: Duration = Duration::from_secs(30);
+pub(super) const QUEUED: Duration = Duration::from_secs(30);
 /// Time until a waiting claim is checked again. A change of a backend wakes the claims that wait for it; this catches a
 /// missed change.
 const WAITING: Duration = Duration::from_secs(300);
+/// Time until a claim whose source cannot be copied is checked again. Only another source of that name helps.
+const UNSUITABLE: Duration = Duration::from_secs(3600);
 /// Interval at which a claim's condition shows the progress of its copy, each time with a write, and its source is
 /// checked.
 const COPYING: Duration = Duration::from_secs(15);
+/// Time until a claim is tried again after the server did not answer a call: about a probe interval. If the next probe
+/// finds the backend ready, as the one before the call did, nothing else wakes the claim. If it does not, the claim
+/// waits for the backend from then on.
+const UNANSWERED: Duration = Duration::from_secs(15);
 /// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
 
@@ -53,6 +61,8 @@ pub enum ProvisionOutcome {
     Waiting(PlannedCondition, Blockers<ClaimRef>),
     /// No backend can serve it now, and the next probe of a backend, which is late, may change that.
     AwaitingProbe(PlannedCondition),
+    /// The server did not answer a call that changes nothing.
+    Unanswered(PlannedCondition),
     /// Its volume is being copied, and the end of the copy wakes it.
     Copying(PlannedCondition),
     /// The source of its data is not ready.
@@ -90,6 +100,7 @@ impl ProvisionOutcome {
         match self {
             Self::Waiting(condition, _)
             | Self::AwaitingProbe(condition)
+            | Self::Unanswered(condition)
             | Self::AwaitingSource { condition, .. }
             | Self::WrongNode { condition, .. }
             | Self::Infeasible(condition) => Some(condition),
@@ -120,7 +131,7 @@ pub async fn report(
     let is_repeated = repeatable.is_some_and(|condition| is_written(ctx, claim, condition));
     let must_queue = repeatable.is_some();
     if !is_repeated {
-        log(&ObjectRef::from_obj(claim), &outcome, elapsed);
+        log(&qualified_name(claim), &outcome, elapsed);
     }
     let mut provisioned_now = false;
     let (condition, action) = match outcome {
@@ -150,7 +161,12 @@ pub async fn report(
                 source,
                 ..Blockers::default()
             };
-            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
+            // A user has to replace the source, and tenants can create any number of such claims.
+            let pause = match condition.reason {
+                Reason::CopySourceUnsuitable => UNSUITABLE,
+                _ => WAITING,
+            };
+            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(pause)));
             (condition, action)
         }
         ProvisionOutcome::AwaitingProbe(condition) => {
@@ -163,6 +179,10 @@ pub async fn report(
                 return Ok(action);
             }
             (condition, action)
+        }
+        ProvisionOutcome::Unanswered(condition) => {
+            let action = Action::requeue(jittered(UNANSWERED));
+            (condition, wait(ctx, claim, epoch, Blockers::default(), action))
         }
         ProvisionOutcome::Copying(condition) => (condition, Action::requeue(jittered(COPYING))),
         ProvisionOutcome::WrongNode { condition, node, pause } => {
@@ -189,13 +209,20 @@ pub async fn report(
     if is_repeated {
         return Ok(action);
     }
-    let _slot = match must_queue.then(|| condition_slot(ctx, claim)) {
+    let _slot = match must_queue.then(|| ctx.report_slot(claim)) {
         Some(None) => return Ok(Action::requeue(jittered(QUEUED))),
         Some(slot) => slot,
         // The number of such writes is limited otherwise.
         None => None,
     };
-    write_condition(ctx, claim, &condition, if_unchanged).await?;
+    match write_condition(ctx, claim, &condition, if_unchanged).await {
+        Err(WriteError::Conflict) if if_unchanged => {
+            // Nothing was written. A change of the condition alone does not cause a reconciliation.
+            ctx.last_written.forget(&uid);
+            return Ok(Action::requeue(jittered(AFTER_CONFLICT)));
+        }
+        written => written?,
+    }
     if provisioned_now {
         let reason = Reason::ProvisioningSucceeded;
         event(ctx, claim, Severity::Normal, reason, &condition.message);
@@ -223,18 +250,10 @@ fn wait(
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
-/// Returns a slot to write the condition of a claim that waits. If no slot is free, the claim is queued fairly by
-/// namespace and checked again when it has one, so that it does not hold anything and does not report an outdated reason.
-fn condition_slot<'a>(ctx: &'a Context, claim: &PersistentVolumeClaim) -> Option<Slot<'a, ClaimRef>> {
-    let (object, namespace) = (ObjectRef::from_obj(claim), claim.namespace().unwrap_or_default());
-    let waiting = &ctx.waiting_claims;
-    ctx.condition_writes.enter(&object, &namespace, Priority::New, waiting)
-}
-
 /// Sets the condition, then publishes an event, unless the claim already has this condition.
 ///
 /// With `if_unchanged`, it is set only if the claim is as it was read: the process that created the volume may have set
-/// a better one, which the watch has not delivered yet. When the watch delivers it, the claim is reconciled again.
+/// a better one, which the watch has not delivered yet. Otherwise, the error is [`WriteError::Conflict`].
 async fn write_condition(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
@@ -251,14 +270,14 @@ async fn write_condition(
     let since = previous
         .filter(|previous| previous.status == status)
         .and_then(|previous| previous.last_transition_time.clone())
-        .unwrap_or_else(|| Time(Timestamp::now()));
+        .unwrap_or_else(|| Time(ctx.clock.now()));
     let condition = PersistentVolumeClaimCondition {
         type_: CLAIM_CONDITION.to_owned(),
         status: status.to_owned(),
         reason: Some(reason.clone()),
         message: Some(message.clone()),
         last_transition_time: Some(since),
-        last_probe_time: Some(Time(Timestamp::now())),
+        last_probe_time: Some(Time(ctx.clock.now())),
     };
     let api = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
     let uid = claim.uid().unwrap_or_default();
@@ -321,7 +340,7 @@ fn is_written(ctx: &Context, claim: &PersistentVolumeClaim, planned: &PlannedCon
     )
 }
 
-/// Writes the condition. Also succeeds if the claim no longer exists, or if it was changed and `if_unchanged` is set.
+/// Writes the condition. Also succeeds if the claim no longer exists.
 async fn write(
     api: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
@@ -338,7 +357,6 @@ async fn write(
     let action = "set the claim's condition";
     match writes::apply(api, claim, managers::CONDITION, fields, true, action).await {
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
-        Err(WriteError::Conflict) if if_unchanged => Ok(()),
         written => written,
     }
 }
@@ -349,21 +367,12 @@ pub fn provisioned_condition(claim: &PersistentVolumeClaim) -> Option<&Persisten
 }
 
 /// Counts the claims whose condition shows that they have no volume, by reason.
-pub fn waiting_by_reason<'a>(claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>) -> BTreeMap<String, u64> {
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for reason in claims.into_iter().filter_map(waiting_reason) {
-        *counts.entry(reason).or_default() += 1;
+pub fn waiting_by_reason<'a>(claims: impl IntoIterator<Item = &'a CachedClaim>) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for reason in claims.into_iter().filter_map(CachedClaim::waiting_reason) {
+        *counts.entry(reason.to_string()).or_default() += 1;
     }
-    // The reason becomes the label of a metric, so only the operator's own reasons count.
-    let known = Reason::ALL.iter().map(Reason::to_string);
-    known
-        .filter_map(|reason| counts.get(reason.as_str()).map(|count| (reason.clone(), *count)))
-        .collect()
-}
-
-fn waiting_reason(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let condition = provisioned_condition(claim).filter(|condition| condition.status != "True")?;
-    condition.reason.as_deref()
+    counts
 }
 
 /// Publishes an event about a claim.
@@ -372,34 +381,35 @@ pub fn event(ctx: &Context, claim: &PersistentVolumeClaim, severity: Severity, r
         .publish(claim.object_ref(&()), severity, reason, "Provision", note);
 }
 
-fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &ProvisionOutcome, elapsed: Duration) {
-    let ms = elapsed.as_millis();
+fn log(claim: &str, outcome: &ProvisionOutcome, elapsed: Duration) {
+    let ms = millis(elapsed);
     match outcome {
         ProvisionOutcome::Provisioned {
             condition,
             created_now: true,
         } => {
-            tracing::info!(%claim, ms, reason = %condition.reason, "{}", condition.message)
+            tracing::info!(claim, ms, reason = %condition.reason, "{}", condition.message)
         }
         ProvisionOutcome::Nothing
         | ProvisionOutcome::Queued
         | ProvisionOutcome::ClaimDeleted
         | ProvisionOutcome::Provisioned { .. } => {
-            tracing::debug!(%claim, ms, ?outcome);
+            tracing::debug!(claim, ms, ?outcome);
         }
         ProvisionOutcome::Copying(condition) | ProvisionOutcome::AwaitingProbe(condition) => {
-            tracing::debug!(%claim, ms, "{}", condition.message)
+            tracing::debug!(claim, ms, "{}", condition.message)
         }
         ProvisionOutcome::Waiting(condition, _)
+        | ProvisionOutcome::Unanswered(condition)
         | ProvisionOutcome::AwaitingSource { condition, .. }
         | ProvisionOutcome::WrongNode { condition, .. }
         | ProvisionOutcome::Rescheduled(condition) => {
-            tracing::info!(%claim, ms, reason = %condition.reason, "waiting: {}", condition.message)
+            tracing::info!(claim, ms, reason = %condition.reason, "waiting: {}", condition.message)
         }
         ProvisionOutcome::Unknown(condition)
         | ProvisionOutcome::Failed(condition)
         | ProvisionOutcome::Infeasible(condition) => {
-            tracing::warn!(%claim, ms, reason = %condition.reason, "{}", condition.message);
+            tracing::warn!(claim, ms, reason = %condition.reason, "{}", condition.message);
         }
     }
 }
@@ -455,11 +465,7 @@ mod tests {
         for if_unchanged in [true, false] {
             let condition = PersistentVolumeClaimCondition::default();
             let result = write(&api, &claim, &condition, if_unchanged).await;
-            if if_unchanged {
-                result.unwrap();
-            } else {
-                assert!(matches!(result, Err(WriteError::Conflict)), "retried: {result:?}");
-            }
+            assert!(matches!(result, Err(WriteError::Conflict)), "retried: {result:?}");
         }
         let written = written.lock().unwrap();
         let versions: Vec<_> = written

@@ -19,7 +19,7 @@ use crate::decide::placement::{class_permits, is_namespace_allowed};
 use crate::decide::quantity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
-use crate::state::archives::expiry_reason;
+use crate::state::archives::{archived_bytes, expiry_reason};
 use crate::state::context::Context;
 use export_store::ArchiveRef;
 
@@ -32,6 +32,15 @@ pub struct ArchiveSource {
     pub export_id: String,
     /// The archive.
     pub archive: ArchiveRef,
+    /// The capacity that it uses, in bytes.
+    pub bytes: u128,
+}
+
+impl ArchiveSource {
+    /// Returns true if the other one is the same archive on the same export.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.backend, &self.export_id, &self.archive) == (&other.backend, &other.export_id, &other.archive)
+    }
 }
 
 impl fmt::Display for ArchiveSource {
@@ -66,16 +75,38 @@ struct RestoreRequest<'a> {
     in_progress: Option<RestoreMode>,
 }
 
+/// An archive that a claim may have, and how the claim gets its data.
+pub type FoundArchive = Result<(ArchiveSource, RestoreMode), PlannedCondition>;
+
+/// Returns the archive that a claim requests and how it gets the data, if it may have the data according to the watch
+/// caches. Costs no request, however many claims request archives that they do not get, and their changes wake the claim.
+///
+/// What is found is read again by [`find_archive`] before the claim gets the data.
+pub fn find_cached_archive(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    request: &ClaimRequest,
+    namespace: &PartialObjectMeta<Namespace>,
+    name: &str,
+) -> FoundArchive {
+    let Some(archive) = ctx.stores.archives.get(&ObjectRef::new(name)) else {
+        return Err(not_found(name));
+    };
+    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
+    let by_name = backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name);
+    check(ctx, claim, request, namespace, &archive, by_name)
+}
+
 /// Returns the archive that a claim requests and how it gets the data, if it may have the data now.
 ///
 /// Archive, namespace and the backend's policy are read from the API server, because the restore gives data to a tenant
-/// (data-safety rule 15).
+/// (data-safety rule 15). The caller holds a slot.
 pub async fn find_archive(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
     name: &str,
-) -> Result<Result<(ArchiveSource, RestoreMode), PlannedCondition>, WriteError> {
+) -> Result<FoundArchive, WriteError> {
     let failed = WriteError::action("read what the claim is to be restored from");
     let client = ctx.clients.calls.clone();
     let archives: Api<NfsArchive> = Api::all(client.clone());
@@ -90,10 +121,6 @@ pub async fn find_archive(
     let Some(archive) = reads::get_opt(&archives, name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
     };
-    if !archive.is_complete() {
-        return Ok(Err(incomplete(&namespace, &archive)));
-    }
-    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
     let by_name = match is_namesake(&namespace, &archive) {
         false => false,
         true => {
@@ -102,17 +129,34 @@ pub async fn find_archive(
             backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name)
         }
     };
+    Ok(check(ctx, claim, request, &namespace, &archive, by_name))
+}
+
+/// Decides whether the claim may have the data. `by_name` is true if the archive's backend allows restores into a namespace
+/// with the same name but another UID.
+fn check(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    request: &ClaimRequest,
+    namespace: &PartialObjectMeta<Namespace>,
+    archive: &NfsArchive,
+    by_name: bool,
+) -> FoundArchive {
+    if !archive.is_complete() {
+        return Err(incomplete(namespace, archive));
+    }
+    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
     let request = RestoreRequest {
         claim,
         request,
-        namespace: &namespace,
-        expired: expiry_reason(ctx, &archive, jiff::Timestamp::now()),
+        namespace,
+        expired: expiry_reason(ctx, archive, ctx.clock.now()),
         alias: ctx.settings.aliases.get(&request.provisioner).map(String::as_str),
         labels: backend.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
         by_name,
         in_progress: mode_in_progress(ctx, &volume_name(&claim.uid().unwrap_or_default())),
     };
-    Ok(decide(&request, &archive))
+    decide(&request, archive)
 }
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
@@ -155,10 +199,7 @@ fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> 
 }
 
 /// Decides whether and how to restore. A tenant learns nothing about an archive that their namespace may not have.
-fn decide(
-    request: &RestoreRequest<'_>,
-    archive: &NfsArchive,
-) -> Result<(ArchiveSource, RestoreMode), PlannedCondition> {
+fn decide(request: &RestoreRequest<'_>, archive: &NfsArchive) -> FoundArchive {
     let (name, spec) = (archive.name_any(), &archive.spec);
     let archive_ref = archive_ref(archive).ok_or_else(|| not_found(&name))?;
     let from_here = is_from(request.namespace, archive);
@@ -171,6 +212,7 @@ fn decide(
         backend: spec.backend.clone(),
         export_id: spec.export_id.clone(),
         archive: archive_ref,
+        bytes: archived_bytes(archive),
     };
     match request.in_progress {
         Some(RestoreMode::Move) if from_here => return Ok((source, RestoreMode::Move)),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::{
-    NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+    NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    PersistentVolumeSpec, VolumeNodeAffinity,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,7 +14,6 @@ use kube::ResourceExt;
 use super::eligibility::{ClaimRequest, class_name};
 use super::volume_settings::VolumeSettings;
 use crate::api::NfsBackend;
-use crate::api::backend::OnDelete;
 use crate::api::names;
 use crate::decide::mount_options::{self, NegotiatedConnection, NfsMajorVersion};
 use export_store::ProvisionedDirectory;
@@ -47,10 +47,11 @@ pub struct VolumeParts<'a> {
 pub fn volume_object(parts: &VolumeParts<'_>) -> PersistentVolume {
     let spec = parts.claim.spec.clone().unwrap_or_default();
     let backend = &parts.backend.spec;
+    let claim_options = claim_options(&spec, &parts.settings.mount_options);
     let options = mount_options::volume_options(
         &backend.mount_options,
         &parts.request.mount_options,
-        &parts.settings.mount_options,
+        &claim_options,
         &backend.nfs,
         NegotiatedConnection {
             major: match parts.protocol {
@@ -69,6 +70,7 @@ pub fn volume_object(parts: &VolumeParts<'_>) -> PersistentVolume {
         metadata: ObjectMeta {
             name: Some(names::volume_name(&parts.claim.uid().unwrap_or_default())),
             annotations: Some(annotations(parts)),
+            labels: Some(names::volume_labels(&parts.backend.name_any())),
             finalizers: (parts.request.reclaim_policy == "Delete").then(|| vec![names::RECLAIM_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
         },
@@ -100,6 +102,15 @@ pub fn volume_object(parts: &VolumeParts<'_>) -> PersistentVolume {
     }
 }
 
+/// Returns the mount options of a claim. A claim that only reads is mounted read-only: the kubelet ignores
+/// `spec.nfs.readOnly` of a PersistentVolume.
+fn claim_options(spec: &PersistentVolumeClaimSpec, requested: &[String]) -> Vec<String> {
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    let reads_only = modes.iter().all(|mode| mode == "ReadOnlyMany") && !modes.is_empty();
+    let read_only = reads_only.then(|| "ro".to_owned());
+    requested.iter().cloned().chain(read_only).collect()
+}
+
 fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::from([
         (names::PROVISIONED_BY, parts.request.provisioner.clone()),
@@ -110,20 +121,16 @@ fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
         (names::VOLUME_NAMESPACE_UID, parts.namespace_uid.to_owned()),
     ]);
     if let Some(on_delete) = parts.settings.on_delete {
-        annotations.insert(names::VOLUME_ON_DELETE, annotation_value(on_delete).to_owned());
+        annotations.insert(names::VOLUME_ON_DELETE, on_delete.annotation_value().to_owned());
+    }
+    // The kubelet ignores group 0.
+    if let Some(gid) = parts.settings.gid.filter(|gid| *gid != 0) {
+        annotations.insert(names::POD_GROUP, gid.to_string());
     }
     annotations
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
-}
-
-fn annotation_value(policy: OnDelete) -> &'static str {
-    match policy {
-        OnDelete::Archive => "archive",
-        OnDelete::Delete => "delete",
-        OnDelete::Retain => "retain",
-    }
 }
 
 /// Describes the location of a volume's data.

@@ -1,10 +1,10 @@
 //! The settings of a claim's directory and volume: from backend, class and the claim's annotations. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::GROUP;
+use crate::api::names::{self, GROUP, NameKind, NamedObject};
 use crate::api::parameters::{ClassParameters, parse_mode, parse_on_delete, parse_owner};
 use crate::decide::mount_options;
 
@@ -41,6 +41,7 @@ impl VolumeSettings {
         class: &ClassParameters,
         annotations: &BTreeMap<String, String>,
     ) -> Result<Self, PlannedCondition> {
+        refuse_unknown(annotations)?;
         let claim = ClaimOverrides {
             allowed: &backend.claim_overrides,
             annotations,
@@ -52,35 +53,58 @@ impl VolumeSettings {
             )
         })?;
         let mode = claim
-            .value(ClaimOverride::Mode, "mode", |text| {
+            .value(ClaimOverride::Mode, names::CLAIM_MODE, |text| {
                 parse_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
             })?
             .or(class.mode)
             .unwrap_or(backend_mode);
         let backend_owner = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
         let number = |text: &str| parse_owner(text).ok_or_else(|| "it takes a number from 0 to 4294967294".to_owned());
-        let options = claim.value(ClaimOverride::MountOptions, "mount-options", |text| {
+        let options = claim.value(ClaimOverride::MountOptions, names::CLAIM_MOUNT_OPTIONS, |text| {
             mount_options::claim_options(text).map_err(|error| error.to_string())
         })?;
         Ok(Self {
             mode,
             mode_requested: mode != DEFAULT_MODE,
             uid: claim
-                .value(ClaimOverride::Uid, "uid", number)?
+                .value(ClaimOverride::Uid, names::CLAIM_UID, number)?
                 .or(class.uid)
                 .or(backend_owner(backend.directory.uid)),
             gid: claim
-                .value(ClaimOverride::Gid, "gid", number)?
+                .value(ClaimOverride::Gid, names::CLAIM_GID, number)?
                 .or(class.gid)
                 .or(backend_owner(backend.directory.gid)),
             on_delete: claim
-                .value(ClaimOverride::OnDelete, "on-delete", |text| {
+                .value(ClaimOverride::OnDelete, names::CLAIM_ON_DELETE, |text| {
                     parse_on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
                 })?
                 .or(class.on_delete),
             mount_options: options.unwrap_or_default(),
         })
     }
+}
+
+/// Refuses an annotation with the operator's prefix that no claim can have. A misspelled one would otherwise have no
+/// effect, and the directory could be open to more users than its author expects.
+fn refuse_unknown(annotations: &BTreeMap<String, String>) -> Result<(), PlannedCondition> {
+    let is_own = |key: &&str| key.strip_prefix(GROUP).is_some_and(|name| name.starts_with('/'));
+    let of_claims = names::ALL
+        .iter()
+        .filter(|name| name.object == NamedObject::Claim && name.kind == NameKind::Annotation);
+    let known: BTreeSet<&str> = of_claims.map(|name| name.key).filter(is_own).collect();
+    let mut own = annotations.keys().map(String::as_str).filter(is_own);
+    let Some(unknown) = own.find(|key| !known.contains(key)) else {
+        return Ok(());
+    };
+    let quoted: String = unknown.chars().take(MAX_QUOTED).collect();
+    let known: Vec<&str> = known.into_iter().collect();
+    Err(PlannedCondition::fails(
+        Reason::InvalidOverride,
+        format!(
+            "annotation {quoted} is unknown: a claim can have {}: correct or remove it",
+            known.join(", ")
+        ),
+    ))
 }
 
 /// A claim's annotations, and those that its backend allows.
@@ -95,18 +119,18 @@ impl ClaimOverrides<'_> {
     fn value<T>(
         &self,
         what: ClaimOverride,
-        name: &str,
+        key: &str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>, PlannedCondition> {
-        let Some(text) = self.annotations.get(&format!("{GROUP}/{name}")) else {
+        let Some(text) = self.annotations.get(key) else {
             return Ok(None);
         };
         if !self.allowed.contains(&what) {
             return Err(PlannedCondition::fails(
                 Reason::OverrideRefused,
                 format!(
-                    "annotation {GROUP}/{name} is not allowed here: remove it, or have `{name}` added to the backend's \
-                     claimOverrides"
+                    "annotation {key} is not allowed here: remove it, or have `{}` added to the backend's claimOverrides",
+                    key.rsplit('/').next().unwrap_or(key)
                 ),
             ));
         }
@@ -114,7 +138,7 @@ impl ClaimOverrides<'_> {
             let quoted: String = text.chars().take(MAX_QUOTED).collect();
             PlannedCondition::fails(
                 Reason::InvalidOverride,
-                format!("annotation {GROUP}/{name} cannot be {quoted:?}: {valid}: correct or remove it"),
+                format!("annotation {key} cannot be {quoted:?}: {valid}: correct or remove it"),
             )
         })
     }

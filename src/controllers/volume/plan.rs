@@ -10,6 +10,7 @@ use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::writes::with_finalizer;
 use crate::state::context::Settings;
 use crate::state::volume_metadata::is_retained_without_claim;
+use export_store::ClaimRef;
 
 /// Plan for a volume.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,12 +31,42 @@ pub enum VolumePlan {
     Reclaim(OnDelete),
 }
 
+/// The claim that the record of a volume on the export is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordOwner {
+    /// The one that the volume is, or was last, bound to.
+    Claim,
+    /// An earlier one: the directory was archived or deleted for it before the volume was bound to another one.
+    FormerClaim(ClaimRef),
+    /// There is no record.
+    Nobody,
+}
+
 /// Returns the plan for a volume. `on_delete` is the policy of its backend.
 pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> VolumePlan {
     // First: until the record is transferred, it is not that of the volume's claim.
-    if needs_transfer(volume, settings) {
-        return VolumePlan::TransferRecord;
+    match needs_transfer(volume, settings) {
+        true => VolumePlan::TransferRecord,
+        false => plan_without_transfer(volume, settings, on_delete),
     }
+}
+
+/// Returns the plan for a volume with a record of this owner.
+pub(super) fn plan_for(
+    owner: &RecordOwner,
+    volume: &PersistentVolume,
+    settings: &Settings,
+    on_delete: OnDelete,
+) -> VolumePlan {
+    match owner {
+        RecordOwner::Claim => plan(volume, settings, on_delete),
+        // There is nothing to transfer.
+        RecordOwner::FormerClaim(_) | RecordOwner::Nobody => plan_without_transfer(volume, settings, on_delete),
+    }
+}
+
+/// Returns what is left to do about a volume if its record cannot be transferred.
+pub(super) fn plan_without_transfer(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> VolumePlan {
     // An adopted directory is not considered here: its record shows that, and the export store then archives it.
     match reclaim::decide(volume, &settings.provisioners(), on_delete) {
         ReclaimDecision::Nothing => VolumePlan::Keep {
@@ -130,6 +161,38 @@ mod tests {
             ),
         ] {
             assert_eq!(plan_of(annotations, bound_to), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_volume_whose_record_is_not_transferred_is_reclaimed_for_the_owner_of_the_record() {
+        let settings = Settings::for_tests("p", &[]);
+        let former = RecordOwner::FormerClaim(ClaimRef::default());
+        let keep = |finalizers: Option<&[&str]>| VolumePlan::Keep {
+            save_metadata: finalizers.is_some_and(<[&str]>::is_empty),
+            finalizers: finalizers.map(|names| names.iter().map(|name| (*name).to_owned()).collect()),
+        };
+        let (none, finalizer): (&[&str], &[&str]) = (&[], &[RECLAIM_FINALIZER]);
+        for (policy, phase, finalizers, expected) in [
+            ("Retain", "Bound", finalizer, keep(Some(none))),
+            ("Delete", "Bound", none, keep(Some(finalizer))),
+            ("Delete", "Bound", finalizer, keep(None)),
+            ("Delete", "Released", finalizer, VolumePlan::Reclaim(OnDelete::Delete)),
+            ("Retain", "Released", finalizer, keep(Some(none))),
+        ] {
+            let volume = serde_json::from_value(json!({
+                "metadata": {"name": "pvc-a", "finalizers": finalizers, "annotations": {
+                    "pv.kubernetes.io/provisioned-by": "p", "nfs-operator.io/backend": "main"}},
+                "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {"name": "c", "uid": "b"}},
+                "status": {"phase": phase},
+            }));
+            let volume: PersistentVolume = volume.unwrap();
+            for owner in [&former, &RecordOwner::Nobody] {
+                let planned = plan_for(owner, &volume, &settings, OnDelete::Delete);
+                assert_eq!(planned, expected, "{policy} {phase} {finalizers:?}");
+            }
+            let planned = plan_for(&RecordOwner::Claim, &volume, &settings, OnDelete::Delete);
+            assert_eq!(planned, VolumePlan::TransferRecord);
         }
     }
 }

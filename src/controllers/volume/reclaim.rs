@@ -1,7 +1,8 @@
 //! Reclaim of a released volume: checked with the API server → policy applied → archive object created → volume deleted
 //! → finalizer removed.
 //!
-//! The process may end after any step. If the reclaim is repeated, it applies the policy to the data once.
+//! The process may end after any step. If the reclaim is repeated, it applies the policy to the data once. If the
+//! volume was bound to another claim in between, what was done for the first one is completed for it.
 
 use std::sync::Arc;
 
@@ -9,16 +10,18 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
+use serde_json::json;
 
-use super::plan::{VolumePlan, plan};
+use super::plan::{RecordOwner, VolumePlan, plan_for};
 use super::report::ReclaimOutcome;
 use crate::api::backend::{ArchivePolicy, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND};
+use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_ON_DELETE};
 use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
-use crate::decide::retention;
+use crate::decide::reclaim_request::claim_ref;
+use crate::decide::retention::{self, ReachedLimit};
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::reached_limit;
@@ -26,8 +29,12 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use export_store::{ExportError, ExportStore, ReclaimRequest, Reclaimed};
 
-/// Reclaims a volume that is released according to the watch cache.
-pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
+/// Reclaims a volume that is released according to the watch cache, and whose record has this owner.
+pub async fn reclaim(
+    ctx: &Context,
+    seen: &PersistentVolume,
+    owner: &RecordOwner,
+) -> Result<ReclaimOutcome, WriteError> {
     let backend = match find_backend(ctx, seen) {
         Ok(backend) => backend,
         Err(outcome) => return Ok(outcome),
@@ -41,7 +48,7 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), namespace, priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
     };
-    let Some(volume) = read_released(ctx, seen).await? else {
+    let Some(volume) = read_released(ctx, seen, owner).await? else {
         return Ok(ReclaimOutcome::Changed);
     };
     let Some(policy) = read_policy(ctx, &backend).await? else {
@@ -50,15 +57,20 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
             format!("backend {} was deleted or replaced meanwhile", backend.name),
         )));
     };
-    let VolumePlan::Reclaim(on_delete) = plan(&volume, &ctx.settings, policy.on_delete) else {
+    let VolumePlan::Reclaim(on_delete) = plan_for(owner, &volume, &ctx.settings, policy.on_delete) else {
         return Ok(ReclaimOutcome::Changed);
     };
     let (mut request, on_delete) = match prepare(ctx, &volume, on_delete, &snapshot, &export).await? {
-        Ok(prepared) => prepared,
+        Ok(prepared) => for_owner(owner, prepared),
         Err(PrepareError::Condition(condition)) => return Ok(ReclaimOutcome::Failed(condition)),
         Err(PrepareError::Export(error)) => return Ok(export_failed(ctx, &backend, &error)),
     };
+    if on_delete == OnDelete::Retain {
+        record_retain(ctx, &volume).await?;
+    }
     if on_delete == OnDelete::Archive
+        // Otherwise there is no new archive.
+        && *owner == RecordOwner::Claim
         && let Some(outcome) = check_archive_limit(ctx, &policy, &backend.name, &volume)
     {
         return Ok(outcome);
@@ -122,17 +134,22 @@ fn failed(reason: Reason, message: String) -> ReclaimOutcome {
 
 /// Reads the volume and its claim from the API server, because the reclaim cannot be undone. Returns the volume, if it is
 /// to be reclaimed and its claim is deleted.
-async fn read_released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<PersistentVolume>, WriteError> {
+async fn read_released(
+    ctx: &Context,
+    seen: &PersistentVolume,
+    owner: &RecordOwner,
+) -> Result<Option<PersistentVolume>, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let read = WriteError::action("read the volume before its reclaim");
     let Some(volume) = reads::get_opt(&volumes, &seen.name_any()).await.map_err(read)? else {
         return Ok(None);
     };
-    if volume.uid() != seen.uid() {
+    // The owner of the record was determined for the claim of the volume that was seen.
+    if volume.uid() != seen.uid() || claim_ref(&volume) != claim_ref(seen) {
         return Ok(None);
     }
     // The backend's policy only selects how to reclaim.
-    let VolumePlan::Reclaim(_) = plan(&volume, &ctx.settings, OnDelete::Archive) else {
+    let VolumePlan::Reclaim(_) = plan_for(owner, &volume, &ctx.settings, OnDelete::Archive) else {
         return Ok(None);
     };
     let claim = volume
@@ -192,6 +209,22 @@ async fn prepare(
     }
 }
 
+/// Changes a request and its policy so that they are about the claim of the record. Pure.
+fn for_owner(owner: &RecordOwner, (request, on_delete): (ReclaimRequest, OnDelete)) -> (ReclaimRequest, OnDelete) {
+    match owner {
+        RecordOwner::Claim | RecordOwner::Nobody => (request, on_delete),
+        RecordOwner::FormerClaim(claim) => {
+            let claim = claim.clone();
+            let on_delete = match on_delete {
+                // It completes what has begun, and deletes nothing that is at the volume's path again.
+                OnDelete::Archive | OnDelete::Delete => OnDelete::Archive,
+                OnDelete::Retain => OnDelete::Retain,
+            };
+            (ReclaimRequest { claim, ..request }, on_delete)
+        }
+    }
+}
+
 /// Returns true if the user acknowledged that the directory is missing.
 fn is_missing_acknowledged(volume: &PersistentVolume) -> bool {
     volume
@@ -200,7 +233,8 @@ fn is_missing_acknowledged(volume: &PersistentVolume) -> bool {
         .is_some_and(|value| value == "true")
 }
 
-/// Returns the outcome if the namespace of a volume may have no more archives. The volume stays, and uses capacity.
+/// Returns the outcome if there may be no more archives of the namespace of a volume, or on its backend. The volume stays,
+/// and uses capacity.
 fn check_archive_limit(
     ctx: &Context,
     policy: &ArchivePolicy,
@@ -208,14 +242,34 @@ fn check_archive_limit(
     volume: &PersistentVolume,
 ) -> Option<ReclaimOutcome> {
     let namespace = claim_namespace(volume);
-    let limit = reached_limit(ctx, policy, backend, namespace, &volume.name_any())?;
+    let reached = match reached_limit(ctx, policy, backend, namespace, &volume.name_any())? {
+        ReachedLimit::OfNamespace(limit) => format!(
+            "namespace {namespace} has {limit} archives on backend {backend}, the maximum of archivePolicy.maxPerNamespace"
+        ),
+        ReachedLimit::OfBackend(limit) => {
+            format!("backend {backend} has {limit} archives, the maximum of archivePolicy.maxPerBackend")
+        }
+    };
     Some(failed(
         Reason::ArchiveLimitReached,
         format!(
-            "namespace {namespace} has {limit} archives on backend {backend}, the maximum of archivePolicy.maxPerNamespace, so \
-             the volume is not archived: delete archives that are no longer needed, or raise the maximum"
+            "{reached}, so the volume is not archived: delete archives that are no longer needed, or raise the maximum"
         ),
     ))
+}
+
+/// Records on the volume that its directory is retained, unless it says so. The record on the export is removed before the
+/// volume is deleted: if this process ends in between and the backend's policy changes, the next process must not look for
+/// that record.
+async fn record_retain(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
+    let annotations = volume.annotations();
+    // Annotations would turn a volume of nfs-subdir, whose class decides, into one of this operator.
+    if annotations.contains_key(VOLUME_ON_DELETE) || !annotations.contains_key(VOLUME_BACKEND) {
+        return Ok(());
+    }
+    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let fields = json!({"metadata": {"annotations": {VOLUME_ON_DELETE: OnDelete::Retain.annotation_value()}}});
+    writes::patch_as_read(&api, volume, fields, false, "record that the directory is retained").await
 }
 
 /// Applies the policy to the directory.
@@ -297,9 +351,9 @@ async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use export_store::naming::DirectoryPath;
+    use export_store::{ArchiveMetadata, ClaimRef};
 
     #[test]
     fn a_released_volume_is_unneeded_if_its_claim_is_gone_or_bound_to_another_volume() {
@@ -320,6 +374,37 @@ mod tests {
             ("not bound yet", Some(claim("u", "")), false),
         ] {
             assert_eq!(is_unneeded(&volume, named.as_ref()), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_has_begun_for_a_former_claim_is_completed_for_it_and_never_deleted() {
+        let claim = |uid: &str, namespace: &str| ClaimRef {
+            namespace: namespace.into(),
+            uid: uid.into(),
+            ..ClaimRef::default()
+        };
+        let request = ReclaimRequest {
+            claim: claim("b", "other"),
+            volume: "pvc-a".into(),
+            directory: DirectoryPath::parse("data").unwrap(),
+            file_id: Some(1),
+            archive_metadata: ArchiveMetadata::default(),
+        };
+        let former = RecordOwner::FormerClaim(claim("a", "team"));
+        for (owner, on_delete, expected) in [
+            (&RecordOwner::Claim, OnDelete::Delete, ("other", OnDelete::Delete)),
+            (&RecordOwner::Nobody, OnDelete::Archive, ("other", OnDelete::Archive)),
+            (&former, OnDelete::Archive, ("team", OnDelete::Archive)),
+            (&former, OnDelete::Delete, ("team", OnDelete::Archive)),
+            (&former, OnDelete::Retain, ("team", OnDelete::Retain)),
+        ] {
+            let (changed, applied) = for_owner(owner, (request.clone(), on_delete));
+            assert_eq!(
+                (&*changed.claim.namespace, applied),
+                expected,
+                "{owner:?} {on_delete:?}"
+            );
         }
     }
 }

@@ -1,20 +1,21 @@
 //! The reconciler of volumes.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
+use tokio::time::Instant;
 
-use super::plan::{VolumePlan, plan};
+use super::plan::{RecordOwner, VolumePlan, plan, plan_without_transfer};
 use super::reclaim::reclaim;
 use super::report::{ReclaimOutcome, report};
-use super::transfer_record::transfer_record;
+use super::transfer_record::{TransferOutcome, transfer_record};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::PlannedCondition;
 use crate::api::names::VOLUME_BACKEND;
+use crate::decide::reclaim::{Refusal, is_released};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_metadata;
@@ -34,15 +35,45 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
 async fn reconcile_now(volume: &PersistentVolume, ctx: &Context) -> Result<ReclaimOutcome, WriteError> {
     let outcome = match plan(volume, &ctx.settings, backend_policy(volume, ctx)) {
         // Boxed, like the reclaim: most volumes are bound, and their futures must stay small.
-        VolumePlan::TransferRecord => Box::pin(transfer_record(ctx, volume)).await?,
+        VolumePlan::TransferRecord => Box::pin(transfer(ctx, volume)).await?,
         VolumePlan::Keep {
             save_metadata,
             finalizers,
         } => keep(ctx, volume, save_metadata, finalizers).await?,
-        VolumePlan::Refuse(refusal) => ReclaimOutcome::Failed(PlannedCondition::fails(refusal.reason, refusal.message)),
-        VolumePlan::Reclaim(_) => Box::pin(reclaim(ctx, volume)).await?,
+        VolumePlan::Refuse(refusal) => refused(refusal),
+        VolumePlan::Reclaim(_) => Box::pin(reclaim(ctx, volume, &RecordOwner::Claim)).await?,
     };
     Ok(outcome)
+}
+
+fn refused(refusal: Refusal) -> ReclaimOutcome {
+    ReclaimOutcome::Failed(PlannedCondition::fails(refusal.reason, refusal.message))
+}
+
+/// Transfers the record of a volume to its claim. If that is not possible, does what else there is to do.
+async fn transfer(ctx: &Context, volume: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
+    let (owner, condition) = match transfer_record(ctx, volume).await? {
+        TransferOutcome::Transferred => return Ok(ReclaimOutcome::Nothing),
+        TransferOutcome::Changed => return Ok(ReclaimOutcome::Changed),
+        TransferOutcome::NotTransferable(owner, condition) => (Some(owner), condition),
+        TransferOutcome::NotNow(condition) => (None, condition),
+    };
+    let rest = plan_without_transfer(volume, &ctx.settings, backend_policy(volume, ctx));
+    match (rest, owner) {
+        // They depend on the reclaim policy only. The record is not about the claim, so no metadata is saved in it.
+        (
+            VolumePlan::Keep {
+                finalizers: Some(finalizers),
+                ..
+            },
+            _,
+        ) => keep(ctx, volume, false, Some(finalizers)).await,
+        (VolumePlan::Refuse(refusal), Some(_)) => Ok(refused(refusal)),
+        (VolumePlan::Reclaim(_), Some(owner)) => Box::pin(reclaim(ctx, volume, &owner)).await,
+        // While the claim exists, nothing waits for the transfer. The reclaim does.
+        (_, None) if is_released(volume) => Ok(ReclaimOutcome::Waiting(condition)),
+        _ => Ok(ReclaimOutcome::Postponed(condition)),
+    }
 }
 
 /// Handles a failed write, after which nothing is decided.

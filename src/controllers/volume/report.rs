@@ -1,13 +1,15 @@
 //! Reports the outcome of a volume's reconciliation: event, metric, log line and requeue.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
+use tokio::time::Instant;
 
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::runtime::clock::millis;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::waiting::{Blockers, Epoch};
@@ -56,7 +58,7 @@ pub fn report(
         .as_ref()
         .and_then(|spec| spec.storage_class_name.clone())
         .unwrap_or_default();
-    let ms = started.elapsed().as_millis();
+    let ms = millis(started.elapsed());
     match outcome {
         ReclaimOutcome::Nothing | ReclaimOutcome::Changed => Action::await_change(),
         ReclaimOutcome::Queued => Action::requeue(jittered(QUEUED)),

@@ -2,42 +2,49 @@
 //! recovered, or an administrator removed its `claimRef`. Afterwards, the deletion of that claim releases the volume like
 //! any other volume.
 //!
+//! If the directory was archived or deleted for an earlier claim before the volume was bound again, the record remains
+//! that claim's, and the volume is reclaimed for it.
+//!
 //! Only the binder and administrators write `claimRef`, so no tenant can get another's record by this.
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::plan::recorded_claim;
-use super::report::ReclaimOutcome;
+use super::plan::{RecordOwner, recorded_claim};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
-use crate::decide::reclaim::is_released;
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_metadata::volume_metadata;
-use export_store::{ClaimRef, ReclaimRequest};
+use export_store::{ClaimRef, ExportError, ReclaimRequest, RecordTransfer};
+
+/// Result of an attempt to transfer a record.
+#[derive(Debug)]
+pub enum TransferOutcome {
+    /// The record and the volume name the claim.
+    Transferred,
+    /// The volume changed in the meantime; its next event follows.
+    Changed,
+    /// There is no record to transfer: it is that of a former claim, or does not exist.
+    NotTransferable(RecordOwner, PlannedCondition),
+    /// The record cannot be transferred now.
+    NotNow(PlannedCondition),
+}
 
 /// Transfers the record, then updates the annotations of the volume. Safe to repeat.
-pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
+pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<TransferOutcome, WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     // Read from the API server: the record must not be transferred to a claim that the volume is no longer bound to.
     let read = reads::get_opt(&api, &seen.name_any()).await;
     let read = read.map_err(WriteError::action("read the volume before its record is transferred"))?;
     let Some(volume) = &read.filter(|read| read.uid() == seen.uid() && claim_ref(read) == claim_ref(seen)) else {
-        return Ok(ReclaimOutcome::Changed);
+        return Ok(TransferOutcome::Changed);
     };
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
-    let not_now = |condition: PlannedCondition| {
-        // While the claim exists, nothing waits for the transfer. The reclaim does.
-        Ok(match is_released(volume) {
-            true => ReclaimOutcome::Waiting(condition),
-            false => ReclaimOutcome::Postponed(condition),
-        })
-    };
-    let postponed = |reason, message: String| not_now(PlannedCondition::fails(reason, message));
+    let not_now = |condition| Ok(TransferOutcome::NotNow(condition));
     let backend = match ctx.registered_backend(&name) {
         Ok(backend) => backend,
         Err(condition) => return not_now(condition),
@@ -50,17 +57,38 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<R
         Ok(request) => with_former_claim(volume, request),
         Err(condition) => return not_now(condition),
     };
-    let claim = current_claim(ctx, volume);
+    let claim = current_claim(ctx, volume).await?;
     let Some(metadata) = volume_metadata(volume, &ctx.cluster_uid()) else {
         let message = "the volume has no size or no provisioner annotation: restore them".to_owned();
-        return postponed(Reason::ReclaimUnsafe, message);
+        return not_now(PlannedCondition::fails(Reason::ReclaimUnsafe, message));
     };
-    if let Err(error) = export.transfer_record(&request, &claim, &metadata).await {
-        ctx.request_probe(&backend.name);
-        return postponed(
-            Reason::from(error.kind()),
-            format!("failed to transfer the volume's record to its claim: {error}"),
-        );
+    match export.transfer_record(&request, &claim, &metadata).await {
+        Ok(RecordTransfer::Transferred) => {}
+        Ok(RecordTransfer::Reclaimed(former)) => {
+            let message = format!(
+                "the volume's directory was archived or deleted for claim {}/{} before the volume was bound again: its \
+                 record stays as it is",
+                former.namespace, former.name
+            );
+            let condition = PlannedCondition::fails(Reason::DirectoryMissing, message);
+            return Ok(TransferOutcome::NotTransferable(
+                RecordOwner::FormerClaim(former),
+                condition,
+            ));
+        }
+        Err(error) => {
+            let message = format!("failed to transfer the volume's record to its claim: {error}");
+            let condition = PlannedCondition::fails(Reason::from(error.kind()), message);
+            // The reclaim reports that, and whether it is acknowledged.
+            if matches!(
+                error,
+                ExportError::DirectoryMissing { .. } | ExportError::RecordMissing { .. }
+            ) {
+                return Ok(TransferOutcome::NotTransferable(RecordOwner::Nobody, condition));
+            }
+            ctx.request_probe(&backend.name);
+            return not_now(condition);
+        }
     }
     let annotations = json!({
         VOLUME_READOPTED: null,
@@ -76,9 +104,9 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<R
                 namespace = claim.namespace,
                 "transferred the record of the volume to its claim"
             );
-            Ok(ReclaimOutcome::Nothing)
+            Ok(TransferOutcome::Transferred)
         }
-        Err(WriteError::NotFound | WriteError::Replaced | WriteError::Conflict) => Ok(ReclaimOutcome::Changed),
+        Err(WriteError::NotFound | WriteError::Replaced | WriteError::Conflict) => Ok(TransferOutcome::Changed),
         Err(error) => Err(error),
     }
 }
@@ -92,15 +120,16 @@ fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> Recl
     }
 }
 
-/// Returns the claim that the volume is bound to, with the current UID of its namespace.
-fn current_claim(ctx: &Context, volume: &PersistentVolume) -> ClaimRef {
+/// Returns the claim that the volume is bound to, with the current UID of its namespace. It is read from the API server,
+/// because it decides who may restore the data later.
+async fn current_claim(ctx: &Context, volume: &PersistentVolume) -> Result<ClaimRef, WriteError> {
     let claim = claim_ref(volume);
-    let namespace = ctx.namespace(&claim.namespace);
-    ClaimRef {
+    let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
+    let namespace = reads::get_metadata_opt(&namespaces, &claim.namespace).await;
+    let namespace = namespace.map_err(WriteError::action("read the namespace of the volume's claim"))?;
+    Ok(ClaimRef {
         // Empty if the namespace was deleted: then no claim in it can request the archive.
-        namespace_uid: namespace
-            .and_then(|namespace| namespace.metadata.uid.clone())
-            .unwrap_or_default(),
+        namespace_uid: namespace.and_then(|namespace| namespace.uid()).unwrap_or_default(),
         ..claim
-    }
+    })
 }

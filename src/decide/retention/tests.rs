@@ -67,14 +67,36 @@ fn a_namespace_with_the_maximum_number_of_archives_gets_no_more() {
     };
     assert_eq!(reached(None, "new"), None);
     assert_eq!(reached(Some(3), "new"), None);
-    assert_eq!(reached(Some(2), "new"), Some(2));
-    assert_eq!(reached(Some(1), "new"), Some(1));
+    assert_eq!(reached(Some(2), "new"), Some(ReachedLimit::OfNamespace(2)));
+    assert_eq!(reached(Some(1), "new"), Some(ReachedLimit::OfNamespace(1)));
     assert_eq!(reached(Some(1), "b"), None, "it is archived already");
     assert_eq!(
         reached(Some(1), "c"),
-        Some(1),
+        Some(ReachedLimit::OfNamespace(1)),
         "a volume of that name on another backend"
     );
+}
+
+#[test]
+fn a_backend_with_the_maximum_number_of_archives_gets_no_more_of_any_namespace() {
+    let archives = [
+        archive("a", json!({})),
+        archive("b", json!({"spec": {"claim": {"namespace": "another"}}})),
+        archive("c", json!({"spec": {"backend": "other"}})),
+    ];
+    let reached = |max_per_namespace, max_per_backend, volume| {
+        let policy = ArchivePolicy {
+            max_per_namespace,
+            max_per_backend,
+            ..ArchivePolicy::default()
+        };
+        reached_limit(&policy, ("main", "team", volume), archives.iter())
+    };
+    assert_eq!(reached(None, Some(3), "new"), None);
+    assert_eq!(reached(None, Some(2), "new"), Some(ReachedLimit::OfBackend(2)));
+    assert_eq!(reached(Some(2), Some(2), "new"), Some(ReachedLimit::OfBackend(2)));
+    assert_eq!(reached(Some(1), Some(2), "new"), Some(ReachedLimit::OfNamespace(1)));
+    assert_eq!(reached(Some(1), Some(2), "b"), None, "it is archived already");
 }
 
 #[test]

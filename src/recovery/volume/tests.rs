@@ -14,8 +14,9 @@ fn made() -> PersistentVolume {
             "annotations": {
                 names::PROVISIONED_BY: "p", names::VOLUME_BACKEND: "main", names::VOLUME_EXPORT_ID: "id",
                 names::VOLUME_DIRECTORY: "team/data", names::VOLUME_FILE_ID: "42", names::VOLUME_NAMESPACE_UID: "ns",
-                names::VOLUME_ON_DELETE: "delete", names::VOLUME_RECREATED: "true",
+                names::VOLUME_ON_DELETE: "delete", names::VOLUME_RECREATED: "true", names::POD_GROUP: "2000",
             },
+            "labels": {names::VOLUME_BACKEND: "main", names::MANAGED_BY: names::OPERATOR_NAME},
         },
         "spec": {
             "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1500M"}, "mountOptions": ["nfsvers=4"],

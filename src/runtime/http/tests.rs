@@ -1,6 +1,7 @@
 use std::net::Ipv4Addr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
 use super::*;
 
@@ -76,6 +77,25 @@ async fn a_new_connection_closes_the_oldest_one_beyond_the_limit() {
         open.read_to_string(&mut reply).await.unwrap();
         assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
     }
+}
+
+#[tokio::test]
+async fn connections_of_one_client_do_not_close_those_of_another() {
+    let options = served(None).await;
+    let mut scrape = TcpStream::connect(options.http_addr).await.unwrap();
+    scrape.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..2 * MAX_CONNECTIONS {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into()).unwrap();
+        held.push(socket.connect(options.http_addr).await.unwrap());
+    }
+    // All of them have been accepted once a later connection is answered.
+    get_path(options.http_addr, "/healthz", "").await;
+    scrape.write_all(b"y\r\n\r\n").await.unwrap();
+    let mut reply = String::new();
+    scrape.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
 }
 
 #[tokio::test(start_paused = true)]

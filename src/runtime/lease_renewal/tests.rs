@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::runtime::clock::Clock;
 use crate::runtime::held_lease::LeaseObject;
 use crate::runtime::lease::HolderIdentity;
 
@@ -89,7 +90,13 @@ impl Fixture {
         };
         let object = |namespace: &str, name: &str| {
             let me = HolderIdentity::new(None, "me", 1);
-            LeaseObject::new(client.clone(), namespace, name, me, election.timings)
+            LeaseObject::new(
+                client.clone(),
+                (namespace, name),
+                me,
+                election.timings,
+                Clock::default(),
+            )
         };
         let (lease, lock) = (object("own", "own"), object("locks", "lock").installed());
         let held = (
@@ -97,7 +104,7 @@ impl Fixture {
             lock.take(None).await.unwrap().unwrap(),
         );
         let fence = WriteFence::default();
-        let renewer = LeaseRenewer::new(&election, fence.clone(), held, since_boot());
+        let renewer = LeaseRenewer::new(&election, fence.clone(), held, fence.clock().since_boot());
         let (release, released) = oneshot::channel();
         Self {
             leases,

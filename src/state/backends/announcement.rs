@@ -12,6 +12,23 @@ pub struct Announcement {
     pub next: Beacon,
 }
 
+impl Announcement {
+    /// Returns the announcement to make once the export has the `current` beacon. `None` if the last one of this process
+    /// is not on the export yet: the write of its beacon may have been executed although it failed, so the status must
+    /// keep that beacon until the export is seen with it. Another backend on the export may have changed the `current`
+    /// beacon before that write; then `is_next_pending` is true.
+    pub fn due(last: Option<&Self>, current: Option<Beacon>, is_next_pending: bool) -> Option<Self> {
+        let may_follow = |last: &Self| is_next_pending && current.as_ref() != Some(&last.next);
+        if last.is_some_and(|last| last.current == current || may_follow(last)) {
+            return None;
+        }
+        Some(Self {
+            next: Beacon::after(current.as_ref()),
+            current,
+        })
+    }
+}
+
 /// The announcement of this process, if any.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncementState {
@@ -45,8 +62,29 @@ impl AnnouncementState {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_beacon_whose_write_may_have_been_executed_remains_announced_until_the_export_has_it() {
+        let due = |last: &Announcement, current: Option<&Beacon>, is_next_pending| {
+            Announcement::due(Some(last), current.cloned(), is_next_pending)
+        };
+        let first = Announcement::due(None, None, false).unwrap();
+        assert_eq!((&first.current, due(&first, None, false)), (&None, None));
+        let second = due(&first, Some(&first.next), false).unwrap();
+        assert_eq!(second.current.as_ref(), Some(&first.next));
+        assert_eq!(due(&second, second.current.as_ref(), false), None);
+        assert_eq!(due(&second, second.current.as_ref(), true), None);
+        // Another backend on the export, or an administrator who accepted another export.
+        let other = Beacon::after(second.current.as_ref());
+        let third = due(&second, Some(&other), false).unwrap();
+        assert_eq!(third.current.as_ref(), Some(&other));
+        // The other backend wrote its beacon, and the write of the second one after that had no reply.
+        assert_eq!(due(&second, Some(&other), true), None);
+        assert!(due(&second, Some(&second.next), true).is_some(), "the export has it");
+    }
 
     #[test]
     fn a_beacon_is_written_to_the_export_only_after_the_status_has_it() {

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use tokio::time::Instant;
 
 use super::announcement::AnnouncementState;
+use super::purge_turns::PurgeTurns;
 use super::{BackendConnection, ProbeSnapshot, ScanResult};
 use export_store::{ClaimRef, ExportStore, Identity, PurgeReport};
 
@@ -24,14 +26,16 @@ pub(super) struct BackendState {
     pub(super) last_scan: Option<ScanResult>,
     /// Directories that have no volume yet, by volume.
     pending: HashMap<String, PendingDirectory>,
-    /// Time of the last purge of an expired archive; initially, the start of the process.
-    last_expiry: Instant,
+    /// Expired archives that wait to be purged.
+    pub(super) purge_turns: PurgeTurns,
     /// Time when the last completed garbage collection began.
     last_gc: Option<Instant>,
     /// Number of volumes of the backend that vanished although nothing reclaimed them.
-    vanished: u64,
+    lost_volumes: u64,
     /// The part of these whose records were read since.
-    vanished_read: u64,
+    lost_volumes_read: u64,
+    /// True if the records were read since the start of the process.
+    records_read: bool,
 }
 
 /// Directory that was started and has no volume yet.
@@ -54,36 +58,37 @@ impl BackendState {
             purge_report: PurgeReport::default(),
             last_scan: None,
             pending: HashMap::new(),
-            last_expiry: now,
+            purge_turns: PurgeTurns::new(now),
             last_gc: None,
-            vanished: 0,
-            vanished_read: 0,
+            lost_volumes: 0,
+            lost_volumes_read: 0,
+            records_read: false,
         }
     }
 
     pub(super) fn count_lost_volume(&mut self) {
-        self.vanished += 1;
+        self.lost_volumes += 1;
     }
 
     pub(super) fn lost_volumes(&self) -> u64 {
-        self.vanished
+        self.lost_volumes
     }
 
-    pub(super) fn set_lost_volumes_read(&mut self, vanished: u64) {
-        self.vanished_read = self.vanished_read.max(vanished);
+    pub(super) fn set_lost_volumes_read(&mut self, lost: u64) {
+        self.lost_volumes_read = self.lost_volumes_read.max(lost);
     }
 
     pub(super) fn has_unread_lost_volumes(&self) -> bool {
-        self.vanished_read < self.vanished
+        self.lost_volumes_read < self.lost_volumes
     }
 
-    pub(super) fn acquire_purge_slot(&mut self, pause: Duration, now: Instant) -> Result<(), Duration> {
-        let left = pause.saturating_sub(now.saturating_duration_since(self.last_expiry));
-        if !left.is_zero() {
-            return Err(left);
-        }
-        self.last_expiry = now;
-        Ok(())
+    pub(super) fn set_records_read(&mut self) {
+        self.records_read = true;
+    }
+
+    /// Returns true if the records were not read since the start of the process, or since a volume vanished.
+    pub(super) fn has_unread_records(&self) -> bool {
+        !self.records_read || self.has_unread_lost_volumes()
     }
 
     /// Returns false if another task works on the directory.
@@ -158,6 +163,7 @@ impl BackendState {
     }
 
     pub(super) fn set_recovered(&mut self, export: &Arc<ExportStore>) {
+        self.set_records_read();
         let current = self.connection.as_mut();
         if let Some(connection) = current.filter(|connection| Arc::ptr_eq(&connection.store, export)) {
             connection.recovered = true;
@@ -176,6 +182,8 @@ impl BackendState {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
@@ -193,22 +201,6 @@ mod tests {
             uid: format!("uid-{name}"),
             ..ClaimRef::default()
         }
-    }
-
-    #[test]
-    fn expired_archives_are_purged_one_per_pause_and_the_first_one_waits_too() {
-        let start = Instant::now();
-        let mut state = state(start);
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let hour = Duration::from_secs(3600);
-        assert_eq!(
-            state.acquire_purge_slot(hour, at(0)),
-            Err(hour),
-            "the process just started"
-        );
-        assert_eq!(state.acquire_purge_slot(hour, at(3599)), Err(Duration::from_secs(1)));
-        assert_eq!(state.acquire_purge_slot(hour, at(3600)), Ok(()));
-        assert_eq!(state.acquire_purge_slot(hour, at(3601)), Err(Duration::from_secs(3599)));
     }
 
     #[test]

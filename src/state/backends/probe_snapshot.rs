@@ -1,9 +1,10 @@
 //! Result of the last probe of a backend, and how long it is valid.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use tokio::time::Instant;
 
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -56,6 +57,15 @@ impl ProbeSnapshot {
     /// Returns true if the probe found the backend ready, regardless of its age.
     pub fn is_ready(&self) -> bool {
         self.ready.status == Some(true)
+    }
+
+    /// Returns true if it is not decided yet whether the export is that of the backend: the backend was not probed, or an
+    /// administrator has to accept the export, or has to replace it.
+    pub fn awaits_identity(&self) -> bool {
+        matches!(
+            self.ready.reason,
+            Reason::NotProbed | Reason::BeaconMismatch | Reason::BeaconObserved | Reason::IdentityMismatch
+        )
     }
 
     /// Returns the ID of the export's identity, once confirmed.

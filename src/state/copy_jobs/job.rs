@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use super::{CopyLabels, CopyResult, SlotRequest};
+use super::{CopyLabels, CopyResult, SlotRequest, slots};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -62,6 +62,11 @@ impl<'a> CopyJob<'a> {
         }
     }
 
+    /// Returns true if the copy is queued or running, or has a result that was not taken.
+    pub(crate) fn exists(&self) -> bool {
+        self.ctx.copy_jobs.exists(&self.uid)
+    }
+
     /// Returns the condition to report while `source` is copied, or `None` if no copy is queued or running.
     pub(crate) fn progress(&self, source: impl Display) -> Option<PlannedCondition> {
         self.ctx.copy_jobs.progress(&self.uid).condition(source)
@@ -72,7 +77,11 @@ impl<'a> CopyJob<'a> {
     pub(crate) fn start_or_progress(&self, task: CopyTask, source: impl Display) -> Option<PlannedCondition> {
         let requeue = task.requeue(self.ctx);
         let jobs = &self.ctx.copy_jobs;
-        let (labels, request) = (task.labels(), task.slot_request());
+        let is_prioritized = |namespace: &str| {
+            let namespace = self.ctx.namespace(namespace);
+            namespace.is_some_and(|namespace| slots::is_prioritized(namespace.labels()))
+        };
+        let (labels, request) = (task.labels(), task.slot_request(is_prioritized));
         jobs.start(labels, request, |limits, progress| task.run(limits, progress), requeue);
         self.progress(source)
     }
@@ -112,8 +121,9 @@ impl CopyTask {
         }
     }
 
-    /// Returns what decides when the copy gets a slot.
-    fn slot_request(&self) -> SlotRequest {
+    /// Returns what decides when the copy gets a slot. `is_prioritized` is true for the namespaces that administrators
+    /// selected.
+    fn slot_request(&self, is_prioritized: impl Fn(&str) -> bool) -> SlotRequest {
         match self {
             Self::ToVolume {
                 source: (origin, _),
@@ -123,12 +133,12 @@ impl CopyTask {
             } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
                 backends: [origin, export].map(|export| export.backend().to_owned()),
-                is_backup: false,
+                is_of_administrator: is_prioritized(&request.claim.namespace),
             },
             Self::ToArchive { export, request } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
                 backends: [export, export].map(|export| export.backend().to_owned()),
-                is_backup: true,
+                is_of_administrator: true,
             },
         }
     }

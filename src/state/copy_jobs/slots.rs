@@ -1,14 +1,15 @@
 //! Which copies run and which wait: the part of the copies' budget that docs/security.md describes by number of copies.
 //!
-//! The copies of one namespace, and those from or to one backend, leave slots for others. Backups, which administrators
-//! request, have a slot of their own.
+//! The copies of one namespace, and those from or to one backend, leave slots for others. The copies of tenants leave a slot
+//! for those of administrators, and the reverse: backups, and the copies for claims in namespaces that they selected.
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::api::names::{COPY_PRIORITY, RESERVED};
 use export_store::MAX_COPIES;
 
-/// Maximum number of copies that are no backups: one slot is left for backups.
-const MAX_CLAIMS: usize = MAX_COPIES - 1;
+/// Maximum number of copies of tenants, and of administrators: one slot is left for the others.
+const MAX_OF_KIND: usize = MAX_COPIES - 1;
 /// Maximum number of these copies in one namespace.
 const MAX_PER_NAMESPACE: usize = 2;
 /// Maximum number of these copies that read from or write to one backend.
@@ -21,8 +22,14 @@ pub struct SlotRequest {
     pub namespace: String,
     /// The backends of source and target.
     pub backends: [String; 2],
-    /// An administrator requested it.
-    pub is_backup: bool,
+    /// It is one of the copies of administrators.
+    pub is_of_administrator: bool,
+}
+
+/// Returns true if an administrator gave the claims of a namespace with these labels the use of the reserved slot. Tenants
+/// cannot change the labels of their namespace.
+pub(super) fn is_prioritized(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(COPY_PRIORITY).is_some_and(|value| value == RESERVED)
 }
 
 /// The copies that run, and those that wait, in the order of their requests.
@@ -47,7 +54,8 @@ impl CopySlots {
         }
     }
 
-    /// Gives a slot to the next copy that may have one: first to backups, then to the namespace with the fewest copies.
+    /// Gives a slot to the next copy that may have one: first to those of administrators, then to the namespace with the
+    /// fewest copies.
     pub(super) fn start_next(&mut self) -> Option<u64> {
         if self.running.len() >= MAX_COPIES {
             return None;
@@ -57,8 +65,8 @@ impl CopySlots {
             .filter(|(_, (_, request))| self.has_room(request))
             .min_by_key(|(position, (_, request))| {
                 (
-                    !request.is_backup,
-                    self.claims(|other| other.namespace == request.namespace),
+                    !request.is_of_administrator,
+                    self.count_like(request, |other| other.namespace == request.namespace),
                     *position,
                 )
             })?;
@@ -68,19 +76,21 @@ impl CopySlots {
     }
 
     fn has_room(&self, request: &SlotRequest) -> bool {
-        request.is_backup
-            || self.claims(|_| true) < MAX_CLAIMS
-                && self.claims(|other| other.namespace == request.namespace) < MAX_PER_NAMESPACE
-                && request
-                    .backends
-                    .iter()
-                    .all(|backend| self.claims(|other| other.backends.contains(backend)) < MAX_PER_BACKEND)
+        self.count_like(request, |_| true) < MAX_OF_KIND
+            && self.count_like(request, |other| other.namespace == request.namespace) < MAX_PER_NAMESPACE
+            && request
+                .backends
+                .iter()
+                .all(|backend| self.count_like(request, |other| other.backends.contains(backend)) < MAX_PER_BACKEND)
     }
 
-    /// Counts the running copies that are no backups.
-    fn claims(&self, matches: impl Fn(&SlotRequest) -> bool) -> usize {
-        let claims = self.running.values().filter(|request| !request.is_backup);
-        claims.filter(|request| matches(request)).count()
+    /// Counts the running copies that tenants requested if a tenant requested this one, and otherwise those that
+    /// administrators did.
+    fn count_like(&self, request: &SlotRequest, matches: impl Fn(&SlotRequest) -> bool) -> usize {
+        let running = self.running.values();
+        running
+            .filter(|other| other.is_of_administrator == request.is_of_administrator && matches(other))
+            .count()
     }
 }
 
@@ -93,13 +103,13 @@ mod tests {
         slots: &mut CopySlots,
         (namespace, backend): (&str, &str),
         ids: std::ops::Range<u64>,
-        is_backup: bool,
+        is_of_administrator: bool,
     ) -> usize {
         for id in ids {
             let request = SlotRequest {
                 namespace: namespace.to_owned(),
                 backends: [backend.to_owned(), backend.to_owned()],
-                is_backup,
+                is_of_administrator,
             };
             slots.add(id, request);
         }
@@ -107,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_one_namespace_or_backend_leave_slots_for_others_and_for_backups() {
+    fn copies_of_one_namespace_or_backend_leave_slots_for_others_and_for_administrators() {
         let mut slots = CopySlots::default();
         assert_eq!(start(&mut slots, ("one", "slow"), 0..100, false), MAX_PER_NAMESPACE);
         assert_eq!(
@@ -116,7 +126,7 @@ mod tests {
         );
         assert_eq!(
             start(&mut slots, ("three", "fast"), 200..300, false),
-            MAX_CLAIMS - MAX_PER_BACKEND
+            MAX_OF_KIND - MAX_PER_BACKEND
         );
         assert_eq!(start(&mut slots, ("four", "fast"), 300..301, false), 0);
         assert_eq!(start(&mut slots, ("one", "slow"), 301..400, true), 1);
@@ -124,7 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn a_free_slot_is_given_to_backups_first_and_then_to_the_namespace_with_the_fewest_copies() {
+    fn copies_of_administrators_leave_slots_for_other_namespaces_and_for_tenants() {
+        let mut slots = CopySlots::default();
+        assert_eq!(start(&mut slots, ("one", "slow"), 0..100, true), MAX_PER_NAMESPACE);
+        assert_eq!(start(&mut slots, ("two", "fast"), 100..200, true), MAX_PER_NAMESPACE);
+        assert_eq!(start(&mut slots, ("three", "third"), 200..300, true), 0);
+        assert_eq!(start(&mut slots, ("one", "slow"), 300..400, false), 1);
+    }
+
+    #[test]
+    fn a_free_slot_is_given_to_administrators_first_and_then_to_the_namespace_with_the_fewest_copies() {
         let mut slots = CopySlots::default();
         start(&mut slots, ("one", "a"), 0..3, false);
         start(&mut slots, ("two", "b"), 3..6, false);
@@ -138,6 +157,13 @@ mod tests {
         slots.remove(4);
         assert_eq!(slots.start_next(), Some(8));
         assert_eq!(slots.start_next(), None);
+    }
+
+    #[test]
+    fn only_the_value_of_the_label_gives_priority() {
+        let labels = |value: &str| BTreeMap::from([("nfs-operator.io/copy-priority".to_owned(), value.to_owned())]);
+        assert!(is_prioritized(&labels("reserved")));
+        assert!(!is_prioritized(&labels("")) && !is_prioritized(&BTreeMap::new()));
     }
 
     #[test]

@@ -62,7 +62,7 @@ async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_co
     assert!(message.starts_with("copying claim default/old: "), "{message}");
     let metrics = env.operator.metrics().await?;
     assert!(
-        metrics.contains("nfs_operator_copy_files{namespace=\"default\",claim=\"old\",archive=\"nightly\"}"),
+        metrics.contains("nfs_operator_copy_files{claim_namespace=\"default\",claim=\"old\",archive=\"nightly\"}"),
         "{metrics}"
     );
     for _ in 0..3 {

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use rig::objects::{merge, reference, with_fields};
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
 use serde_json::{Value, json};
@@ -22,7 +23,10 @@ pub const BYSTANDER: &str = "bystander";
 pub const ATTACKED: &str = "attacked";
 pub const OTHER: &str = "other";
 /// The annotation by which the binder requests a volume.
-const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// Maximum number of requests about others between the first request about a claim and the creation of its volume. A
+/// provisioner that puts a claim behind the reports of thousands that wait sends several thousand.
+const MAX_BETWEEN: usize = 500;
 /// Pause between two samples of the operator's memory and readiness.
 const SAMPLE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -42,15 +46,21 @@ pub struct AttackedCluster {
 impl AttackedCluster {
     /// Starts everything. `spec` is merged into the backend that the attacker uses.
     pub async fn start(spec: Value) -> Result<Self, Failure> {
+        Self::start_with(spec, &[]).await
+    }
+
+    /// Starts everything, the operator with additional arguments.
+    pub async fn start_with(spec: Value, args: &[&str]) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         let attacked = NfsServer::start(&run, NfsOptions::default()).await?;
         let other = NfsServer::start(&run, NfsOptions::default()).await?;
         let cluster = Cluster::start(&run).await?;
         let objects = Objects::new(cluster.client().await?);
-        let attacker = create_attacker(&cluster, &objects).await?;
+        let attacker = create_attacker(&cluster, &objects, ATTACKER).await?;
         objects.create(&reference("v1", "Namespace", None, BYSTANDER)).await?;
         let mut options = OperatorOptions::new(rig::operator::find_binary()?, Operator::install(&cluster).await?);
         options.memory_limit = Some(MEMORY_LIMIT);
+        options.args.extend(args.iter().map(|&arg| arg.to_owned()));
         let operator = Operator::start(&run, options).await?;
         operator.wait_ready().await?;
         let env = Self {
@@ -127,12 +137,7 @@ impl AttackedCluster {
 
     /// Waits until a claim is Bound. Returns its volume.
     pub async fn bound(&self, claim: &Value) -> Result<Value, Failure> {
-        let volume = self.objects.wait_bound(claim, TIMEOUT).await?;
-        Ok(self
-            .objects
-            .get(&volume)
-            .await?
-            .ok_or("the volume of a bound claim does not exist")?)
+        Ok(self.objects.wait_volume(claim, TIMEOUT).await?)
     }
 
     /// Creates a volume of the other tenant on the backend that is attacked, with a file. Returns its claim and the volume.
@@ -143,14 +148,30 @@ impl AttackedCluster {
         Ok((claim, volume))
     }
 
-    /// Runs an attack. Fails if the operator exits, is not ready or takes too much memory meanwhile. Returns what it used.
-    pub async fn attacked<T>(&self, attack: impl Future<Output = Result<T, Failure>>) -> Result<(T, Usage), Failure> {
+    /// Deletes volumes of the other tenant, and waits until nothing is left of them.
+    pub async fn purge_neighbours(&self, neighbours: &[(Value, Value)]) -> Test {
+        for (claim, _) in neighbours {
+            self.objects.delete(claim).await?;
+        }
+        let volumes: Vec<Value> = neighbours.iter().map(|(_, volume)| volume.clone()).collect();
+        self.wait_purged(ATTACKED, &volumes).await
+    }
+
+    /// Creates claims of the attacker, several at a time. Returns them.
+    pub async fn create_claims(&self, claims: impl IntoIterator<Item = Value>) -> Result<Vec<Value>, Failure> {
+        let created = stream::iter(claims).map(async |claim| self.attacker.create(&claim).await);
+        Ok(created.buffered(32).try_collect().await?)
+    }
+
+    /// Runs an attack. Fails if the operator exits, is not ready or takes too much memory meanwhile, or uses more than the
+    /// bounds. Prints what it used.
+    pub async fn attack(&self, name: &str, bounds: Bounds, attack: impl Future<Output = Test>) -> Test {
         let (before, mut usage) = (self.usage()?, Usage::default());
         let result = tokio::select! {
             result = attack => result,
             failed = self.watch(&mut usage) => Err(failed),
         };
-        let result = result.inspect_err(|_| {
+        result.inspect_err(|_| {
             println!("failed: {usage}");
             self.run.keep();
         })?;
@@ -163,7 +184,8 @@ impl AttackedCluster {
             cpu_seconds: after.cpu_seconds - before.cpu_seconds,
             ..usage
         };
-        Ok((result, usage))
+        usage.check(name, &bounds);
+        Ok(())
     }
 
     /// Returns only if the operator fails.
@@ -214,6 +236,11 @@ impl AttackedCluster {
         Ok(peak)
     }
 
+    /// Returns the number of requests to the API server about objects of tenants.
+    pub fn requests(&self) -> Result<usize, Failure> {
+        Ok(self.usage()?.requests)
+    }
+
     fn usage(&self) -> Result<Usage, Failure> {
         // The others are made in intervals, whatever the attack.
         let is_caused = |request: &&Value| {
@@ -229,41 +256,93 @@ impl AttackedCluster {
         })
     }
 
+    /// Returns how many writes to the status of the attacker's claims the API server had to process at the same time, at
+    /// most.
+    pub fn concurrent_reports(&self) -> Result<usize, Failure> {
+        self.concurrent_requests(|request| {
+            text(request, "/objectRef/subresource") == "status" && text(request, "/objectRef/namespace") == ATTACKER
+        })
+    }
+
+    /// Returns how many of these requests of the operator the API server had to process at the same time, at most.
+    pub fn concurrent_requests(&self, is_counted: impl Fn(&Value) -> bool) -> Result<usize, Failure> {
+        let mut changes = Vec::new();
+        for request in audit::requests(&self.cluster.audit_log())? {
+            if is_counted(&request) {
+                changes.push((text(&request, "/requestReceivedTimestamp").to_owned(), 1_isize));
+                changes.push((text(&request, "/stageTimestamp").to_owned(), -1));
+            }
+        }
+        // Of two changes at the same time, the end of a request comes first.
+        changes.sort();
+        let concurrent = changes.iter().scan(0, |concurrent, (_, change)| {
+            *concurrent += change;
+            Some(*concurrent)
+        });
+        Ok(usize::try_from(concurrent.max().unwrap_or_default())?)
+    }
+
     /// Serves the other tenant on its own backend: a claim and a copy of it are bound, and deleted until nothing is left
     /// of them on the export. Prints how long that took.
+    ///
+    /// The operator's part is checked by the requests that it sends for others before it creates the volume. The rest of
+    /// the time is that of the API server, which delivers all claims in the order of their changes, and of the binder.
     pub async fn serve_bystander(&self, round: &str) -> Test {
-        let began = Instant::now();
-        // The binder of the cluster adds this annotation. It serves one claim after the other.
-        let annotation = json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "nfs-operator.io/nfs"}}});
-        let source = with_fields(claim(BYSTANDER, &format!("{round}-source"), OTHER, "1Mi"), annotation);
-        let source = self.objects.create(&source).await?;
-        let volume = format!("pvc-{}", text(&source, "/metadata/uid"));
-        let volume = reference("v1", "PersistentVolume", None, &volume);
-        self.objects.wait(&volume, "to exist", TIMEOUT, |_| Ok(())).await?;
-        let provisioned = began.elapsed();
-        let volume = self.bound(&source).await?;
-        let claimed = began.elapsed();
+        let source = claim(BYSTANDER, &format!("{round}-source"), OTHER, "1Mi");
+        let (source, volume, claimed) = self.serve(source).await?;
         fs::write(self.directory(OTHER, &volume)?.join("data"), round)?;
         let copy = copy_of(&source, claim(BYSTANDER, &format!("{round}-copy"), OTHER, "1Mi"));
-        let copy = self.objects.create(&copy).await?;
-        let copied_volume = self.bound(&copy).await?;
-        let copied = began.elapsed() - claimed;
-        assert_eq!(
-            fs::read_to_string(self.directory(OTHER, &copied_volume)?.join("data"))?,
-            round
-        );
+        let (copy, copied_volume, copied) = self.serve(copy).await?;
+        let file = self.directory(OTHER, &copied_volume)?.join("data");
+        assert_eq!(fs::read_to_string(file)?, round);
+        let began = Instant::now();
         let volumes = [volume, copied_volume];
         for claim in [source, copy] {
             self.objects.delete(&claim).await?;
         }
         self.wait_purged(OTHER, &volumes).await?;
-        let purged = began.elapsed() - copied - claimed;
         println!(
-            "{round}: another tenant's volume took {provisioned:.1?}, its binding {:.1?}, a copy {copied:.1?}, deletion \
-             {purged:.1?}",
-            claimed - provisioned
+            "{round}: another tenant's volume: {claimed}; a copy: {copied}; deletion: {:.1?}",
+            began.elapsed()
         );
         Ok(())
+    }
+
+    /// Waits until a new claim of the other tenant is bound. Returns it with its volume, and what happened until then.
+    async fn serve(&self, claim: Value) -> Result<(Value, Value, String), Failure> {
+        // The binder adds this annotation, to one claim after the other.
+        let annotation = json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "nfs-operator.io/nfs"}}});
+        let began = Instant::now();
+        let claim = self.objects.create(&with_fields(claim, annotation)).await?;
+        let volume = format!("pvc-{}", text(&claim, "/metadata/uid"));
+        self.objects
+            .wait(
+                &reference("v1", "PersistentVolume", None, &volume),
+                "to exist",
+                TIMEOUT,
+                |_| Ok(()),
+            )
+            .await?;
+        let provisioned = began.elapsed();
+        let bound = self.bound(&claim).await?;
+        let requests = audit::requests(&self.cluster.audit_log())?;
+        let name_is = |request: &Value, name: &str| text(request, "/objectRef/name") == name;
+        let first = requests
+            .iter()
+            .position(|request| name_is(request, text(&claim, "/metadata/name")))
+            .ok_or("no request about the claim")?;
+        let between = requests
+            .iter()
+            .skip(first)
+            .position(|request| name_is(request, &volume));
+        let between = between.ok_or("no request about the volume")?;
+        assert!(between <= MAX_BETWEEN, "{between} requests about others");
+        let took = format!(
+            "{provisioned:.1?}, with {between} requests about others between its first one and its volume; binding \
+             {:.1?}",
+            began.elapsed() - provisioned
+        );
+        Ok((claim, bound, took))
     }
 
     /// Waits until nothing is left of volumes: neither objects nor data.
@@ -283,7 +362,7 @@ impl AttackedCluster {
         Ok(())
     }
 
-    /// Stops everything and removes trees whose depth may be a problem for other programs.
+    /// Removes trees whose depth may be a problem for other programs.
     pub fn remove_trees(&self) -> Test {
         let removed = std::process::Command::new("rm")
             .arg("-rf")
@@ -296,15 +375,15 @@ impl AttackedCluster {
 
 /// What the operator used during an attack.
 #[derive(Default)]
-pub struct Usage {
+struct Usage {
     /// Requests to the API server about objects of tenants.
-    pub requests: usize,
+    requests: usize,
     /// Bytes of its log.
-    pub log_bytes: u64,
+    log_bytes: u64,
     /// CPU time in seconds.
-    pub cpu_seconds: f64,
+    cpu_seconds: f64,
     /// Peak of its anonymous memory in bytes.
-    pub peak_memory: u64,
+    peak_memory: u64,
     slowest_probe: Duration,
     unanswered: usize,
 }
@@ -324,7 +403,7 @@ pub struct Bounds {
 
 impl Usage {
     /// Prints what was used, and checks that it is within the bounds.
-    pub fn check(&self, attack: &str, bounds: &Bounds) {
+    fn check(&self, attack: &str, bounds: &Bounds) {
         println!("{attack}: {self}");
         let count = bounds.count;
         assert!(self.requests <= 200 + count * bounds.requests, "{attack}: {self}");
@@ -354,22 +433,22 @@ impl fmt::Display for Usage {
     }
 }
 
-/// Creates the attacker's namespace, and its ServiceAccount with the ClusterRole `edit` there. Returns its client.
-async fn create_attacker(cluster: &Cluster, objects: &Objects) -> Result<Objects, Failure> {
-    objects.create(&reference("v1", "Namespace", None, ATTACKER)).await?;
+/// Creates an attacker's namespace, and its ServiceAccount with the ClusterRole `edit` there. Returns its client.
+pub async fn create_attacker(cluster: &Cluster, objects: &Objects, namespace: &str) -> Result<Objects, Failure> {
+    objects.create(&reference("v1", "Namespace", None, namespace)).await?;
     objects
-        .create(&reference("v1", "ServiceAccount", Some(ATTACKER), ATTACKER))
+        .create(&reference("v1", "ServiceAccount", Some(namespace), ATTACKER))
         .await?;
     let binding = json!({
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
-        "subjects": [{"kind": "ServiceAccount", "namespace": ATTACKER, "name": ATTACKER}],
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": ATTACKER}],
     });
-    let reference = reference("rbac.authorization.k8s.io/v1", "RoleBinding", Some(ATTACKER), "edit");
+    let reference = reference("rbac.authorization.k8s.io/v1", "RoleBinding", Some(namespace), "edit");
     objects.create(&with_fields(reference, binding)).await?;
-    let attacker = Objects::new(cluster.service_account_client(ATTACKER, ATTACKER).await?);
+    let attacker = Objects::new(cluster.service_account_client(namespace, ATTACKER).await?);
     // The role is aggregated in the background.
     rig::wait::until("the attacker to have its permissions", TIMEOUT, async || {
-        let like = claim(ATTACKER, "any", ATTACKED, "1Mi");
+        let like = claim(namespace, "any", ATTACKED, "1Mi");
         attacker.list(&like).await.map_err(|error| error.to_string())
     })
     .await?;
@@ -394,13 +473,6 @@ pub fn copy_of(source: &Value, mut claim: Value) -> Value {
     let source = json!({"kind": "PersistentVolumeClaim", "name": text(source, "/metadata/name")});
     merge(&mut claim, &json!({"spec": {"dataSource": source}}));
     claim
-}
-
-/// Creates claims of the attacker, several at a time. Returns them.
-pub async fn create_all(attacker: &Objects, claims: Vec<Value>) -> Result<Vec<Value>, Failure> {
-    use futures::{StreamExt as _, TryStreamExt as _};
-    let created = futures::stream::iter(claims).map(async |claim| attacker.create(&claim).await);
-    Ok(created.buffered(32).try_collect().await?)
 }
 
 /// Nests directories with a name of 250 bytes in `root`. Each has `beside` empty directories beside the next one.

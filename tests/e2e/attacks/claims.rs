@@ -9,7 +9,7 @@ use std::time::Duration;
 use rig::objects::{merge, reference, with_fields};
 use serde_json::{Value, json};
 
-use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, create_all};
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim};
 use crate::support::shared::{TIMEOUT, Test};
 
 /// Claims that are larger than what the backend has left, and the size of their annotations: almost the maximum.
@@ -17,6 +17,8 @@ const WAITING: usize = 2000;
 const ANNOTATIONS_BYTES: usize = 15 << 10;
 /// More of them with the maximum of annotations, whose names look like the operator's own.
 const PADDED: usize = 200;
+/// Maximum number of concurrent writes that report why a claim waits.
+const MAX_REPORTS: usize = 8;
 /// Small claims that come and go meanwhile.
 const SMALL: usize = 10;
 /// Claims that are provisioned at once.
@@ -26,6 +28,8 @@ const FOREIGN: usize = 60;
 const FOREIGN_BYTES: usize = 1 << 20;
 /// Connections to each port that never complete a request.
 const CONNECTIONS: usize = 300;
+/// Bytes of the header of some of them: less than what an HTTP server accepts by default.
+const HEADER_BYTES: usize = 300 << 10;
 
 /// Clients that never complete a request, and connect again when they are disconnected.
 struct HalfOpenConnections {
@@ -41,10 +45,15 @@ impl HalfOpenConnections {
                 let mut connections: Vec<TcpStream> = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     connections.retain_mut(|connection| connection.write_all(b"x").is_ok());
-                    while connections.len() < CONNECTIONS
-                        && let Ok(mut connection) = TcpStream::connect(address)
-                    {
-                        if connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: ").is_ok() {
+                    for number in connections.len()..CONNECTIONS {
+                        // Every other one sends as much as it can.
+                        let header_bytes = if number % 2 == 0 { HEADER_BYTES } else { 0 };
+                        let header =
+                            [b"GET /metrics HTTP/1.1\r\nhost: ".as_slice(), &vec![b'x'; header_bytes]].concat();
+                        if let Ok(mut connection) = TcpStream::connect(address)
+                            && connection.set_write_timeout(Some(Duration::from_secs(1))).is_ok()
+                            && connection.write_all(&header).is_ok()
+                        {
                             connections.push(connection);
                         }
                     }
@@ -63,7 +72,7 @@ impl Drop for HalfOpenConnections {
 }
 
 /// Returns the number of claims that wait for this reason.
-async fn waiting(env: &AttackedCluster, reason: &str) -> rig::Result<usize> {
+pub async fn waiting(env: &AttackedCluster, reason: &str) -> rig::Result<usize> {
     let series = format!("nfs_operator_claims_waiting{{reason=\"{reason}\"}} ");
     let metrics = env.operator.metrics().await?;
     let value = metrics
@@ -114,84 +123,79 @@ async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
     env.serve_bystander("before").await?;
     let neighbour = env.neighbour("neighbour").await?;
 
-    let (_, usage) = env
-        .attacked(async {
-            create_all(&env.attacker, (0..PADDED).map(padded_claim).collect()).await?;
-            create_all(&env.attacker, (0..WAITING).map(waiting_claim).collect()).await?;
-            env.serve_bystander("flood").await?;
-            rig::wait::until("all claims to report why they wait", TIMEOUT, async || {
-                match waiting(&env, "CapacityExceeded")
-                    .await
-                    .map_err(|error| error.to_string())?
-                {
-                    WAITING.. => Ok(()),
-                    some => Err(some.to_string()),
-                }
-            })
-            .await?;
-            Ok(())
-        })
-        .await?;
     let bounds = Bounds {
         count: WAITING + PADDED,
         requests: 4,
         log_bytes: 2048,
         cpu_milliseconds: 50,
     };
-    usage.check("claims over the limit", &bounds);
-
-    let (_, usage) = env
-        .attacked(async {
-            for number in 0..SMALL {
-                let small = claim(ATTACKER, &format!("small-{number}"), ATTACKED, "1Mi");
-                let (small, volume) = env.attackers_volume(&small).await?;
-                env.attacker.delete(&small).await?;
-                env.objects.wait_gone(&volume, TIMEOUT).await?;
+    env.attack("claims over the limit", bounds, async {
+        env.create_claims((0..PADDED).map(padded_claim)).await?;
+        env.create_claims((0..WAITING).map(waiting_claim)).await?;
+        env.serve_bystander("flood").await?;
+        rig::wait::until("all claims to report why they wait", TIMEOUT, async || {
+            match waiting(&env, "CapacityExceeded")
+                .await
+                .map_err(|error| error.to_string())?
+            {
+                WAITING.. => Ok(()),
+                some => Err(some.to_string()),
             }
-            env.serve_bystander("capacity").await?;
-            let (claim, volume) = neighbour;
-            env.objects.delete(&claim).await?;
-            env.wait_purged(ATTACKED, &[volume]).await
         })
         .await?;
+        Ok(())
+    })
+    .await?;
+    let reports = env.concurrent_reports()?;
+    println!("{reports} claims reported at the same time why they wait");
+    assert!((1..=MAX_REPORTS).contains(&reports), "{reports}");
+
     let bounds = Bounds {
         count: SMALL,
         requests: 40,
         log_bytes: 2048,
         cpu_milliseconds: 500,
     };
-    usage.check("small claims that come and go", &bounds);
+    env.attack("small claims that come and go", bounds, async {
+        for number in 0..SMALL {
+            let small = claim(ATTACKER, &format!("small-{number}"), ATTACKED, "1Mi");
+            let (small, volume) = env.attackers_volume(&small).await?;
+            env.attacker.delete(&small).await?;
+            env.objects.wait_gone(&volume, TIMEOUT).await?;
+        }
+        env.serve_bystander("capacity").await?;
+        env.purge_neighbours(&[neighbour]).await
+    })
+    .await?;
 
-    let (_, usage) = env
-        .attacked(async {
-            let claims = (0..FLOOD).map(|number| claim(ATTACKER, &format!("flood-{number}"), ATTACKED, "1Mi"));
-            create_all(&env.attacker, claims.collect()).await?;
-            env.serve_bystander("provisioned").await
-        })
-        .await?;
     let bounds = Bounds {
         count: FLOOD,
         requests: 12,
         log_bytes: 2048,
         cpu_milliseconds: 100,
     };
-    usage.check("claims that are provisioned", &bounds);
+    env.attack("claims that are provisioned", bounds, async {
+        let claims = (0..FLOOD).map(|number| claim(ATTACKER, &format!("flood-{number}"), ATTACKED, "1Mi"));
+        env.create_claims(claims).await?;
+        env.serve_bystander("provisioned").await
+    })
+    .await?;
 
-    create_all(&env.attacker, (0..FOREIGN).map(large_claim).collect()).await?;
+    env.create_claims((0..FOREIGN).map(large_claim)).await?;
     let connections = HalfOpenConnections::start(env.operator.http_addresses());
     let peak = env.restart().await?;
     println!(
         "start with {FOREIGN} large claims: at most {:.1} MiB",
         peak as f64 / f64::from(1 << 20)
     );
-    let (_, usage) = env.attacked(env.serve_bystander("connections")).await?;
     let bounds = Bounds {
         count: 2 * CONNECTIONS,
         requests: 0,
         log_bytes: 0,
         cpu_milliseconds: 20,
     };
-    usage.check("half-open connections", &bounds);
+    env.attack("half-open connections", bounds, env.serve_bystander("connections"))
+        .await?;
     drop(connections);
     Ok(())
 }

@@ -68,51 +68,45 @@ async fn copies_of_deep_linked_and_sparse_trees_stop_nobody() -> Test {
     env.serve_bystander("before").await?;
     let neighbour = env.neighbour("neighbour").await?;
 
-    let (_, usage) = env
-        .attacked(async {
-            let mut copies = Vec::new();
-            for (number, source) in [&deep, &deep].into_iter().enumerate() {
-                let copy = copy_of(source, claim(ATTACKER, &format!("deep-{number}"), ATTACKED, "1Gi"));
-                copies.push(env.attacker.create(&copy).await?);
-            }
-            env.serve_bystander("deep").await?;
-            for copy in &copies {
-                println!("{}", ended(&env, copy).await?);
-            }
-            Ok(())
-        })
-        .await?;
     let bounds = Bounds {
         count: 2 * LEVELS * (1 + BESIDE),
         requests: 0,
         log_bytes: 0,
         cpu_milliseconds: 20,
     };
-    usage.check("copies of deep trees", &bounds);
+    env.attack("copies of deep trees", bounds, async {
+        let mut copies = Vec::new();
+        for (number, source) in [&deep, &deep].into_iter().enumerate() {
+            let copy = copy_of(source, claim(ATTACKER, &format!("deep-{number}"), ATTACKED, "1Gi"));
+            copies.push(env.attacker.create(&copy).await?);
+        }
+        env.serve_bystander("deep").await?;
+        for copy in &copies {
+            println!("{}", ended(&env, copy).await?);
+        }
+        Ok(())
+    })
+    .await?;
 
-    let (_, usage) = env
-        .attacked(async {
-            for (name, source, size) in [
-                ("linked", &linked, "1Gi"),
-                ("sparse-1", &sparse, "1Pi"),
-                ("sparse-2", &sparse, "1Pi"),
-            ] {
-                let copy = copy_of(source, claim(ATTACKER, &format!("{name}-copy"), ATTACKED, size));
-                env.attacker.create(&copy).await?;
-            }
-            env.serve_bystander("sparse").await?;
-            let (claim, volume) = neighbour;
-            env.objects.delete(&claim).await?;
-            env.wait_purged(ATTACKED, &[volume]).await
-        })
-        .await?;
     let bounds = Bounds {
         count: 2 * SPARSE_FILES + NAMES,
         requests: 0,
         log_bytes: 0,
         cpu_milliseconds: 500,
     };
-    usage.check("copies of sparse and linked files", &bounds);
+    env.attack("copies of sparse and linked files", bounds, async {
+        for (name, source, size) in [
+            ("linked", &linked, "1Gi"),
+            ("sparse-1", &sparse, "1Pi"),
+            ("sparse-2", &sparse, "1Pi"),
+        ] {
+            let copy = copy_of(source, claim(ATTACKER, &format!("{name}-copy"), ATTACKED, size));
+            env.attacker.create(&copy).await?;
+        }
+        env.serve_bystander("sparse").await?;
+        env.purge_neighbours(&[neighbour]).await
+    })
+    .await?;
     env.operator.kill9().await?;
     env.remove_trees()
 }

@@ -12,5 +12,7 @@
 mod attacked_cluster;
 pub mod claims;
 pub mod copies;
+pub mod namespaces;
+pub mod refusals;
 pub mod text;
 pub mod trees;

@@ -3,7 +3,7 @@
 use rig::objects::{condition, merge, reference};
 use serde_json::{Value, json};
 
-use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, copy_of, create_all};
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, copy_of};
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 /// Claims with control characters.
@@ -42,88 +42,83 @@ async fn hostile_text_and_references_cause_few_requests_and_short_logs() -> Test
     env.serve_bystander("before").await?;
     let (_, bystanders_volume) = env.neighbour("neighbour").await?;
 
-    let (_, usage) = env
-        .attacked(async {
-            let forged = (0..FORGED).map(|number| {
-                let mut forged = claim(ATTACKER, &format!("forged-{number}"), ATTACKED, "1Mi");
-                let annotations = json!({"nfs-operator.io/backend": FORGED_TEXT});
-                merge(&mut forged, &json!({"metadata": {"annotations": annotations}}));
-                forged
-            });
-            create_all(&env.attacker, forged.collect()).await?;
-            env.serve_bystander("forged").await?;
-            let reasons = wait_reported(&env, "forged-").await?;
-            assert!(reasons.iter().all(|reason| reason == "OverrideRefused"), "{reasons:?}");
-            Ok(())
-        })
-        .await?;
     let bounds = Bounds {
         count: FORGED,
         requests: 4,
         log_bytes: 2048,
         cpu_milliseconds: 50,
     };
-    usage.check("claims with control characters", &bounds);
+    env.attack("claims with control characters", bounds, async {
+        let forged = (0..FORGED).map(|number| {
+            let mut forged = claim(ATTACKER, &format!("forged-{number}"), ATTACKED, "1Mi");
+            let annotations = json!({"nfs-operator.io/backend": FORGED_TEXT});
+            merge(&mut forged, &json!({"metadata": {"annotations": annotations}}));
+            forged
+        });
+        env.create_claims(forged).await?;
+        env.serve_bystander("forged").await?;
+        let reasons = wait_reported(&env, "forged-").await?;
+        assert!(reasons.iter().all(|reason| reason == "OverrideRefused"), "{reasons:?}");
+        Ok(())
+    })
+    .await?;
     let log = std::fs::read_to_string(env.operator.log())?;
     assert!(!log.contains('\u{9b}') && !log.lines().any(|line| line.starts_with("2026-01-01T")));
 
-    let (_, usage) = env
-        .attacked(async {
-            let names = ["?limit=0", "../pods", text(&bystanders_volume, "/metadata/name")];
-            let misnamed = (0..MISNAMED).map(|number| {
-                let mut misnamed = claim(ATTACKER, &format!("misnamed-{number}"), ATTACKED, "1Mi");
-                merge(
-                    &mut misnamed,
-                    &json!({"spec": {"volumeName": names[number % names.len()]}}),
-                );
-                misnamed
-            });
-            create_all(&env.attacker, misnamed.collect()).await?;
-            env.serve_bystander("misnamed").await?;
-            let like = reference("v1", "PersistentVolumeClaim", Some(ATTACKER), "any");
-            let path = text(&bystanders_volume, "/spec/nfs/path");
-            let claims = env.objects.list(&like).await?;
-            assert!(
-                claims.iter().all(|claim| !claim.to_string().contains(path)),
-                "a condition has {path}"
-            );
-            Ok(())
-        })
-        .await?;
     let bounds = Bounds {
         count: MISNAMED,
         requests: 1,
         log_bytes: 1024,
         cpu_milliseconds: 50,
     };
-    usage.check("claims that name other volumes", &bounds);
+    env.attack("claims that name other volumes", bounds, async {
+        let names = ["?limit=0", "../pods", text(&bystanders_volume, "/metadata/name")];
+        let misnamed = (0..MISNAMED).map(|number| {
+            let mut misnamed = claim(ATTACKER, &format!("misnamed-{number}"), ATTACKED, "1Mi");
+            merge(
+                &mut misnamed,
+                &json!({"spec": {"volumeName": names[number % names.len()]}}),
+            );
+            misnamed
+        });
+        env.create_claims(misnamed).await?;
+        env.serve_bystander("misnamed").await?;
+        let like = reference("v1", "PersistentVolumeClaim", Some(ATTACKER), "any");
+        let path = text(&bystanders_volume, "/spec/nfs/path");
+        let claims = env.objects.list(&like).await?;
+        assert!(
+            claims.iter().all(|claim| !claim.to_string().contains(path)),
+            "a condition has {path}"
+        );
+        Ok(())
+    })
+    .await?;
 
-    let (_, usage) = env
-        .attacked(async {
-            let cycle = (0..CYCLE).map(|number| {
-                let source = claim(ATTACKER, &format!("cycle-{}", (number + 1) % CYCLE), ATTACKED, "1Mi");
-                copy_of(&source, claim(ATTACKER, &format!("cycle-{number}"), ATTACKED, "1Mi"))
-            });
-            create_all(&env.attacker, cycle.collect()).await?;
-            env.serve_bystander("cycle").await?;
-            wait_reported(&env, "cycle-").await
-        })
-        .await?;
     let bounds = Bounds {
         count: CYCLE,
         requests: 4,
         log_bytes: 2048,
         cpu_milliseconds: 50,
     };
-    usage.check("claims that copy each other", &bounds);
+    env.attack("claims that copy each other", bounds, async {
+        let cycle = (0..CYCLE).map(|number| {
+            let source = claim(ATTACKER, &format!("cycle-{}", (number + 1) % CYCLE), ATTACKED, "1Mi");
+            copy_of(&source, claim(ATTACKER, &format!("cycle-{number}"), ATTACKED, "1Mi"))
+        });
+        env.create_claims(cycle).await?;
+        env.serve_bystander("cycle").await?;
+        wait_reported(&env, "cycle-").await?;
+        Ok(())
+    })
+    .await?;
     // None of them is polled.
-    let (_, usage) = env.attacked(env.serve_bystander("idle")).await?;
     let bounds = Bounds {
         count: 0,
         requests: 0,
         log_bytes: 0,
         cpu_milliseconds: 0,
     };
-    usage.check("the same, afterwards", &bounds);
+    env.attack("the same, afterwards", bounds, env.serve_bystander("idle"))
+        .await?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, create_all, nest};
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, nest};
 use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// Deep trees, and the levels of each: all names have 250 bytes.
@@ -58,7 +58,7 @@ impl Drop for Writers {
 /// Creates volumes of the attacker. Returns their claims, and the volumes.
 async fn volumes(env: &AttackedCluster, name: &str, count: usize) -> Result<(Vec<Value>, Vec<Value>), Failure> {
     let claims = (0..count).map(|number| claim(ATTACKER, &format!("{name}-{number}"), ATTACKED, "1Mi"));
-    let claims = create_all(&env.attacker, claims.collect()).await?;
+    let claims = env.create_claims(claims).await?;
     let mut volumes = Vec::new();
     for claim in &claims {
         volumes.push(env.bound(claim).await?);
@@ -93,45 +93,39 @@ async fn deleted_trees_that_are_deep_or_refilled_delay_the_purge_of_others_only_
         writers.start(env.directory(ATTACKED, volume)?)?;
     }
 
-    let (_, usage) = env
-        .attacked(async {
-            for claim in deep.iter().chain(&refilled) {
-                env.attacker.delete(claim).await?;
-            }
-            for volume in deep_volumes.iter().chain(&refilled_volumes) {
-                env.objects.wait_gone(volume, TIMEOUT).await?;
-            }
-            let began = std::time::Instant::now();
-            for (claim, _) in &neighbours {
-                env.objects.delete(claim).await?;
-            }
-            let volumes: Vec<Value> = neighbours.into_iter().map(|(_, volume)| volume).collect();
-            env.wait_purged(ATTACKED, &volumes).await?;
-            println!(
-                "deleted data of another tenant on the attacked backend was purged after {:.1?}",
-                began.elapsed()
-            );
-            env.serve_bystander("trash").await?;
-            // The attacker's trees have their turns, too.
-            let trees = env.trash_of(ATTACKED, &deep_volumes)?;
-            rig::wait::until("each deep tree to become smaller", TIMEOUT, async || {
-                match trees.iter().filter(|tree| !is_divided(tree)).count() {
-                    0 => Ok(()),
-                    left => Err(format!("{left} have their full depth")),
-                }
-            })
-            .await?;
-            println!("each deep tree was divided after {:.1?}", began.elapsed());
-            Ok(())
-        })
-        .await?;
     let bounds = Bounds {
         count: DEEP + REFILLED + NEIGHBOURS,
         requests: 20,
         log_bytes: 4096,
         cpu_milliseconds: 5 * LEVELS,
     };
-    usage.check("deep and refilled trees", &bounds);
+    env.attack("deep and refilled trees", bounds, async {
+        for claim in deep.iter().chain(&refilled) {
+            env.attacker.delete(claim).await?;
+        }
+        for volume in deep_volumes.iter().chain(&refilled_volumes) {
+            env.objects.wait_gone(volume, TIMEOUT).await?;
+        }
+        let began = std::time::Instant::now();
+        env.purge_neighbours(&neighbours).await?;
+        println!(
+            "deleted data of another tenant on the attacked backend was purged after {:.1?}",
+            began.elapsed()
+        );
+        env.serve_bystander("trash").await?;
+        // The attacker's trees have their turns, too.
+        let trees = env.trash_of(ATTACKED, &deep_volumes)?;
+        rig::wait::until("each deep tree to become smaller", TIMEOUT, async || {
+            match trees.iter().filter(|tree| !is_divided(tree)).count() {
+                0 => Ok(()),
+                left => Err(format!("{left} have their full depth")),
+            }
+        })
+        .await?;
+        println!("each deep tree was divided after {:.1?}", began.elapsed());
+        Ok(())
+    })
+    .await?;
     println!(
         "files created in deleted directories: {}",
         writers.created.load(Ordering::Relaxed)

@@ -54,6 +54,34 @@ async fn proxy_to(env: &TestEnv) -> rig::Result<Proxy> {
 }
 
 #[tokio::test]
+async fn each_change_of_the_reason_of_ready_is_one_event_about_the_backend() -> Test {
+    let env = TestEnv::new("transitions").await?;
+    let backend = env.objects.create(&env.backend("backend", json!({}))).await?;
+    env.objects.wait_event(&backend, "Ready", TIMEOUT).await?;
+    for (suspend, reason) in [(true, "Suspended"), (false, "Ready"), (true, "Suspended")] {
+        env.objects
+            .patch(&backend, json!({"spec": {"suspend": suspend}}))
+            .await?;
+        let status = if suspend { "False" } else { "True" };
+        let changed = env
+            .objects
+            .wait_condition(&backend, "Ready", status, Some(reason), TIMEOUT);
+        changed.await?;
+    }
+    // The proxy's port is closed: the last change, so that all events were sent when its event arrives.
+    let proxy = proxy_to(&env).await?;
+    proxy.refuse(true).await?;
+    let spec = json!({"suspend": false, "nfs": {"port": proxy.port()}});
+    env.objects.patch(&backend, json!({"spec": spec})).await?;
+    let refused = env.objects.wait_event(&backend, "ConnectionRefused", TIMEOUT).await?;
+    assert_eq!(refused["type"], "Warning");
+    let events = env.objects.events(&backend).await?;
+    let count = |reason: &str| events.iter().filter(|event| event["reason"] == reason).count();
+    assert_eq!((count("Ready"), count("Suspended")), (2, 2), "{events:#?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_closed_port_is_reported_and_the_claim_is_provisioned_when_it_opens() -> Test {
     let env = TestEnv::new("refused").await?;
     let proxy = proxy_to(&env).await?;

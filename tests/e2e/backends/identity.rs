@@ -9,6 +9,7 @@ use rig::objects::{merge, reference};
 use rig::{Export, NfsOptions, NfsServer, RunDir, TestEnv};
 use serde_json::{Value, json};
 
+use crate::archives::objects::{archived, in_state};
 use crate::support::shared::{self, TIMEOUT, Test};
 
 /// A dedicated server whose export is replaced, and a volume with data on the first export.
@@ -136,6 +137,43 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     let what = "to lose the acceptance";
     objects.wait(&swapped.backend, what, TIMEOUT, accepted).await?;
     assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_recreated_backend_with_archives_gets_no_identity_on_an_empty_export() -> Test {
+    let env = TestEnv::new("archives-remember").await?;
+    let backend = shared::backend(&env, "backend", json!({})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let [_, _, archive] = archived(&env, "data", &class, "stays").await?;
+    let empty = env.data().join("empty");
+    fs::create_dir(&empty)?;
+    let abandon = json!({ "metadata": { "annotations": { "nfs-operator.io/abandon-volumes": "true" } } });
+    env.objects.patch(&backend, abandon).await?;
+    env.objects.delete(&backend).await?;
+    env.objects.wait_gone(&backend, TIMEOUT).await?;
+
+    // Without a status. As if the disk is not mounted.
+    let elsewhere = json!({ "path": format!("{}/empty", env.export()) });
+    let backend = env.objects.create(&env.backend("backend", elsewhere)).await?;
+    let mismatch = Some("IdentityMismatch");
+    let reported = env
+        .objects
+        .wait_condition(&backend, "Ready", "False", mismatch, TIMEOUT);
+    let message = reported.await?["message"].as_str().unwrap_or_default().to_owned();
+    let id = shared::text(&archive, "/spec/exportID");
+    assert!(
+        message.contains(&format!("expected identity {id}, found none")),
+        "{message}"
+    );
+    assert_eq!(fs::read_dir(&empty)?.count(), 0);
+
+    env.objects
+        .patch(&backend, json!({ "spec": { "path": env.export() } }))
+        .await?;
+    let ready = env.objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT);
+    ready.await?;
+    in_state(&env, &archive, "Available").await?;
     Ok(())
 }
 

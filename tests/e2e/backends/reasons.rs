@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::time::Duration;
 
@@ -201,6 +201,23 @@ async fn a_squashed_root_is_reported_if_an_owner_is_requested_and_the_claim_wait
     let volume = broken.recovers().await?;
     let created = fs::metadata(env.directory(&volume)?)?;
     assert_eq!((created.uid(), created.mode() & 0o7777), (65534, 0o777));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_squashed_root_that_may_not_write_is_reported_with_the_owner_of_the_export() -> Test {
+    let env = TestEnv::with_export("closed", |export| export.squash(Squash::Root)).await?;
+    chown(env.data(), Some(2000), Some(2000))?;
+    fs::set_permissions(env.data(), fs::Permissions::from_mode(0o755))?;
+    let broken = Broken::from_the_start(&env, json!({}), &["AccessDenied"]).await?;
+    let found = env.objects.get(&broken.backend).await?.unwrap();
+    let message = condition(&found, "Ready").unwrap()["message"].to_string();
+    for part in ["mode 0755 and belongs to 2000:2000", "spec.nfs.credential"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let cure = json!({"spec": {"nfs": {"credential": {"uid": 2000, "gid": 2000}}}});
+    env.objects.patch(&broken.backend, cure).await?;
+    broken.recovers().await?;
     Ok(())
 }
 

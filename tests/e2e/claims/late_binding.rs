@@ -41,10 +41,14 @@ impl Nodes<'_> {
         json!([{"matchLabelExpressions": [{"key": self.zone(), "values": zones}]}])
     }
 
-    /// Creates a pod on one of this test's nodes that uses a claim.
+    /// Creates a pod on one of this test's nodes that uses a claim, with the claim's name.
     async fn pod(&self, claim: &Value) -> rig::Result<Value> {
+        self.pod_named(text(claim, "/metadata/name"), claim).await
+    }
+
+    async fn pod_named(&self, pod: &str, claim: &Value) -> rig::Result<Value> {
         let name = text(claim, "/metadata/name");
-        let mut pod = reference("v1", "Pod", Some(&self.0.name), name);
+        let mut pod = reference("v1", "Pod", Some(&self.0.name), pod);
         let spec = json!({
             "nodeSelector": {self.label(): "yes"},
             "containers": [{"name": "c", "image": "none"}],
@@ -106,6 +110,32 @@ async fn a_late_binding_claim_waits_for_its_pod_and_uses_the_backend_of_the_pods
         env.unique_name("far")
     );
     assert_eq!(volume["spec"]["nodeAffinity"], nodes.affinity("far"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_scheduler_gives_a_claim_with_read_write_once_pod_to_one_pod() -> Test {
+    let env = TestEnv::new("rwop").await?;
+    let nodes = Nodes(&env);
+    nodes.add("node", "any").await?;
+    let class = env.create_ready_class().await?;
+    let mut claim = env.claim("data", &class);
+    claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    let claim = env.objects.create(&claim).await?;
+    let volume = env.wait_bound(&claim).await?;
+    assert_eq!(volume["spec"]["accessModes"], json!(["ReadWriteOncePod"]));
+    nodes.of(&nodes.pod_named("first", &claim).await?).await?;
+    let second = nodes.pod_named("second", &claim).await?;
+    let refused = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let refused = conditions
+            .iter()
+            .any(|condition| text(condition, "/message").contains("ReadWriteOncePod"));
+        refused.then_some(()).ok_or_else(|| pod["status"].to_string())
+    };
+    env.objects
+        .wait(&second, "to be refused a node", TIMEOUT, refused)
+        .await?;
     Ok(())
 }
 

@@ -78,7 +78,7 @@ async fn a_check_reports_why_its_claim_waits_and_removes_the_claim() -> Test {
     ready.await?;
     shared::class(&env, "class", "backend", json!({})).await?;
     let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=20s"]).await;
-    let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=ok"];
+    let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=skipped"];
     assert_eq!(
         (code, results(&steps)),
         (Some(1), all.map(str::to_owned).to_vec()),
@@ -87,6 +87,26 @@ async fn a_check_reports_why_its_claim_waits_and_removes_the_claim() -> Test {
     assert!(steps[2]["message"].as_str().unwrap().contains("Suspended"), "{steps:?}");
     let claims = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
     assert_eq!(env.objects.list(&claims).await?, Vec::<Value>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_of_a_class_that_can_never_work_does_not_wait_for_its_timeout() -> Test {
+    let env = TestEnv::new("check-invalid").await?;
+    shared::class(&env, "class", "backend", json!({"mod": "0755"})).await?;
+    let class = env.unique_name("class");
+    let check = check(&env.rig.cluster, &env, &class, &["--timeout=1h"]);
+    let (code, steps) = tokio::time::timeout(TIMEOUT, check).await?;
+    let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=skipped"];
+    assert_eq!(
+        (code, results(&steps)),
+        (Some(1), all.map(str::to_owned).to_vec()),
+        "{steps:?}"
+    );
+    assert!(
+        steps[2]["message"].as_str().unwrap().contains("InvalidParameter"),
+        "{steps:?}"
+    );
     Ok(())
 }
 
@@ -122,6 +142,8 @@ async fn a_check_creates_nothing_if_the_class_is_missing_or_binds_late_without_a
     assert!(steps[0]["message"].as_str().unwrap().contains("--node"), "{steps:?}");
     let (code, steps) = check(cluster, &env, "no-such-class", &[]).await;
     assert_eq!((code, results(&steps)), (Some(1), vec!["class=failed".to_owned()]));
+    let missing = "cannot read StorageClass no-such-class: storageclasses.storage.k8s.io \"no-such-class\" not found";
+    assert_eq!(steps[0]["message"], missing);
     let (code, steps) = check(cluster, &env, &env.unique_name("class"), &["--node=n1"]).await;
     assert_eq!(code, Some(0), "{steps:?}");
     Ok(())

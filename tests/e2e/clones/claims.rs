@@ -290,7 +290,7 @@ async fn copies_report_their_progress_and_delay_no_other_claim() -> Test {
     assert!(message.starts_with("copying claim old: "), "{message}");
     let metrics = env.operator.metrics().await?;
     assert!(
-        metrics.contains("nfs_operator_copy_files{namespace=\"default\",claim=\"copy-"),
+        metrics.contains("nfs_operator_copy_files{claim_namespace=\"default\",claim=\"copy-"),
         "{metrics}"
     );
     env.proxy.delay(Duration::ZERO, Duration::ZERO);

@@ -43,7 +43,7 @@ fn at_port(block: &str, port: u16) -> String {
     text
 }
 
-/// Returns the pages with runnable blocks, by name.
+/// Returns the pages with runnable blocks, by name, after the quick start: the others use its backend.
 fn pages() -> Result<Vec<(String, String)>, Failure> {
     let mut pages = Vec::new();
     for entry in fs::read_dir(repository_root().join("docs"))? {
@@ -56,7 +56,7 @@ fn pages() -> Result<Vec<(String, String)>, Failure> {
             pages.push((path.display().to_string(), text));
         }
     }
-    pages.sort();
+    pages.sort_by_key(|(name, _)| (!name.ends_with("quick-start.md"), name.clone()));
     Ok(pages)
 }
 

@@ -210,7 +210,10 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     for (kind, rest) in [
         (
             "Role",
-            json!({"rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]}]}),
+            json!({"rules": [
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]},
+                {"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]},
+            ]}),
         ),
         (
             "RoleBinding",
@@ -227,9 +230,17 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     env.cluster
         .expect_violation("not granted by config/rbac but by RoleBinding \"elsewhere/default\"")?;
     let elsewhere = env
-        .start_operator(&["--lease-namespace", "default", "--leader-elect"])
+        .start_operator(&[
+            "--lease-namespace",
+            "default",
+            "--records-namespace",
+            "default",
+            "--leader-elect",
+        ])
         .await?;
     let log = fails(&elsewhere).await?;
+    let second_key = reference("v1", "Secret", Some("default"), "nfs-operator-records");
+    assert_eq!(env.objects.get(&second_key).await?, None);
     assert!(
         log.contains("another nfs-operator is installed in this cluster"),
         "{log}"
@@ -297,10 +308,12 @@ async fn without_the_cluster_lock_an_operator_waits_and_reports_the_remedy() -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_in_a_tenants_namespace_does_not_stop_the_operator() -> Test {
     let mut env = DedicatedCluster::start(json!({})).await?;
-    let mut tenants = reference("coordination.k8s.io/v1", "Lease", Some("default"), "nfs-operator");
-    let spec = json!({"holderIdentity": "tenant", "leaseDurationSeconds": 1_000_000});
-    merge(&mut tenants, &json!({"spec": spec}));
-    env.objects.create(&tenants).await?;
+    for name in ["nfs-operator", "nfs-operator-cluster-lock"] {
+        let mut tenants = reference("coordination.k8s.io/v1", "Lease", Some("default"), name);
+        let spec = json!({"holderIdentity": "tenant", "leaseDurationSeconds": 1_000_000});
+        merge(&mut tenants, &json!({"spec": spec}));
+        env.objects.create(&tenants).await?;
+    }
     env.operator.restart().await?;
     env.operator.wait_ready().await?;
     Ok(())

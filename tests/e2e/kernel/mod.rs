@@ -5,3 +5,4 @@ mod groups;
 mod mounts;
 mod node;
 mod options;
+mod quotas;

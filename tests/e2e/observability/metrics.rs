@@ -57,11 +57,11 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
     let (claim, volume) = bound(&env, "data", &class).await?;
     // A waiting claim, so that this metric has a series, too.
     let mut waiting = env.claim("waiting", &class);
-    waiting["spec"]["accessModes"] = serde_json::json!(["ReadWriteOncePod"]);
+    waiting["spec"]["volumeMode"] = serde_json::json!("Block");
     env.objects.create(&waiting).await?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, SEEN).await?;
-    let series = "nfs_operator_claims_waiting{reason=\"AccessModeUnsupported\"} ";
+    let series = "nfs_operator_claims_waiting{reason=\"BlockVolumeUnsupported\"} ";
     let text = rig::wait::until("the waiting claim in the metrics", SEEN, async || {
         let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
         if text.lines().any(|line| line.starts_with(series)) {

@@ -107,7 +107,7 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     env.objects.wait_event(&claim, "OverRequest", TIMEOUT).await?;
     let metrics = env.operator.metrics().await?;
     let of_volume = format!(
-        "nfs_operator_volume_used_bytes{{backend=\"main\",claim=\"data\",namespace=\"default\",volume=\"{}\"}} {}",
+        "nfs_operator_volume_used_bytes{{backend=\"main\",claim=\"data\",claim_namespace=\"default\",volume=\"{}\"}} {}",
         text(&volume, "/metadata/name"),
         du(&directory)?
     );

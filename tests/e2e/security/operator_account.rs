@@ -141,6 +141,10 @@ async fn a_stolen_token_writes_only_what_the_operator_writes() -> Test {
             "a finalizer",
             json!({"metadata": {"finalizers": ["other.example.com/hold"]}}),
         ),
+        (
+            "another policy",
+            annotated("nfs-operator.io/on-delete", json!("delete")),
+        ),
     ] {
         assert_refused(what, thief.patch(&bound, patch).await);
     }

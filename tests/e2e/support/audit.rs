@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rig::objects::reference;
+use rig::proxy::has_bytes;
 use rig::{Direction, Objects, Proxy};
 use serde_json::Value;
 
@@ -77,7 +78,7 @@ pub fn one_after_the_other(audit: &Path) -> Result<Vec<String>, Failure> {
     Ok(order)
 }
 
-/// The verifiers of the clients that established an NFS lease through a proxy.
+/// The verifiers of the clients that established the NFS lease of a cluster through a proxy.
 #[derive(Clone, Default)]
 pub struct NfsLeases(Arc<Mutex<Vec<[u8; 8]>>>);
 
@@ -117,7 +118,12 @@ fn introduction(record: &[u8]) -> Option<[u8; 8]> {
     let owner = record.windows(13).position(|window| window == b"nfs-operator/")?;
     let length = u32::from_be_bytes(record.get(owner.checked_sub(4)?..owner)?.try_into().ok()?);
     let verifier = record.get(owner.checked_sub(12)?..owner - 4)?.try_into().ok()?;
-    let flags = owner + usize::try_from(length).ok()?.next_multiple_of(4);
+    let length = usize::try_from(length).ok()?;
+    // An observer ends no session of others.
+    if has_bytes(record.get(owner..owner + length)?, b"/observer-") {
+        return None;
+    }
+    let flags = owner + length.next_multiple_of(4);
     let flags = u32::from_be_bytes(record.get(flags..flags + 4)?.try_into().ok()?);
     (flags & 0x4000_0000 == 0).then_some(verifier)
 }

@@ -40,12 +40,11 @@ impl DedicatedCluster {
     }
 
     /// The same, over NFSv3.
-    pub async fn start_with_v3(mut spec: Value) -> Result<Self, Failure> {
+    pub async fn start_with_v3(spec: Value) -> Result<Self, Failure> {
         let options = NfsOptions {
             v3: true,
             ..NfsOptions::default()
         };
-        rig::objects::merge(&mut spec, &json!({"nfs": {"version": "3"}}));
         Self::start_on_server(options, spec, &[]).await
     }
 
@@ -54,7 +53,10 @@ impl DedicatedCluster {
         let is_v3 = options.v3;
         let nfs = Arc::new(NfsServer::start(&run, options).await?);
         if is_v3 {
-            rig::objects::merge(&mut spec, &json!({"nfs": {"mountPort": nfs.mount_port()}}));
+            rig::objects::merge(
+                &mut spec,
+                &json!({"nfs": {"version": "3", "mountPort": nfs.mount_port()}}),
+            );
         }
         let proxy = Proxy::start(nfs.address()).await?;
         let env = Self::start_beside(run, nfs, proxy, None, args).await?;
@@ -210,20 +212,7 @@ impl DedicatedCluster {
 
     /// Waits until a claim is Bound. Returns its volume.
     pub async fn bound(&self, claim: &Value) -> Result<Value, Failure> {
-        let volume = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
-            let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
-            let bound = claim.pointer("/status/phase").is_some_and(|phase| phase == "Bound");
-            volume
-                .filter(|_| bound)
-                .map(str::to_owned)
-                .ok_or_else(|| "not bound".into())
-        });
-        let volume = reference("v1", "PersistentVolume", None, &volume.await?);
-        Ok(self
-            .objects
-            .get(&volume)
-            .await?
-            .ok_or("the volume of a bound claim does not exist")?)
+        Ok(self.objects.wait_volume(claim, TIMEOUT).await?)
     }
 
     /// Returns all volumes.

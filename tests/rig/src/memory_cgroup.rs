@@ -39,12 +39,13 @@ impl Version {
 }
 
 impl MemoryCgroup {
-    /// Creates a cgroup with a limit in bytes. Returns `None` if the machine has no memory controller, or none in which
-    /// this process may create cgroups.
+    /// Creates a cgroup with a limit in bytes, and removes those of processes that were killed. Returns `None` if the
+    /// machine has no memory controller, or none in which this process may create cgroups.
     pub fn create(limit: u64) -> Result<Option<Self>> {
         let Some((version, root)) = Version::find() else {
             return Ok(None);
         };
+        remove_dead(root);
         let path = root.join(format!("{PREFIX}{}-{}", std::process::id(), crate::random_suffix()));
         if let Version::V2 = version {
             // Fails if it is enabled by somebody else, or not permitted. The limit then shows which.
@@ -96,6 +97,20 @@ impl Drop for MemoryCgroup {
     }
 }
 
+/// Removes the cgroups whose owner, by the process ID in the name, has exited.
+fn remove_dead(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let suffix = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let owner: Option<u32> = suffix.and_then(|suffix| suffix.split('-').next()?.parse().ok());
+        if owner.is_some_and(|owner| !Path::new("/proc").join(owner.to_string()).exists()) {
+            // Fails while a process of the dead owner is left in it. The next run removes it.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
@@ -104,6 +119,21 @@ mod tests {
         RunDir,
         process::{Process, ProcessSpec},
     };
+
+    #[test]
+    fn only_cgroups_of_dead_processes_are_removed() {
+        let run = RunDir::new().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let (dead, live) = (
+            format!("{PREFIX}{}-a", child.id()),
+            format!("{PREFIX}{}-a", std::process::id()),
+        );
+        let paths =
+            [dead, live, format!("{PREFIX}other"), format!("{}-a", child.id())].map(|name| run.dir(&name).unwrap());
+        remove_dead(run.path());
+        assert_eq!(paths.map(|path| path.exists()), [false, true, true, true]);
+    }
 
     #[tokio::test]
     async fn a_process_that_exceeds_its_limit_is_killed() {

@@ -152,6 +152,13 @@ impl Objects {
         .await
     }
 
+    /// Waits until a claim is Bound, and returns its volume.
+    pub async fn wait_volume(&self, claim: &Value, timeout: Duration) -> Result<Value> {
+        let volume = self.wait_bound(claim, timeout).await?;
+        let found = self.get(&volume).await?;
+        found.ok_or_else(|| Error::Usage(format!("the volume of a Bound claim does not exist: {volume}")))
+    }
+
     /// Waits until an object does not exist.
     pub async fn wait_gone(&self, object: &Value, timeout: Duration) -> Result<()> {
         let what = format!("{} to be deleted", describe(object));

@@ -182,9 +182,7 @@ impl TestEnv {
 
     /// Waits until a claim is Bound, and returns its volume.
     pub async fn wait_bound(&self, claim: &Value) -> Result<Value> {
-        let volume = self.objects.wait_bound(claim, TIMEOUT).await?;
-        let found = self.objects.get(&volume).await?;
-        found.ok_or_else(|| Error::Usage(format!("the volume of a Bound claim does not exist: {volume}")))
+        self.objects.wait_volume(claim, TIMEOUT).await
     }
 
     /// Returns the directory of a volume's data.

@@ -12,19 +12,29 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The namespace of the objects. */}}
+{{- define "nfs-operator.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
 {{- define "nfs-operator.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "nfs-operator.labels" -}}
-{{ include "nfs-operator.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- $labels := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/part-of" "nfs-operator" "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart -}}
+{{- toYaml (merge (include "nfs-operator.selectorLabels" . | fromYaml) .Values.commonLabels $labels) -}}
+{{- end -}}
+
+{{/* The labels of the operator's Deployment and of its pods. */}}
+{{- define "nfs-operator.operatorLabels" -}}
+{{- toYaml (merge (include "nfs-operator.labels" . | fromYaml) (dict "app.kubernetes.io/component" "operator")) -}}
+{{- end -}}
+
+{{- define "nfs-operator.podLabels" -}}
+{{- toYaml (merge (include "nfs-operator.selectorLabels" . | fromYaml) .Values.podLabels (include "nfs-operator.operatorLabels" . | fromYaml)) -}}
 {{- end -}}
 
 {{- define "nfs-operator.serviceAccountName" -}}
@@ -37,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* Fails in the namespace in which the operator refuses to run. */}}
 {{- define "nfs-operator.checkNamespace" -}}
-{{- if eq .Release.Namespace "kube-system" -}}
+{{- if eq (include "nfs-operator.namespace" .) "kube-system" -}}
 {{- fail "namespace kube-system: the operator may create Secrets and Leases in its namespace, and those of kube-system control the cluster; use a namespace of its own, such as nfs-operator-system" -}}
 {{- end -}}
 {{- end -}}
@@ -54,35 +64,54 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 
 {{- define "nfs-operator.image" -}}
+{{- $registry := default .Values.image.registry .Values.global.imageRegistry -}}
 {{- with .Values.image -}}
+{{- $repository := list $registry .repository | compact | join "/" -}}
 {{- if .digest -}}
-{{- printf "%s@%s" .repository .digest -}}
+{{- printf "%s@%s" $repository .digest -}}
 {{- else -}}
-{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- printf "%s:%s" $repository (default $.Chart.AppVersion .tag) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The Secrets of the registry, as a list in JSON. Charts write them as names or as objects. */}}
+{{- define "nfs-operator.imagePullSecrets" -}}
+{{- $secrets := list -}}
+{{- range concat .Values.imagePullSecrets (default list .Values.global.imagePullSecrets) -}}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) -}}
+{{- end -}}
+{{- with $secrets | uniq }}{{ toJson . }}{{- end -}}
 {{- end -}}
 
 {{/* "true" if replicas may stand by. */}}
 {{- define "nfs-operator.elects" -}}
-{{- if or .Values.leaderElection (gt (int .Values.replicas) 1) -}}true{{- end -}}
+{{- if or .Values.leaderElection (gt (int .Values.replicaCount) 1) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Security context of every pod of the chart. */}}
-{{- define "nfs-operator.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: {{ .Values.runAs.user }}
-runAsGroup: {{ .Values.runAs.group }}
-seccompProfile:
-  type: RuntimeDefault
-{{- end -}}
-
-{{/* Security context of every container of the chart. */}}
-{{- define "nfs-operator.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{/* What every pod of the chart has in common. */}}
+{{- define "nfs-operator.podSpec" -}}
+# The operator finds the API server through the environment of its pod; it needs no other Service
+# there.
+enableServiceLinks: false
+{{- with include "nfs-operator.imagePullSecrets" . }}
+imagePullSecrets: {{ . }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.hostAliases }}
+hostAliases: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* The class that `helm test` uses; empty if there is none. */}}

@@ -4,7 +4,7 @@ use crate::copy::{CopyError, SourceTree, Staging, staging};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::provision::create;
 use crate::record::{Record, RecordedHandle, State};
-use crate::request::{DirectoryRequest, ProvisionedDirectory};
+use crate::request::{ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records, trash};
@@ -28,6 +28,32 @@ pub(crate) async fn publish(
     staging: &Staging,
 ) -> Result<ProvisionedDirectory, CopyError> {
     let _lock = store.lock_volume(&request.volume).await?;
+    after_reconnections(|| publish_once(store, request, source, staging)).await
+}
+
+/// Maximum number of attempts to publish a copy.
+const ATTEMPTS: u32 = 4;
+
+/// Runs an attempt, and repeats it on the next connection if the verified one was replaced: a copy may have taken hours.
+pub(super) async fn after_reconnections<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, CopyError>
+where
+    F: Future<Output = Result<T, CopyError>>,
+{
+    let mut attempts = 1;
+    loop {
+        match attempt().await {
+            Err(CopyError::Export(ExportError::IdentityNotConfirmed)) if attempts < ATTEMPTS => attempts += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn publish_once(
+    store: &ExportStore,
+    request: &DirectoryRequest,
+    source: &SourceTree,
+    staging: &Staging,
+) -> Result<ProvisionedDirectory, CopyError> {
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);
@@ -48,7 +74,7 @@ pub(crate) async fn publish(
     records::replace(store, &verified, &record.in_state(State::Live)).await?;
     reserve_published(store, &verified, &record).await?;
     // Not urgent: the next staging or rollback of this volume does it.
-    if let Err(error) = discard_staged(store, &verified, &request.volume).await {
+    if let Err(error) = discard_staged(store, &verified, (&request.claim, &request.volume)).await {
         tracing::debug!(volume = request.volume, "its staging folder is left for later: {error}");
     }
     Ok(ProvisionedDirectory {
@@ -202,7 +228,7 @@ async fn reserve_published(store: &ExportStore, verified: &VerifiedRoot, record:
 pub(crate) async fn discard_staged(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    volume: &str,
+    (claim, volume): (&ClaimRef, &str),
 ) -> Result<(), ExportError> {
     let doing = || format!("moving the unfinished copy of volume {volume} into the trash");
     let staging = layout::name(layout::STAGING)?;
@@ -218,5 +244,6 @@ pub(crate) async fn discard_staged(
     let Some(folder) = store.nfs.lookup(&staging.handle, &name).await.context(doing)? else {
         return Ok(());
     };
-    trash::move_to_trash(store, verified, volume, (&staging, &name), folder.attributes.fileid).await
+    let file_id = folder.attributes.fileid;
+    trash::move_to_trash(store, verified, (claim, volume), (&staging, &name), file_id).await
 }

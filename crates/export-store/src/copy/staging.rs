@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::copy::{CopyError, publish};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
+use crate::path_reservations::Reservation;
 use crate::record::{Record, RecordError, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
@@ -44,6 +45,9 @@ pub(crate) async fn stage(store: &ExportStore, request: &DirectoryRequest) -> Re
     let _lock = store.lock_volume(&request.volume).await?;
     let verified = store.verified_root().await?;
     let staged = stage_at(store, &verified, request).await;
+    if staged.is_ok() {
+        store.confirm_answers(&verified).await?;
+    }
     match staged {
         Err(CopyError::Export(error)) => {
             let hinted: Result<StagedCopy, ExportError> = store.with_hints(Err(error)).await;
@@ -68,25 +72,16 @@ async fn stage_at(
     let nodes = paths::walk(store, verified, &directory).await?;
     paths::check_parents_and_clusters(store, verified, &directory, &nodes).await?;
     if let Some(leaf) = paths::leaf(&nodes, &directory) {
-        let finished = complete_published(store, verified, record.as_ref(), leaf).await?;
-        let Some(file_id) = finished else {
-            return Err(CopyError::TargetTaken {
-                directory: directory.to_string(),
-            });
-        };
-        reservation.keep(Some(verified.file_key(file_id)));
-        publish::discard_staged(store, verified, &request.volume).await?;
-        return Ok(StagedCopy::Done(ProvisionedDirectory {
-            directory,
-            file_id,
-            adopted: false,
-            mode_not_kept: None,
-        }));
+        let finished = complete_published(store, verified, record.as_ref(), leaf, reservation).await?;
+        return finished.map(StagedCopy::Done).ok_or_else(|| CopyError::TargetTaken {
+            directory: directory.to_string(),
+        });
     }
     other_clusters::refuse(store, verified, &directory, &nodes, true).await?;
     write_record(store, verified, request, &directory, record.is_some()).await?;
+    other_clusters::recheck(store, verified, &directory, &nodes).await?;
     reservation.keep(None);
-    publish::discard_staged(store, verified, &request.volume).await?;
+    publish::discard_staged(store, verified, (&request.claim, &request.volume)).await?;
     make_staging(store, verified, &request.volume)
         .await
         .map(|staging| StagedCopy::Copy(Box::new(staging)))
@@ -129,20 +124,56 @@ pub(crate) async fn open_record(
     }
 }
 
-/// Returns the fileid of a directory that is the finished copy, and marks its record as live.
+/// Returns the copy that an earlier attempt finished, if it did. Unlike [`stage`], it begins nothing, so it does not matter
+/// what has become of the source.
+pub(crate) async fn find_finished(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<Option<ProvisionedDirectory>, ExportError> {
+    // The staging and the rollback decide about any other record.
+    let ReadRecord::Record(record, SignatureStatus::Signed) = records::read(store, verified, &request.volume).await?
+    else {
+        return Ok(None);
+    };
+    let is_own = record.claim.uid == request.claim.uid && record.state.belongs_to_volume() && !record.adopted;
+    // A record has no fileid until its copy is complete.
+    if !is_own || record.file_id.is_none() {
+        return Ok(None);
+    }
+    let record = volume_record::take_over(store, verified, *record).await?;
+    let reservation = paths::reserve(store, verified, &record.volume, &record.directory).await?;
+    let nodes = paths::walk(store, verified, &record.directory).await?;
+    paths::check_parents_and_clusters(store, verified, &record.directory, &nodes).await?;
+    match paths::leaf(&nodes, &record.directory) {
+        Some(leaf) => complete_published(store, verified, Some(&record), leaf, reservation).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns the directory of a name if it is the finished copy, and marks its record as live.
 async fn complete_published(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: Option<&Record>,
     leaf: &FileRef,
-) -> Result<Option<u64>, ExportError> {
-    let Some(record) = record.filter(|record| verified.is_plain_directory(leaf) && record.matches_node(leaf)) else {
+    reservation: Reservation,
+) -> Result<Option<ProvisionedDirectory>, ExportError> {
+    let published = record.filter(|record| verified.is_plain_directory(leaf) && record.matches_node(leaf));
+    let Some((record, file_id)) = published.and_then(|record| Some((record, record.file_id?))) else {
         return Ok(None);
     };
     if record.state == State::Creating {
         records::replace(store, verified, &record.in_state(State::Live)).await?;
     }
-    Ok(record.file_id)
+    reservation.keep(Some(verified.file_key(file_id)));
+    publish::discard_staged(store, verified, (&record.claim, &record.volume)).await?;
+    Ok(Some(ProvisionedDirectory {
+        directory: record.directory.clone(),
+        file_id,
+        adopted: false,
+        mode_not_kept: None,
+    }))
 }
 
 /// Writes the record before anything is created (data-safety rule 3). It has no fileid until the copy is complete.
@@ -197,7 +228,7 @@ pub(crate) async fn make_staging(
 async fn staging_folder(store: &ExportStore, verified: &VerifiedRoot) -> Result<FileRef, ExportError> {
     let path = format!("{}/{}/{}", layout::RESERVED, store.config.cluster_id, layout::STAGING);
     folders::ensure_folder(
-        store,
+        store.for_write(verified)?,
         &verified.root,
         &verified.cluster,
         layout::STAGING,

@@ -69,7 +69,7 @@ enum Begun {
     /// A record of the requesting object.
     Own(Box<Record>),
     /// A record of the requesting object whose copy is complete: an archive in any state.
-    Archive(SignatureStatus),
+    Archive(Box<Record>, SignatureStatus),
     /// A record of something else, in this state.
     Foreign(&'static str),
 }
@@ -116,9 +116,9 @@ pub(crate) async fn find_requested(
     requested_by: &str,
 ) -> Result<RequestedArchive, ExportError> {
     let _lock = store.lock_volume(name).await?;
-    let verified = store.verified_root().await?;
-    let found = find_requested_at(store, &verified, name, requested_by).await;
-    store.with_hints(found).await
+    store
+        .with_verified(move |verified| async move { find_requested_at(store, &verified, name, requested_by).await })
+        .await
 }
 
 async fn find_requested_at(
@@ -131,12 +131,14 @@ async fn find_requested_at(
         Begun::Nothing => return Ok(RequestedArchive::Unfinished),
         Begun::Foreign(state) => return Ok(RequestedArchive::Taken(state)),
         Begun::Own(record) if !complete(store, verified, &record).await? => return Ok(RequestedArchive::Unfinished),
-        Begun::Archive(trust) if trust != SignatureStatus::Signed => {
+        Begun::Archive(_, trust) if trust != SignatureStatus::Signed => {
             return Ok(RequestedArchive::Taken(
                 "an archive whose record this cluster did not sign",
             ));
         }
-        Begun::Own(_) | Begun::Archive(_) => publish::discard_staged(store, verified, name).await?,
+        Begun::Own(record) | Begun::Archive(record, _) => {
+            publish::discard_staged(store, verified, (&record.claim, name)).await?;
+        }
     }
     let found = archives::find(store, verified, name).await?;
     Ok(found.map_or(RequestedArchive::Unfinished, |archive| {
@@ -151,9 +153,13 @@ pub(crate) async fn discard_requested(
     requested_by: &str,
 ) -> Result<DiscardOutcome, ExportError> {
     let _lock = store.lock_volume(name).await?;
-    let verified = store.verified_root().await?;
-    let discarded = discard_requested_at(store, &verified, name, requested_by).await;
-    store.with_hints(discarded).await
+    let discarded = store
+        .with_verified(move |verified| async move { discard_requested_at(store, &verified, name, requested_by).await })
+        .await?;
+    if discarded == DiscardOutcome::Gone {
+        untrack_request(store, name, requested_by);
+    }
+    Ok(discarded)
 }
 
 async fn discard_requested_at(
@@ -163,16 +169,15 @@ async fn discard_requested_at(
     requested_by: &str,
 ) -> Result<DiscardOutcome, ExportError> {
     match find_attempt(store, verified, name, requested_by).await? {
-        Begun::Archive(_) => return Ok(DiscardOutcome::Complete),
+        Begun::Archive(..) => return Ok(DiscardOutcome::Complete),
         Begun::Own(record) if complete(store, verified, &record).await? => return Ok(DiscardOutcome::Complete),
-        Begun::Own(_) => {
-            publish::discard_staged(store, verified, name).await?;
+        Begun::Own(record) => {
+            publish::discard_staged(store, verified, (&record.claim, name)).await?;
             records::remove(store, verified, name).await?;
             store.reservations.remove(&Holder::Archive(name.to_owned()));
         }
         Begun::Nothing | Begun::Foreign(_) => {}
     }
-    untrack_request(store, name, requested_by);
     Ok(DiscardOutcome::Gone)
 }
 
@@ -203,11 +208,11 @@ async fn find_attempt(
     match (&record.state, trust) {
         (State::Copying(_), SignatureStatus::Signed) => Ok(Begun::Own(record)),
         (State::Copying(_), _) => {
-            publish::discard_staged(store, verified, name).await?;
+            publish::discard_staged(store, verified, (&record.claim, name)).await?;
             records::remove(store, verified, name).await?;
             Ok(Begun::Nothing)
         }
-        _ => Ok(Begun::Archive(trust)),
+        _ => Ok(Begun::Archive(record, trust)),
     }
 }
 
@@ -223,7 +228,7 @@ async fn stage_archive(
         Begun::Nothing => None,
         Begun::Own(record) if complete(store, &verified, &record).await? => return Ok(None),
         Begun::Own(record) => Some(record),
-        Begun::Archive(_) => return Ok(None),
+        Begun::Archive(..) => return Ok(None),
         Begun::Foreign(state) => return Err(taken(&request.name, state).into()),
     };
     let (record, held) = draft_record(store, &verified, request, source).await?;
@@ -241,7 +246,7 @@ async fn stage_archive(
     }
     held.keep(None);
     track_request(store, &request.name, &request.requested_by);
-    publish::discard_staged(store, &verified, &request.name).await?;
+    publish::discard_staged(store, &verified, (&record.claim, &request.name)).await?;
     staging::make_staging(store, &verified, &request.name).await.map(Some)
 }
 
@@ -300,6 +305,16 @@ async fn publish_archive(
     outcome: String,
 ) -> Result<(), CopyError> {
     let _lock = store.lock_volume(&request.name).await?;
+    publish::after_reconnections(|| publish_archive_once(store, request, source, staging, &outcome)).await
+}
+
+async fn publish_archive_once(
+    store: &ExportStore,
+    request: &ArchiveRequest,
+    source: &SourceTree,
+    staging: &Staging,
+    outcome: &str,
+) -> Result<(), CopyError> {
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
         return Err(CopyError::ExportChanged);
@@ -311,7 +326,7 @@ async fn publish_archive(
         return Err(CopyError::ExportChanged);
     };
     if let Some(copy) = &mut archive.copy {
-        copy.outcome = Some(outcome);
+        copy.outcome = Some(outcome.to_owned());
     }
     restrict_copy(store, &verified, source, staging).await?;
     publish::clear_links(store, &verified, staging).await?;
@@ -326,7 +341,7 @@ async fn publish_archive(
         return Err(unsettled(&record).into());
     }
     // Not urgent: the next lookup of the requested archive does it.
-    if let Err(error) = publish::discard_staged(store, &verified, &request.name).await {
+    if let Err(error) = publish::discard_staged(store, &verified, (&record.claim, &request.name)).await {
         tracing::debug!(archive = request.name, "its staging folder is left for later: {error}");
     }
     Ok(())

@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 use crate::naming;
@@ -153,6 +154,12 @@ impl ClusterIndex {
                 || record.file_id.is_some_and(|id| place.file_ids.contains(&id))
         };
         Candidates::Named(self.records.iter().filter(overlaps).map(|record| record.name).collect())
+    }
+
+    /// Returns those of `file_ids` that a record of this cluster has, if the records are indexed.
+    pub fn recorded_among<'a>(&'a self, file_ids: &'a HashSet<u64>) -> impl Iterator<Item = u64> + 'a {
+        let recorded = self.records.iter().filter_map(|record| record.file_id);
+        recorded.filter(move |id| file_ids.contains(id))
     }
 
     fn find(&self, name: u64) -> Option<&Indexed> {

@@ -165,13 +165,13 @@ impl PathIndex {
                     continue;
                 };
                 let there = ReservedPath::new(Arc::clone(realm), place.0.path.to_string());
-                let volumes = self.related(&there).filter(|(key, _)| {
-                    let holder = key.holder();
-                    matches!(holder, Holder::Volume(_))
-                        && Some(holder) != except
-                        && !self.is_on_other_export(key, own_export)
+                let conflicts = self.related(&there).filter(|(key, relation)| match key.holder() {
+                    holder @ Holder::Volume(_) => Some(holder) != except && !self.is_on_other_export(key, own_export),
+                    // Below the root of a backend, only its volumes are in the way: its server may be another machine.
+                    Holder::BackendRoot(_) => *relation != Relation::Inside,
+                    Holder::Archive(_) => false,
                 });
-                found.extend(volumes.map(|(key, relation)| PossibleConflict {
+                found.extend(conflicts.map(|(key, relation)| PossibleConflict {
                     conflict: Conflict {
                         place: place.clone(),
                         holder: key.holder().clone(),
@@ -208,14 +208,34 @@ impl PathIndex {
     }
 
     /// Reports whether a holder's directory is on another export than `own`, according to a backend that confirmed it.
-    /// False if `own` is not known.
+    /// False if `own` is not known, or if the directories of one export may be inside the other.
     fn is_on_other_export(&self, key: &Key, own: Option<&str>) -> bool {
         let places = self.held.get(key).map(|held| &held.places);
         let export = places.and_then(|places| places.iter().find_map(ReservedPath::export));
-        export.is_some()
-            && own.is_some()
-            && export != own
-            && self.confirmed.values().any(|id| Some(id.as_str()) == export)
+        let (Some(export), Some(own)) = (export, own) else {
+            return false;
+        };
+        export != own && self.confirmed.values().any(|id| id == export) && !self.are_nested(export, own)
+    }
+
+    /// Reports whether the path of a backend on one export lies inside that of a backend on the other export, whatever
+    /// the names of their servers are.
+    fn are_nested(&self, one: &str, other: &str) -> bool {
+        let nested = |one: &ReservedPath| {
+            self.roots_of(other)
+                .any(|other| one.is_path_below(other) || other.is_path_below(one))
+        };
+        self.roots_of(one).any(nested)
+    }
+
+    /// Returns the paths of the backends that confirmed this export.
+    fn roots_of(&self, export: &str) -> impl Iterator<Item = &ReservedPath> {
+        let backends = self.confirmed.iter().filter(move |(_, id)| *id == export);
+        let held = backends.filter_map(|(backend, _)| {
+            let root = Key::Known(Holder::BackendRoot(backend.clone()));
+            self.held.get(&root)
+        });
+        held.flat_map(|held| &held.places)
     }
 
     pub(super) fn confirm_export(&mut self, backend: &str, export_id: &str) {

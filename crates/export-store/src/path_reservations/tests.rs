@@ -118,6 +118,53 @@ fn a_volume_on_an_export_that_another_backend_confirmed_is_not_in_the_way() {
     assert_eq!(possible(&ledger, &mine), [volume("other")]);
 }
 
+/// Backend `outer` at 127.0.0.1:/export and backend `inner` at localhost:/export/team-a/inner, with a volume.
+#[test]
+fn a_backend_below_a_directory_is_in_the_way_whatever_the_name_of_its_server_is() {
+    let ledger = PathReservations::new();
+    let on = |server: &str, path: &str| ReservedPath::on_server(server, path);
+    let below_outer = |path: &str| {
+        vec![
+            on("127.0.0.1", "/export").below(path),
+            ReservedPath::on_export("outer", path),
+        ]
+    };
+    let inner = on("localhost", "/export/team-a/inner");
+    ledger.insert(root("outer"), vec![on("127.0.0.1", "/export")], None);
+    ledger.insert(root("inner"), vec![inner.clone()], None);
+    ledger.insert(
+        volume("v"),
+        vec![inner.below("v"), ReservedPath::on_export("inner", "v")],
+        None,
+    );
+    ledger.confirm_export("outer", "outer");
+    for confirmed in [false, true] {
+        if confirmed {
+            ledger.confirm_export("inner", "inner");
+        }
+        for path in ["team-a", "team-a/inner"] {
+            assert_eq!(
+                possible(&ledger, &below_outer(path)),
+                [root("inner"), volume("v")],
+                "{path}"
+            );
+        }
+        assert_eq!(possible(&ledger, &below_outer("team-a/inner/v/x")), [volume("v")]);
+        for path in ["team-b", "team-a/inner2"] {
+            assert_eq!(possible(&ledger, &below_outer(path)), [], "{path}");
+        }
+    }
+    // The volumes of the inner backend are not in a directory of the outer one.
+    let place = vec![inner.below("w"), ReservedPath::on_export("inner", "w")];
+    assert_eq!(possible(&ledger, &place), []);
+    // Backends with the same path are not nested: they are on one export, or on two servers.
+    ledger.insert(root("other"), vec![on("nas2", "/export")], None);
+    ledger.confirm_export("other", "other");
+    let on_other = vec![on("nas2", "/export").below("x"), ReservedPath::on_export("other", "x")];
+    ledger.insert(volume("x"), on_other, None);
+    assert_eq!(possible(&ledger, &below_outer("x")), []);
+}
+
 #[test]
 fn an_address_has_one_spelling() {
     let ledger = Arc::new(PathReservations::new());

@@ -16,7 +16,7 @@ use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, paths, readdir, records, volume_record};
+use crate::{archives, layout, other_clusters, paths, readdir, records, volume_record};
 use nfs_client::FileRef;
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -106,6 +106,10 @@ async fn restore_step(
     let (observed, source) = observe_source(store, verified, restore).await?;
     let at_archive = observed.as_ref().is_some_and(|observed| observed.node.is_some());
     let step = next(restore.own(), source, at_archive, home);
+    if matches!(step, RestoreStep::MarkRestoring | RestoreStep::Move) {
+        // Another cluster may have recorded the name after the last check.
+        other_clusters::recheck(store, verified, directory, &nodes).await?;
+    }
     match (step, observed, leaf) {
         (RestoreStep::Done, _, Some(leaf)) => {
             if let Recorded::Open(record) = &restore.own {
@@ -269,6 +273,8 @@ async fn move_directory(
     };
     let holder = Holder::Archive(restore.which.volume.clone());
     paths::refuse_conflict(store, verified, &holder, &observed.archive.target).await?;
+    let source = std::slice::from_ref(&observed.archive.target);
+    other_clusters::refuse_removal(store, verified, &restore.which.volume, source, observed.node.as_slice()).await?;
     let archive = layout::name(&observed.archive.target)?;
     let from = (&verified.root.handle, &archive);
     let renamed = store

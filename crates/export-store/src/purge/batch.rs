@@ -1,6 +1,6 @@
 //! Lists a directory that is being emptied, several pages at a time.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use crate::readdir::DirectoryReader;
 use nfs_client::{Client, Entry, NfsError};

@@ -1,21 +1,27 @@
-//! The order in which the trash is purged: rounds, in which each entry has one turn.
+//! The order in which the trash is purged: the namespaces take turns, and so do the entries of a namespace.
 //!
 //! Entries are the directories in the trash and the tombstones. A turn is limited, so that trees that are large, deep,
-//! or refilled by a client that still has them open delay the others only by their own turns. The order is kept from
-//! one purge to the next.
+//! or refilled by a client that still has them open delay the others only by their own turns. An entry that is not
+//! empty after its turn has another one after the others of its namespace. The order is kept from one purge to the
+//! next.
+//!
+//! The trash is listed during the turns, again and again, so that entries of other namespaces have their turns early,
+//! however many there are.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::Instant;
+use std::collections::{HashMap, HashSet};
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
 
 use crate::error::{ErrorContext as _, ExportError};
+use crate::fair_queue::FairQueue;
 use crate::purge::batch::is_over;
-use crate::purge::visit::{CHUNK, moved_here, remedy};
+use crate::purge::visit::{CHUNK, moved_here, recorded_elsewhere, remedy};
 use crate::purge::{Failures, MAX_EMPTIED, REFILLED, Root, Shared, Turn, TurnEnd, TurnLimits, empty};
 use crate::readdir::DirectoryReader;
 use crate::record::Record;
+use crate::records::ReadRecord;
 use crate::request::{PurgeLimits, PurgeReport};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -24,11 +30,17 @@ use nfs_client::{Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOut
 
 /// Entries whose turns run concurrently. They share the visits ([`super::VISITS`]).
 const TURNS: usize = 8;
-/// Number of visits in a turn: enough to reach the depth from which directories are moved up. A round takes seconds even
-/// if a hundred entries use up their turns.
+/// Number of visits in a turn: enough to reach the depth from which directories are moved up. A turn takes a fraction of
+/// a second.
 const TURN_VISITS: u64 = 128;
 /// Approximate number of names to remove in a turn: some tens of compounds.
 const TURN_REMOVALS: u64 = 2048;
+/// Minimum number of turns from one listing of the trash to the next: what is deleted meanwhile waits for them.
+const TURNS_PER_LISTING: u32 = 64;
+/// Maximum number of entries of a namespace that wait. The listing finds the others again.
+const MAX_WAITING_OF_NAMESPACE: usize = 1024;
+/// Maximum number of entries that wait, except for one of each namespace.
+const MAX_WAITING: usize = 8192;
 /// How often the visits are doubled for an entry whose turns ended without any change: its directories that cannot be
 /// removed need more than one turn.
 const MAX_DOUBLINGS: u32 = 12;
@@ -38,22 +50,18 @@ const MAX_REMEMBERED: usize = 10_000;
 /// Entries that wait for their turn. A purge continues where the previous one stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PurgeQueue {
-    waiting: VecDeque<Waiting>,
-    /// Listing of the trash in this round, with the handle of the trash. `None` if the round has no more entries.
+    waiting: FairQueue<TrashEntry>,
+    /// Listing of the trash, with the handle of the trash. `None` if it is complete.
     listing: Option<(FileHandle, DirectoryReader)>,
-    /// A turn in this round was unfinished, so another round follows.
-    unfinished: bool,
-    /// Number of turns in a row without any change, by fileid.
-    idle: HashMap<u64, u32>,
+    /// Number of turns since the listing began.
+    turns: u32,
+    /// An entry that needs a turn does not wait for it, so the trash has to be listed again.
+    incomplete: bool,
+    /// Number of turns in a row without any change.
+    idle: HashMap<TrashEntry, u32>,
 }
 
-#[derive(Debug)]
-struct Waiting {
-    entry: TrashEntry,
-    file_id: Option<u64>,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum TrashEntry {
     /// A directory in the trash, by its name.
     Directory(Name),
@@ -66,8 +74,10 @@ struct Run<'a> {
     shared: &'a Shared<'a>,
     limits: PurgeLimits,
     queue: PurgeQueue,
-    /// Fileids of entries with something that cannot be removed. They have no more turns in this purge.
-    stuck: HashSet<u64>,
+    /// Entries that have their turn, with their namespaces.
+    running: HashMap<TrashEntry, String>,
+    /// Entries with something that cannot be removed. They have no more turns in this purge.
+    stuck: HashSet<TrashEntry>,
     removed: u64,
     raised: u64,
     failures: Failures,
@@ -82,12 +92,10 @@ pub(crate) async fn purge(
 ) -> Result<PurgeReport, ExportError> {
     let shared = Shared::new(store, verified, Instant::now().checked_add(limits.time));
     let mut run = Run::new(&shared, limits);
-    let (interrupted, error) = match run.rounds().await {
+    let (interrupted, error) = match run.take_turns().await {
         Ok(interrupted) => (interrupted, None),
         Err(error) => (true, Some(error)),
     };
-    // After an error, the entries whose turns were cut off have one in the next round.
-    run.queue.unfinished |= error.is_some();
     store.state().purge_queue = run.queue;
     Ok(PurgeReport {
         interrupted,
@@ -101,61 +109,47 @@ pub(crate) async fn purge(
 }
 
 impl<'a> Run<'a> {
-    /// Continues the round of the previous purge, or begins one.
+    /// Continues with the queue of the previous purge. A listing from the beginning follows, so that the report has all
+    /// that cannot be removed, and entries whose turns an error cut off have another one.
     fn new(shared: &'a Shared<'a>, limits: PurgeLimits) -> Self {
-        let mut run = Self {
+        let mut queue = std::mem::take(&mut shared.store.state().purge_queue);
+        let is_other = |(trash, _): &(FileHandle, DirectoryReader)| *trash != shared.verified.trash.handle;
+        if queue.listing.as_ref().is_some_and(is_other) {
+            queue = PurgeQueue::default();
+        }
+        queue.incomplete = true;
+        Self {
             shared,
             limits,
-            queue: std::mem::take(&mut shared.store.state().purge_queue),
+            queue,
+            running: HashMap::new(),
             stuck: HashSet::new(),
             removed: 0,
             raised: 0,
             failures: Failures::default(),
-        };
-        let is_other = |(trash, _): &(FileHandle, DirectoryReader)| *trash != shared.verified.trash.handle;
-        if run.queue.listing.as_ref().is_some_and(is_other) {
-            run.queue = PurgeQueue::default();
         }
-        if run.queue.listing.is_none() && run.queue.waiting.is_empty() {
-            run.begin_round();
-        } else {
-            // A complete round follows, so that the report has all that cannot be removed.
-            run.queue.unfinished = true;
-        }
-        run
-    }
-
-    fn begin_round(&mut self) {
-        let trash = self.shared.verified.trash.handle.clone();
-        let tombstones = trash::tombstones(self.shared.store).into_iter().map(|record| Waiting {
-            file_id: record.file_id,
-            entry: TrashEntry::Tombstone(record.volume),
-        });
-        self.queue.waiting.extend(tombstones);
-        let listing = (trash.clone(), DirectoryReader::new(trash));
-        self.queue.listing = Some(listing).filter(|_| self.limits.shared_trash);
-        self.queue.unfinished = false;
     }
 
     /// Gives turns until nothing is left that can be removed. Reports whether a limit was reached before.
-    async fn rounds(&mut self) -> Result<bool, ExportError> {
+    async fn take_turns(&mut self) -> Result<bool, ExportError> {
         let shared = self.shared;
         let mut turns = FuturesUnordered::new();
         loop {
             while turns.len() < TURNS && !self.is_over() {
-                let Some(waiting) = self.next_waiting().await? else {
+                let Some(entry) = self.next_entry().await? else {
                     break;
                 };
-                let limits = self.turn_limits(&waiting);
-                turns.push(take_turn(shared, waiting, limits));
+                let limits = self.turn_limits(&entry);
+                self.running.insert(entry.clone(), self.namespace(&entry));
+                turns.push(take_turn(shared, entry, limits));
             }
             match turns.next().await {
                 Some(done) => {
-                    let (waiting, turn) = done?;
-                    self.count(waiting, turn);
+                    let (entry, turn) = done?;
+                    self.count(entry, turn);
                 }
                 None if self.is_over() => return Ok(true),
-                None if self.queue.unfinished => self.begin_round(),
+                None if self.queue.incomplete => self.begin_listing(),
                 None => return Ok(false),
             }
         }
@@ -165,8 +159,8 @@ impl<'a> Run<'a> {
         is_over(self.shared.end) || self.removed >= self.limits.removals
     }
 
-    fn turn_limits(&self, waiting: &Waiting) -> TurnLimits {
-        let idle = waiting.file_id.and_then(|id| self.queue.idle.get(&id));
+    fn turn_limits(&self, entry: &TrashEntry) -> TurnLimits {
+        let idle = self.queue.idle.get(entry);
         TurnLimits {
             visits: TURN_VISITS << idle.copied().unwrap_or_default().min(MAX_DOUBLINGS),
             removals: self
@@ -177,44 +171,91 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the next entry of the round, or `None` at its end.
-    async fn next_waiting(&mut self) -> Result<Option<Waiting>, ExportError> {
-        loop {
-            while let Some(waiting) = self.queue.waiting.pop_front() {
-                if !waiting.file_id.is_some_and(|id| self.stuck.contains(&id)) {
-                    return Ok(Some(waiting));
-                }
-            }
-            let Some((_, reader)) = &mut self.queue.listing else {
-                return Ok(None);
-            };
-            let page = reader.next_page(&self.shared.store.nfs).await;
-            match page.context(|| "listing the trash".into())? {
-                Some(page) => self.take_page(page.entries).await?,
-                None => self.queue.listing = None,
+    /// Returns the namespace of an entry; empty if unknown.
+    fn namespace(&self, entry: &TrashEntry) -> String {
+        match entry {
+            TrashEntry::Directory(name) => layout::trashed_namespace(name).to_owned(),
+            TrashEntry::Tombstone(volume) => {
+                let tombstones = &self.shared.store.state().tombstones;
+                tombstones
+                    .get(volume)
+                    .map_or_else(String::new, |record| record.claim.namespace.clone())
             }
         }
     }
 
-    /// Adds entries to the queue, except for those that a volume or an archive has: somebody moved them here, so they
+    fn begin_listing(&mut self) {
+        self.queue.incomplete = false;
+        self.queue.turns = 0;
+        for record in trash::tombstones(self.shared.store) {
+            self.add(TrashEntry::Tombstone(record.volume), &record.claim.namespace);
+        }
+        let trash = self.shared.verified.trash.handle.clone();
+        let listing = (trash.clone(), DirectoryReader::new(trash));
+        self.queue.listing = Some(listing).filter(|_| self.limits.shared_trash);
+    }
+
+    /// Returns the next entry. Lists a page of the trash before each turn, and more if no entry waits.
+    async fn next_entry(&mut self) -> Result<Option<TrashEntry>, ExportError> {
+        if self.queue.listing.is_none() && self.queue.turns >= TURNS_PER_LISTING {
+            self.begin_listing();
+        }
+        loop {
+            let is_listed = !self.list_page().await?;
+            if let Some(entry) = self.queue.waiting.pop() {
+                self.queue.turns = self.queue.turns.saturating_add(1);
+                return Ok(Some(entry));
+            }
+            if is_listed || self.is_over() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Lists a page of the trash. Returns false at the end.
+    async fn list_page(&mut self) -> Result<bool, ExportError> {
+        let Some((_, reader)) = &mut self.queue.listing else {
+            return Ok(false);
+        };
+        let page = reader.next_page(&self.shared.store.nfs).await;
+        match page.context(|| "listing the trash".into())? {
+            Some(page) => self.take_page(page.entries).await.map(|()| true),
+            None => {
+                self.queue.listing = None;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Adds entries to the queue, except for those that a volume, an archive or another cluster has: somebody moved them here, so they
     /// are reported and stay with all that is in them. Directories of volumes are often empty, so this first tries to
     /// remove them without listing them.
     async fn take_page(&mut self, entries: Vec<Entry>) -> Result<(), ExportError> {
         let Shared { store, verified, .. } = *self.shared;
+        let elsewhere = recorded_elsewhere(store, verified, &entries).await?;
         let mut others = Vec::with_capacity(entries.len());
         for entry in entries {
             let own = layout::trashed_volume(&entry.name);
             let found = (&verified.trash.handle, &entry);
-            match file_holders::holder_of_entry(store, verified, &store.nfs, found, own).await? {
-                Some((id, holder)) if self.remember_stuck(id) => {
-                    self.failures.add(&entry.name.to_string(), moved_here(&holder));
+            let held = file_holders::holder_of_entry(store, verified, &store.nfs, found, own).await?;
+            let held = held.map(|(_, holder)| moved_here(&holder));
+            let recorded = || entry.fileid.and_then(|id| elsewhere.get(&id).cloned());
+            match held.or_else(recorded) {
+                Some(why) => {
+                    let path = entry.name.to_string();
+                    if self.remember_stuck(TrashEntry::Directory(entry.name)) {
+                        self.failures.add(&path, why);
+                    }
                 }
-                Some(_) => {}
-                None => others.push(entry),
+                None => others.push(entry.name),
             }
         }
         for chunk in others.chunks(CHUNK) {
-            let names: Vec<Name> = chunk.iter().map(|entry| entry.name.clone()).collect();
+            let mut names = chunk.to_vec();
+            names.retain(|name| self.may_add(&TrashEntry::Directory(name.clone()), layout::trashed_namespace(name)));
+            if names.is_empty() {
+                continue;
+            }
             let removed = store
                 .for_write(verified)?
                 .remove_batch(&verified.trash.handle, &names)
@@ -226,61 +267,81 @@ impl<'a> Run<'a> {
                 Err(error) => return Err(error).context(|| "purging the trash".into()),
             };
             let refused = RemoveOutcome::Refused(Status::NotEmpty);
-            for (entry, outcome) in chunk.iter().zip(outcomes.into_iter().chain(std::iter::repeat(refused))) {
+            for (name, outcome) in names
+                .into_iter()
+                .zip(outcomes.into_iter().chain(std::iter::repeat(refused)))
+            {
                 match outcome {
                     RemoveOutcome::Removed => self.removed += 1,
                     RemoveOutcome::Absent => {}
-                    RemoveOutcome::Refused(_) => self.queue.waiting.push_back(Waiting {
-                        entry: TrashEntry::Directory(entry.name.clone()),
-                        file_id: entry.fileid,
-                    }),
+                    RemoveOutcome::Refused(_) => {
+                        let namespace = layout::trashed_namespace(&name).to_owned();
+                        self.add(TrashEntry::Directory(name), &namespace);
+                    }
                 }
             }
         }
         Ok(())
     }
 
+    /// Reports whether an entry needs a turn and there is room for it in the queue.
+    fn may_add(&mut self, entry: &TrashEntry, namespace: &str) -> bool {
+        if self.queue.waiting.contains(entry) || self.running.contains_key(entry) || self.stuck.contains(entry) {
+            return false;
+        }
+        let of_namespace = self.queue.waiting.len_of(namespace);
+        let has_room =
+            of_namespace == 0 || of_namespace < MAX_WAITING_OF_NAMESPACE && self.queue.waiting.len() < MAX_WAITING;
+        self.queue.incomplete |= !has_room;
+        has_room
+    }
+
+    /// Adds an entry to the end of its namespace's queue, unless it waits already.
+    fn add(&mut self, entry: TrashEntry, namespace: &str) {
+        if self.may_add(&entry, namespace) {
+            self.queue.waiting.push(entry, namespace);
+        }
+    }
+
     /// Reports whether the entry was not known as stuck before.
-    fn remember_stuck(&mut self, file_id: u64) -> bool {
-        self.stuck.len() >= MAX_REMEMBERED || self.stuck.insert(file_id)
+    fn remember_stuck(&mut self, entry: TrashEntry) -> bool {
+        self.stuck.len() >= MAX_REMEMBERED || self.stuck.insert(entry)
     }
 
     /// Processes the result of a turn.
-    fn count(&mut self, waiting: Waiting, turn: Turn) {
+    fn count(&mut self, entry: TrashEntry, turn: Turn) {
+        let namespace = self.running.remove(&entry).unwrap_or_default();
         let is_progress = turn.is_progress();
         self.removed += turn.removed;
         self.raised += turn.raised;
-        let is_late = is_over(self.shared.end);
-        let Some(id) = waiting.file_id else {
-            self.queue.unfinished |= turn.end == TurnEnd::Unfinished;
-            return self.failures.extend(turn.failures);
-        };
-        match turn.end {
-            // The turn was too short because the purge ended.
-            TurnEnd::Unfinished if is_late && !is_progress => self.queue.waiting.push_front(waiting),
-            TurnEnd::Unfinished if !is_progress && self.queue.idle.len() < MAX_REMEMBERED => {
-                *self.queue.idle.entry(id).or_default() += 1;
+        if turn.end == TurnEnd::Unfinished {
+            // Without a change, the turn was too short for the entry, or the purge ended.
+            if is_progress {
+                self.queue.idle.remove(&entry);
+            } else if !is_over(self.shared.end) && self.queue.idle.len() < MAX_REMEMBERED {
+                *self.queue.idle.entry(entry.clone()).or_default() += 1;
             }
-            TurnEnd::Unfinished => drop(self.queue.idle.remove(&id)),
-            TurnEnd::Stuck | TurnEnd::Empty => {
-                self.queue.idle.remove(&id);
-                self.failures.extend(turn.failures);
-            }
+            return self.add(entry, &namespace);
         }
+        self.queue.idle.remove(&entry);
+        self.failures.extend(turn.failures);
         if turn.end == TurnEnd::Stuck {
-            self.remember_stuck(id);
+            self.remember_stuck(entry);
         }
-        self.queue.unfinished |= turn.end == TurnEnd::Unfinished;
     }
 }
 
 /// Gives an entry its turn.
-async fn take_turn(shared: &Shared<'_>, waiting: Waiting, limits: TurnLimits) -> Result<(Waiting, Turn), ExportError> {
-    let turn = match &waiting.entry {
+async fn take_turn(
+    shared: &Shared<'_>,
+    entry: TrashEntry,
+    limits: TurnLimits,
+) -> Result<(TrashEntry, Turn), ExportError> {
+    let turn = match &entry {
         TrashEntry::Directory(name) => purge_directory(shared, name, limits).await?,
         TrashEntry::Tombstone(volume) => purge_tombstone(shared, volume, limits).await?,
     };
-    Ok((waiting, turn))
+    Ok((entry, turn))
 }
 
 /// Purges a directory in the trash.
@@ -354,7 +415,12 @@ async fn purge_tombstone(shared: &Shared<'_>, volume: &str, limits: TurnLimits) 
         turn = empty_and_remove(shared, &root, limits).await?;
     }
     if turn.end == TurnEnd::Empty {
-        records::remove(store, verified, volume).await?;
+        // If the directory was moved back by hand, and the volume was bound again, the record is about it.
+        if let ReadRecord::Record(now, _) = records::read(store, verified, volume).await?
+            && (&now.state, now.file_id) == (&record.state, record.file_id)
+        {
+            records::remove(store, verified, volume).await?;
+        }
         store.state().tombstones.remove(volume);
     }
     Ok(turn)

@@ -1,6 +1,6 @@
 //! One visit to a directory that is being emptied.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -13,7 +13,7 @@ use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::tree_walk::{self, Obstacle};
 use crate::verified_root::VerifiedRoot;
-use crate::{file_holders, layout};
+use crate::{file_holders, layout, other_clusters};
 use nfs_client::{
     Client, Credential, Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status,
 };
@@ -97,6 +97,29 @@ pub(super) fn moved_here(holder: &Holder) -> String {
     format!("it has the fileid of {holder} and was moved here: move it back to its path")
 }
 
+/// Returns the reasons to leave listed directories that other clusters recorded, by fileid.
+pub(super) async fn recorded_elsewhere(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    entries: &[Entry],
+) -> Result<HashMap<u64, String>, ExportError> {
+    let may_be_directory = |entry: &&Entry| matches!(entry.kind, None | Some(FileKind::Directory));
+    let listed = entries.iter().filter(may_be_directory);
+    let file_ids = listed.filter_map(|entry| entry.fileid).collect();
+    let recorded = other_clusters::recorded_among(store, verified, &file_ids).await?;
+    let reason = |cluster: String| {
+        format!(
+            "it has the fileid of a directory that the cluster with id {cluster} recorded: move it back to its path. If \
+             that cluster no longer exists, remove its folder from {}",
+            layout::RESERVED
+        )
+    };
+    Ok(recorded
+        .into_iter()
+        .map(|(id, cluster)| (id, reason(cluster)))
+        .collect())
+}
+
 /// Returns what to do about a refusal of the server.
 pub(super) fn remedy(status: Status) -> &'static str {
     match status {
@@ -115,10 +138,11 @@ pub(super) async fn visit(shared: &Shared<'_>, task: Task) -> Result<(u64, Visit
     // The semaphore is never closed.
     let _permit = shared.visits.acquire().await;
     let (id, store) = (task.id, shared.store);
+    let own = store.for_write(shared.verified)?;
     let mut visitor = Visitor {
         nfs: task
             .actor
-            .map_or_else(|| store.nfs.clone(), |actor| store.nfs.with_credential(actor)),
+            .map_or_else(|| own.clone(), |actor| own.with_credential(actor)),
         store,
         verified: shared.verified,
         shared,
@@ -282,14 +306,18 @@ impl Visitor<'_> {
         Ok(left)
     }
 
-    /// Leaves out the directories that a volume or an archive has. Somebody moved them here, so they are reported and
-    /// stay with all that is in them.
+    /// Leaves out the directories that a volume, an archive or another cluster has. Somebody moved them here, so they are
+    /// reported and stay with all that is in them.
     async fn leave_held(&mut self, entries: Vec<Entry>) -> Result<Vec<Entry>, ExportError> {
+        let mut elsewhere = recorded_elsewhere(self.store, self.verified, &entries).await?;
         let mut others = Vec::with_capacity(entries.len());
         for entry in entries {
             let found = (&self.task.handle, &entry);
-            match file_holders::holder_of_entry(self.store, self.verified, &self.nfs, found, None).await? {
-                Some((id, holder)) => self.visit.given_up.push((id, Some(entry.name), moved_here(&holder))),
+            let held = file_holders::holder_of_entry(self.store, self.verified, &self.nfs, found, None).await?;
+            let held = held.map(|(id, holder)| (id, moved_here(&holder)));
+            let recorded = || entry.fileid.and_then(|id| elsewhere.remove_entry(&id));
+            match held.or_else(recorded) {
+                Some((id, why)) => self.visit.given_up.push((id, Some(entry.name), why)),
                 None => others.push(entry),
             }
         }

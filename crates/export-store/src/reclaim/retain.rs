@@ -77,7 +77,7 @@ async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record
 }
 
 /// Observes the directory of a record. Returns `None` if it has no fileid yet.
-async fn observe_record<'a>(
+pub(super) async fn observe_record<'a>(
     store: &ExportStore,
     verified: &'a VerifiedRoot,
     record: &Record,

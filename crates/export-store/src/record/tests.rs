@@ -152,6 +152,7 @@ fn what_a_volume_is_stays_in_its_record_as_long_as_there_is_one() {
         mount_options: Vec::new(),
         reclaim_policy: "Delete".into(),
         on_delete: None,
+        gid: Some(4242),
         node_affinity: Some(serde_json::json!({"required": {"nodeSelectorTerms": []}})),
         released: true,
     };
@@ -182,6 +183,7 @@ fn a_note_that_is_too_long_for_a_record_is_none() {
         mount_options: vec!["x".repeat(8 * 1024)],
         reclaim_policy: "Delete".into(),
         on_delete: None,
+        gid: None,
         node_affinity: None,
         released: false,
     };

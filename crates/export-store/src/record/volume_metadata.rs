@@ -32,6 +32,9 @@ pub struct VolumeMetadata {
     /// Policy that a class or a claim requested, as in its annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_delete: Option<String>,
+    /// Group that pods get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
     /// Node affinity, as in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<Value>,

@@ -30,7 +30,7 @@ pub async fn archived(fixture: &StoreFixture, export: &ExportStore, uid: &str) -
 }
 
 /// Returns the first revision of an object.
-fn object(uid: &str) -> TermsRevision {
+pub fn object(uid: &str) -> TermsRevision {
     TermsRevision {
         uid: uid.into(),
         generation: 1,

@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export_store::{Beacon, Beacons, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon};
+use export_store::{Beacon, Beacons, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon, Reclaimed};
 
-use crate::fixture::{CLUSTER, StoreClient, StoreFixture, refused, request};
+use crate::fixture::{CLUSTER, StoreClient, StoreFixture, reclaim, refused, request};
 
 const OFTEN: Duration = Duration::ZERO;
 
@@ -17,16 +17,25 @@ async fn open(client: &StoreClient, beacons: &Arc<Beacons>, known: &[KnownBeacon
     export
 }
 
-async fn confirm(export: &ExportStore, known: &[KnownBeacon], accepted: Option<&str>) -> Result<String, ErrorKind> {
-    let expected = ExpectedIdentity {
+fn expected(known: &[KnownBeacon], accepted: Option<&str>) -> ExpectedIdentity {
+    ExpectedIdentity {
         export_id: accepted.map(str::to_owned),
         may_create: accepted.is_none(),
         beacons: Some(known.to_vec()),
         accepted: accepted.is_some(),
         ..ExpectedIdentity::default()
-    };
-    let confirmed = export.confirm_identity(expected).await;
+    }
+}
+
+async fn confirm(export: &ExportStore, known: &[KnownBeacon], accepted: Option<&str>) -> Result<String, ErrorKind> {
+    let confirmed = export.confirm_identity(expected(known, accepted)).await;
     confirmed.map(|identity| identity.id).map_err(|error| error.kind())
+}
+
+/// Checks the export as an observer.
+async fn check(export: &ExportStore, known: &[KnownBeacon]) -> Result<(), ErrorKind> {
+    let checked = export.check_identity(&expected(known, None)).await;
+    checked.map_err(|error| error.kind())
 }
 
 /// Renews the beacon like the operator. Returns what the status knows then.
@@ -64,6 +73,40 @@ async fn a_second_process_in_the_folder_of_this_cluster_stops_every_change_of_th
     assert_eq!(confirm(&rebuilt, &[], None).await, Err(ErrorKind::BeaconObserved));
     clone.renew_beacon(None, OFTEN).await.unwrap();
     assert_eq!(confirm(&rebuilt, &[], None).await, Err(ErrorKind::BeaconMismatch));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_changes_nothing_and_expects_no_beacon_from_then_on() {
+    let fixture = StoreFixture::start().await;
+    let observer = fixture.client().connect().await;
+    check(&observer, &[]).await.unwrap();
+    assert!(!fixture.on_disk(".nfs-operator").exists());
+    let (reason, _) = refused(&observer, &request("1", "a")).await;
+    assert_eq!(reason, ErrorKind::IdentityNotConfirmed);
+
+    let former = open(&fixture.client(), &Arc::default(), &[]).await;
+    let old = renew(&former).await;
+    let known = [renew(&former).await];
+    // Another cluster, whose folder does not exist yet.
+    let other = StoreClient {
+        cluster: "another-cluster",
+        ..fixture.client()
+    };
+    let before = rig::snapshot(&fixture.on_disk(".nfs-operator")).unwrap();
+    check(&other.connect().await, &[]).await.unwrap();
+    let beacons = Arc::<Beacons>::default();
+    let leader = fixture.client().connect().await.with_beacons(Arc::clone(&beacons));
+    assert_eq!(check(&leader, &[old]).await, Err(ErrorKind::BeaconMismatch));
+    check(&leader, &known).await.unwrap();
+    assert_eq!(rig::snapshot(&fixture.on_disk(".nfs-operator")).unwrap(), before);
+
+    // A late call of the former leader, whose session the new one has not ended yet.
+    former.renew_beacon(None, OFTEN).await.unwrap();
+    confirm(&leader, &known, None).await.unwrap();
+    leader.provision(&request("1", "a")).await.unwrap();
+    check(&leader, &known).await.unwrap();
+    former.renew_beacon(None, OFTEN).await.unwrap();
+    assert_eq!(check(&leader, &known).await, Err(ErrorKind::BeaconMismatch));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,6 +150,47 @@ async fn a_rollback_to_before_the_last_renewal_stops_the_running_process() {
     confirm(&export, &[], None).await.unwrap();
     export.provision(&request("3", "c")).await.unwrap();
     assert_eq!(fixture.listed(), ["a", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_on_an_export_that_was_rolled_back_during_an_outage_does_not_count_as_deleted() {
+    let mut fixture = StoreFixture::start().await;
+    let export = open(&fixture.client(), &Arc::default(), &[]).await;
+    renew(&export).await;
+    let beacon = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/beacon"));
+    let snapshot = fs::read(&beacon).unwrap();
+    renew(&export).await;
+    let file_id = export.provision(&request("1", "a")).await.unwrap().file_id;
+    let latest = fs::read(&beacon).unwrap();
+    // While the server is down, the export becomes what it was before. The handles of its folders stay valid.
+    let later = [
+        (
+            fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1")),
+            fixture.disk.with_extension("record"),
+        ),
+        (fixture.on_disk("a"), fixture.disk.with_extension("directory")),
+    ];
+    fixture.nfs.kill9().await.unwrap();
+    for (path, aside) in &later {
+        fs::rename(path, aside).unwrap();
+    }
+    fs::write(&beacon, &snapshot).unwrap();
+    fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    // Each would be answered by reads alone.
+    let request = reclaim("1", "a", file_id);
+    let deleted = export.delete(&request).await.map_err(|error| error.kind());
+    assert_eq!(deleted, Err(ErrorKind::BeaconMismatch));
+    let retained = export.retain(&request).await.map_err(|error| error.kind());
+    assert_eq!(retained, Err(ErrorKind::BeaconMismatch));
+    // And back.
+    fixture.nfs.kill9().await.unwrap();
+    for (path, aside) in &later {
+        fs::rename(aside, path).unwrap();
+    }
+    fs::write(&beacon, &latest).unwrap();
+    fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    assert_eq!(export.delete(&request).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(fixture.listed(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,6 +61,9 @@ fn whole_or_nothing(fixture: &StoreFixture, uid: &str) {
 async fn a_copy_that_is_interrupted_anywhere_ends_as_one_complete_copy() {
     at_every_moment(source, begun, async |fixture, next, uid, file_id| {
         whole_or_nothing(fixture, uid);
+        // What has its name is complete, whatever becomes of the source.
+        let found = next.find_copy(&request(uid, "home/new")).await.unwrap();
+        assert_eq!(found.is_some(), fixture.on_disk("home/new").exists());
         let created = copy(&Arc::new(next), uid, file_id).await;
         whole_or_nothing(fixture, uid);
         assert_eq!(fs::metadata(fixture.on_disk("home/new")).unwrap().ino(), created);

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use export_store::{ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
+use export_store::path_reservations::Holder;
+use export_store::{ErrorKind, ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use tokio::sync::Notify;
 
-use crate::fixture::{StoreClient, StoreFixture, reclaim, request};
+use crate::fixture::{StoreClient, StoreFixture, identify, reclaim, refused, request};
 
 /// An operation of one client.
 pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -306,4 +307,29 @@ async fn a_delete_that_is_interrupted_anywhere_deletes_everything_and_nothing_fo
         },
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_whose_creation_had_no_reply_stays_recorded_while_a_removed_one_holds_its_fileid() {
+    let fixture = StoreFixture::start().await;
+    let mut calls = 0;
+    while !fixture.on_disk("data").exists() {
+        let provision = |export: ExportStore| -> Operation {
+            Box::pin(async move { export.provision(&request("1", "data")).await.map(drop).unwrap() })
+        };
+        assert!(dies(&fixture, Direction::Down, calls, provision).await);
+        calls += 1;
+    }
+    let client = fixture.client();
+    let export = client.open().await;
+    let file_id = fs::metadata(fixture.on_disk("data")).unwrap().ino();
+    // A volume whose directory and record were removed, and whose object exists a moment longer.
+    let removed = Holder::Volume("pvc-removed".into());
+    let key = (identify(&export).await.id, file_id);
+    client.ledger.insert(removed.clone(), Vec::new(), Some(key));
+    let (kind, _) = refused(&export, &request("1", "data")).await;
+    assert_eq!(kind, ErrorKind::DirectoryOverlaps);
+    assert_eq!(fixture.records(), ["pvc-1"]);
+    client.ledger.remove(&removed);
+    assert_eq!(export.provision(&request("1", "data")).await.unwrap().file_id, file_id);
 }

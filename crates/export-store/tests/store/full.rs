@@ -5,8 +5,11 @@ use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use export_store::{ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed};
+use export_store::{
+    ArchivePhase, ArchiveRef, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed, RetentionTerms,
+};
 
+use crate::archive_crash::{object, which};
 use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, refused, request};
 use crate::trust::settled;
 
@@ -75,7 +78,7 @@ async fn deletions_free(what: ErrorKind, export: rig::Export) {
     fill(&fixture.on_disk("dir-3/more"), what);
     let two = &volumes[1];
     assert_eq!(export.delete(two).await.unwrap(), Reclaimed::Deleted);
-    let unrecorded = format!("pvc-2.f{}", two.file_id.unwrap());
+    let unrecorded = format!("team_pvc-2.f{}", two.file_id.unwrap());
     assert!(in_trash(&fixture).contains(&unrecorded), "{:?}", in_trash(&fixture));
     assert_eq!(fixture.records(), ["pvc-3"]);
     assert_eq!(export.delete(two).await.unwrap(), Reclaimed::AlreadyGone);
@@ -109,7 +112,10 @@ async fn a_deletion_without_a_record_that_is_interrupted_is_found_to_be_done() {
     let export = fixture.store().await;
     for (uid, again) in [("1", false), ("2", true)] {
         let request = volume(&export, &fixture, uid).await;
-        let trashed = format!(".nfs-operator/{CLUSTER}/trash/pvc-{uid}.f{}", request.file_id.unwrap());
+        let trashed = format!(
+            ".nfs-operator/{CLUSTER}/trash/team_pvc-{uid}.f{}",
+            request.file_id.unwrap()
+        );
         fs::rename(fixture.on_disk(&format!("dir-{uid}")), fixture.on_disk(&trashed)).unwrap();
         if again {
             fs::create_dir(fixture.on_disk(&format!("dir-{uid}"))).unwrap();
@@ -196,4 +202,66 @@ async fn a_spare_file_that_an_interrupted_replacement_left_is_not_overwritten() 
     assert_eq!(fixture.record("pvc-2")["volume"], "pvc-2");
     assert_eq!(fs::metadata(&record).unwrap().nlink(), 1);
     assert_eq!(export.delete(&two).await.unwrap(), Reclaimed::Deleted);
+}
+
+/// Without spare file and reserve, as on a file system that writes everything to a new place.
+async fn a_purge_needs_no_space(what: ErrorKind, export: rig::Export) {
+    let fixture = StoreFixture::with(export).await;
+    let export = fixture.store().await;
+    let mut archives = Vec::new();
+    for uid in ["1", "2"] {
+        let request = volume(&export, &fixture, uid).await;
+        export.archive(&request).await.unwrap();
+        let archive = which(uid, request.file_id.unwrap());
+        export
+            .bind_archive_object(&archive, &RetentionTerms::default(), &object("object"))
+            .await
+            .unwrap();
+        archives.push(archive);
+    }
+    assert_eq!(export.probe_write().await.unwrap().full, None);
+    fill(&fixture.on_disk("ballast"), what);
+    for file in ["reserve", ".spare"] {
+        fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/{file}"))).unwrap();
+    }
+    fill(&fixture.on_disk("more"), what);
+    let (terms, by) = (RetentionTerms::default(), object("object"));
+    let refused = export.begin_purge(&archives[0], &terms, &by).await.unwrap_err();
+    assert!(refused.is_full(), "{refused}");
+    assert!(
+        !export
+            .purge_unrecorded(&archives[0], &terms, &object("other"))
+            .await
+            .unwrap()
+    );
+    assert!(fixture.on_disk("archived-dir-1/data").exists());
+
+    assert!(export.purge_unrecorded(&archives[0], &terms, &by).await.unwrap());
+    assert_eq!(fixture.records(), ["pvc-2"]);
+    let unrecorded = |uid: &str, archive: &ArchiveRef| format!("team_pvc-{uid}.f{}", archive.file_id);
+    assert_eq!(in_trash(&fixture), [unrecorded("1", &archives[0])]);
+
+    // Interrupted between the rename and the removal of the record.
+    let trashed = format!(".nfs-operator/{CLUSTER}/trash/{}", unrecorded("2", &archives[1]));
+    fs::rename(fixture.on_disk("archived-dir-2"), fixture.on_disk(&trashed)).unwrap();
+    let found = export.find_archive("pvc-2").await.unwrap().unwrap();
+    assert_eq!((found.phase, found.exists), (ArchivePhase::Purging, false));
+    assert!(export.purge_unrecorded(&archives[1], &terms, &by).await.unwrap());
+    assert!(fixture.records().is_empty());
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.left.entries, report.failed), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_an_export_without_space_archives_can_be_purged() {
+    a_purge_needs_no_space(ErrorKind::NoSpace, rig::Export::new("/export").tmpfs(8 << 20, None)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_an_export_without_inodes_archives_can_be_purged() {
+    a_purge_needs_no_space(
+        ErrorKind::NoInodes,
+        rig::Export::new("/export").tmpfs(16 << 20, Some(200)),
+    )
+    .await;
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use export_store::{ErrorKind, PathReservations};
+use export_store::{ErrorKind, PathReservations, PurgeLimits};
 use serde_json::json;
 
 use crate::fixture::{OTHER_CLUSTER, StoreClient, StoreFixture, adopting, reclaim, refused, request};
@@ -174,4 +174,80 @@ async fn volumes_that_only_another_cluster_recorded_show_that_the_secret_is_the_
     ours.provision(&request("3", "team/ours")).await.unwrap();
     let recorded_by = ours.cluster_with_records_of(&names(&[1, 2, 3])).await.unwrap();
     assert_eq!(recorded_by, None, "this cluster has records of its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_leaves_the_directories_of_other_clusters_that_were_moved_into_the_trash() {
+    let fixture = StoreFixture::start().await;
+    let (ours, theirs) = (fixture.store().await, other(&fixture).open().await);
+    for (uid, directory) in [("1", "theirs/within"), ("2", "theirs/empty"), ("3", "theirs/on-top")] {
+        theirs.provision(&request(uid, directory)).await.unwrap();
+    }
+    let created = ours.provision(&request("4", "ours")).await.unwrap();
+    for directory in ["theirs/within", "theirs/on-top", "ours"] {
+        fs::write(fixture.on_disk(&format!("{directory}/data")), directory).unwrap();
+    }
+    // An administrator moved them: two into the directory of a volume, and one into the trash.
+    let move_to = |from: &str, to: &str| fs::rename(fixture.on_disk(from), fixture.on_disk(to)).unwrap();
+    fs::create_dir(fixture.on_disk("ours/sub")).unwrap();
+    move_to("theirs/within", "ours/sub/within");
+    move_to("theirs/empty", "ours/empty");
+    let trash = format!(".nfs-operator/{}/trash", crate::fixture::CLUSTER);
+    move_to("theirs/on-top", &format!("{trash}/on-top"));
+    ours.delete(&reclaim("4", "ours", created.file_id)).await.unwrap();
+    let report = ours.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.failed, report.left.entries), (3, 2), "{:?}", report.failures);
+    let named = |failure: &export_store::PurgeFailure| failure.reason.contains(OTHER_CLUSTER);
+    assert!(report.failures.iter().all(named), "{:?}", report.failures);
+    let entries = crate::fixture::names(&fixture.on_disk(&trash));
+    let entry = entries.iter().find(|name| *name != "on-top").unwrap();
+    let read = |path: &str| fs::read_to_string(fixture.on_disk(&format!("{trash}/{path}"))).unwrap();
+    assert_eq!(read("on-top/data"), "theirs/on-top");
+    assert_eq!(read(&format!("{entry}/sub/within/data")), "theirs/within");
+    assert_eq!(
+        crate::fixture::names(&fixture.on_disk(&format!("{trash}/{entry}"))),
+        ["empty", "sub"]
+    );
+
+    for (from, to) in [("sub/within", "within"), ("empty", "empty"), ("../on-top", "on-top")] {
+        move_to(&format!("{trash}/{entry}/{from}"), &format!("theirs/{to}"));
+    }
+    let report = ours.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.failed, report.left.entries), (0, 0));
+}
+
+/// Another cluster records a name after this one found it free, and before anything has the name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_is_not_restored_to_a_name_or_from_a_name_that_another_cluster_recorded() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let created = export.provision(&request("1", "dir-1")).await.unwrap();
+    fs::write(fixture.on_disk("dir-1/data"), "1").unwrap();
+    export.archive(&reclaim("1", "dir-1", created.file_id)).await.unwrap();
+    let target = crate::trust::kept(&export, "pvc-1").await.archive.target;
+    let restoring = crate::archive_crash::restore("1", created.file_id);
+    let forget = || fs::remove_dir_all(fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}"))).unwrap();
+    for theirs in [restoring.directory.to_string(), target.clone()] {
+        record_of(&fixture, OTHER_CLUSTER, "pvc-9", &theirs);
+        let refused = export.provision(&restoring).await.unwrap_err();
+        assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
+        assert!(fixture.on_disk(&target).join("data").exists(), "{theirs}");
+        forget();
+    }
+    let restored = export.provision(&restoring).await.unwrap();
+    assert_eq!(
+        fs::read_to_string(fixture.on_disk(&format!("{}/data", restored.directory))).unwrap(),
+        "1"
+    );
+    // The restore is not undone while another cluster has a record of the directory.
+    record_of(&fixture, OTHER_CLUSTER, "pvc-9", &restored.directory.to_string());
+    let refused = export
+        .rollback(&restoring.volume, &restoring.claim.uid)
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
+    assert!(fixture.on_disk(&restored.directory.to_string()).join("data").exists());
+    forget();
+    export.rollback(&restoring.volume, &restoring.claim.uid).await.unwrap();
+    assert!(fixture.on_disk(&target).join("data").exists());
 }

@@ -305,6 +305,23 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     assert_eq!(export.rollback("pvc-3", "3").await.unwrap(), RollbackOutcome::Gone);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_does_not_remove_a_directory_whose_volume_may_have_been_created() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let created = export.provision(&request("1", "home/work")).await.unwrap();
+    let nested = fixture.on_disk("home/.nfs-operator");
+    fs::create_dir(&nested).unwrap();
+    // A process that does not know the volume, because its watch is late.
+    let export = fixture.store().await;
+    let (kind, definite) = refused(&export, &request("1", "home/work")).await;
+    assert_eq!((kind, definite), (ErrorKind::DirectoryOverlaps, false));
+    assert!(fixture.on_disk("home/work").exists());
+    fs::remove_dir(&nested).unwrap();
+    let found = export.provision(&request("1", "home/work")).await.unwrap();
+    assert_eq!(found.file_id, created.file_id);
+}
+
 /// Archives a volume with data and removes the archive by hand. Returns the fileid that it had.
 async fn archived_and_removed(fixture: &StoreFixture, client: &StoreClient, export: &ExportStore, uid: &str) -> u64 {
     let directory = format!("d{uid}");

@@ -340,6 +340,27 @@ async fn backends_on_one_export_recover_only_their_own_records() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_a_backend_read_reserves_nothing_once_its_own_backend_removed_it() {
+    let fixture = StoreFixture::start().await;
+    let (fast, _) = fixture.two_backends().await;
+    let file_id = fast.provision(&request("1", "d1")).await.unwrap().file_id;
+    fs::write(fixture.on_disk("d1/file"), "").unwrap();
+    fast.delete(&reclaim("1", "d1", file_id)).await.unwrap();
+    assert_eq!(
+        fixture.records(),
+        ["pvc-1"],
+        "the process ended before it removed the record"
+    );
+    // The next process: the other backend is the first that reads the record.
+    let (fast, slow) = fixture.two_backends().await;
+    let none = |_: &str| false;
+    slow.recover(&none).await.unwrap();
+    fast.recover(&none).await.unwrap();
+    assert_eq!(fixture.records(), Vec::<String>::new());
+    fast.provision(&request("2", "d1")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backends_on_one_export_wait_for_each_others_operations_on_a_volume() {
     let fixture = StoreFixture::start().await;
     let slow = StoreClient {

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchivePhase, ArchiveRef, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport,
-    RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
+    ArchivePhase, ArchiveRef, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer, RecordedArchive,
+    RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
 };
 use serde_json::{Value, json};
 
@@ -301,4 +301,47 @@ async fn a_signed_record_follows_its_volume_to_another_claim_and_nothing_else_do
     fs::write(path(&fixture, CLUSTER, "pvc-1"), signed).unwrap();
     let done = export.archive(&bound_to("3")).await.unwrap();
     assert!(matches!(done, Reclaimed::Archived { .. }), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_remains_that_of_its_claim_while_its_directory_is_not_moved_back() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let name = archived(&export, &fixture, "1").await;
+    let file_id = fixture.record("pvc-1")["fileID"].as_u64().unwrap();
+    let bound_to = |uid: &str| ReclaimRequest {
+        claim: claim(uid),
+        ..reclaim("1", "dir-1", file_id)
+    };
+    let metadata: VolumeMetadata = serde_json::from_value(json!({
+        "cluster": CLUSTER, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete", "released": false,
+    }))
+    .unwrap();
+    let transfer = async || export.transfer_record(&bound_to("1"), &claim("2"), &metadata).await;
+
+    assert_eq!(transfer().await.unwrap(), RecordTransfer::Reclaimed(claim("1")));
+    assert_eq!(fixture.record("pvc-1")["claim"]["uid"], "1");
+    export.archive(&bound_to("2")).await.unwrap_err();
+    let done = export.archive(&bound_to("1")).await.unwrap();
+    assert!(
+        matches!(&done, Reclaimed::Archived { name: found, .. } if *found == name),
+        "{done:?}"
+    );
+
+    // What nobody signed may name any claim.
+    let signed = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
+    forge(&fixture, "pvc-1", |record| {
+        record["claim"]["namespace"] = json!("other")
+    });
+    let error = transfer().await.unwrap_err();
+    assert!(matches!(error, ExportError::RecordUnsigned { .. }), "{error}");
+    fs::write(path(&fixture, CLUSTER, "pvc-1"), signed).unwrap();
+
+    // Moved back by an administrator, for the claim that the volume is bound to.
+    fs::rename(fixture.on_disk(&name), fixture.on_disk("dir-1")).unwrap();
+    assert_eq!(transfer().await.unwrap(), RecordTransfer::Transferred);
+    assert_eq!(fixture.record("pvc-1")["claim"]["uid"], "2");
+    assert_eq!(fixture.record("pvc-1")["state"]["name"], "Live");
+    assert_eq!(export.archives(), Vec::<String>::new());
+    assert_eq!(fs::read_to_string(fixture.on_disk("dir-1/data")).unwrap(), "1");
 }

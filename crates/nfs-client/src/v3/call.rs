@@ -149,7 +149,12 @@ impl Client {
         loop {
             let ready = self
                 .manager
-                .ready(call.action, options.deadline, RetryPolicy::UntilDeadline)
+                .ready_on(
+                    options.generation,
+                    call.action,
+                    options.deadline,
+                    RetryPolicy::UntilDeadline,
+                )
                 .await;
             let connection = match ready {
                 Ok((_, connection)) => connection,

@@ -3,6 +3,7 @@
 use crate::rpc::message::{NFS_PROGRAM, Procedure};
 
 /// Procedures of NFS.
+#[allow(missing_docs, reason = "the names of the RFC")]
 pub mod nfs {
     pub const NULL: u32 = 0;
     pub const GETATTR: u32 = 1;

@@ -8,7 +8,7 @@
 mod attributes;
 mod call;
 mod client;
-mod constants;
+pub mod constants;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod io;

@@ -96,6 +96,7 @@ pub fn within(seconds: u64) -> CallOptions {
     CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + Duration::from_secs(seconds),
+        generation: None,
     }
 }
 

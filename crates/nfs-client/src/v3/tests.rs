@@ -77,6 +77,26 @@ async fn calls_that_do_no_harm_twice_go_on_after_a_cut() {
 }
 
 #[tokio::test]
+async fn a_change_is_sent_only_on_the_connection_that_was_checked() {
+    let server = Server::start(|before, request| match request.procedure {
+        nfs::CREATE if before == 0 => Answer::Cut,
+        _ => Answer::Usual,
+    })
+    .await;
+    let client = crate::Client::connect(server.target()).await.unwrap();
+    let (root, file) = (handle("root"), name("f"));
+    let create = async |client: &crate::Client| client.create_file(&root, &file, b"content", 0o600).await;
+    let checked = client.on_connection(client.generation());
+    // A client that is not bound to a connection repeats it: see above.
+    let lost = create(&checked).await.unwrap_err();
+    assert!(lost.outcome_unknown(), "{lost}");
+    let refused = create(&checked).await.unwrap_err();
+    assert!(matches!(refused, NfsError::Reconnected { .. }), "{refused}");
+    assert_eq!((client.generation(), server.count(nfs::CREATE)), (2, 1));
+    create(&client.on_connection(2)).await.unwrap();
+}
+
+#[tokio::test]
 async fn jukebox_is_waited_out_and_told_at_the_deadline() {
     let server = Server::start(|before, request| match request.procedure {
         nfs::GETATTR if before < 2 => status(10_008),

@@ -105,6 +105,7 @@ pub(super) async fn renew_lease(manager: Arc<Manager>) {
     let options = CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + manager.target.deadline,
+        generation: None,
     };
     let _ = call(&manager, options, &Compound::new("renewing the lease")).await;
 }
@@ -130,7 +131,7 @@ async fn call_until_answered(
     let mut backoff = Backoff::new();
     loop {
         let (session, _) = manager
-            .ready(action, options.deadline, RetryPolicy::UntilDeadline)
+            .ready_on(options.generation, action, options.deadline, RetryPolicy::UntilDeadline)
             .await?;
         // Headers and SEQUENCE take less than 512 bytes.
         if compound.len() + 512 > session.max_request {

@@ -17,7 +17,9 @@ const MAX_TAG: usize = 1024;
 /// A stateid (RFC 8881 section 8.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateId {
+    /// Sequence (`seqid`).
     pub sequence: u32,
+    /// The state (`other`).
     pub other: [u8; 12],
 }
 
@@ -120,7 +122,7 @@ impl Compound {
 
     /// Encoded length of the operations, in bytes.
     pub fn len(&self) -> usize {
-        self.body.len()
+        self.body.encoded_len()
     }
 
     /// Whether the compound changes something.

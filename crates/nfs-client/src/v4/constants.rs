@@ -1,6 +1,7 @@
 //! Constants of the protocol (RFC 7863, the XDR description of NFSv4.2).
 
 /// Operations (`nfs_opnum4`).
+#[allow(missing_docs, reason = "the names of the RFC")]
 pub mod op {
     pub const CLOSE: u32 = 4;
     pub const COMMIT: u32 = 5;
@@ -77,6 +78,7 @@ pub mod code {
 }
 
 /// Attributes (RFC 8881 section 5).
+#[allow(missing_docs, reason = "the names of the RFC")]
 pub mod attribute {
     pub const TYPE: u32 = 1;
     pub const CHANGE: u32 = 3;
@@ -106,6 +108,7 @@ pub mod attribute {
 }
 
 /// File types (`nfs_ftype4`).
+#[allow(missing_docs, reason = "the names of the RFC")]
 pub mod kind {
     pub const REGULAR: u32 = 1;
     pub const DIRECTORY: u32 = 2;

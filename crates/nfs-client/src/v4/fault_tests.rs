@@ -22,6 +22,7 @@ fn options() -> CallOptions {
     CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + DEADLINE,
+        generation: None,
     }
 }
 

@@ -5,8 +5,8 @@ mod attributes;
 mod call;
 mod client;
 mod client_id;
-mod compound;
-mod constants;
+pub mod compound;
+pub mod constants;
 mod copy_offload;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -41,6 +41,7 @@ fn options(deadline: Duration) -> CallOptions {
     CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + deadline,
+        generation: None,
     }
 }
 

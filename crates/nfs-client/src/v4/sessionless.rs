@@ -59,7 +59,7 @@ pub(super) async fn send(
         pending: None,
     };
     let (current, connection) = manager
-        .ready(action, options.deadline, RetryPolicy::UntilDeadline)
+        .ready_on(options.generation, action, options.deadline, RetryPolicy::UntilDeadline)
         .await?;
     if !Arc::ptr_eq(&current, &guard.session) {
         return Ok(CallStep::Restart);

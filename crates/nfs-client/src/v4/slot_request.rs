@@ -54,9 +54,12 @@ impl<'a> SlotRequest<'a> {
         let began = Instant::now();
         let mut backoff = Backoff::new();
         loop {
+            // A session that survived its connection is that of the server that may have executed the request, and only
+            // its reply cache knows the outcome.
+            let generation = options.generation.filter(|_| !self.maybe_executed);
             let ready = self
                 .manager
-                .ready(action, options.deadline, RetryPolicy::UntilDeadline)
+                .ready_on(generation, action, options.deadline, RetryPolicy::UntilDeadline)
                 .await;
             let connection = match ready {
                 Ok((session, connection)) if Arc::ptr_eq(&session, &self.session) => connection,

@@ -39,7 +39,7 @@ pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Acti
 }
 
 async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
-    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    let name = object.name_any();
     let job = CopyJob::of(ctx, object);
     if let Some(Err(failure)) = job.take_result(&object.spec.backend) {
         return Ok(handle_failed_copy(ctx, object, failure.condition).await);
@@ -54,7 +54,7 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
         Ok(confirmed) => confirmed,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
-    match find_backup(&backend, &export, &name, &uid).await {
+    match find_backup(&backend, &export, object).await {
         Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
         Ok(RequestedArchive::Unfinished) => start_copy(ctx, object).await,
         Ok(RequestedArchive::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
@@ -71,12 +71,13 @@ fn source_claim(object: &NfsArchive) -> String {
 async fn find_backup(
     backend: &Backend,
     export: &Arc<ExportStore>,
-    name: &str,
-    uid: &str,
+    object: &NfsArchive,
 ) -> Result<RequestedArchive, ExportError> {
     // Limited for each backend: one that does not respond delays only its own archives.
-    let _slot = backend.archives.acquire().await;
-    export.requested_archive(name, uid).await
+    let _slot = backend.archives.acquire(&object.spec.claim.namespace).await;
+    export
+        .requested_archive(&object.name_any(), &object.uid().unwrap_or_default())
+        .await
 }
 
 /// Returns the outcome of a failed call on the export.

@@ -1,9 +1,8 @@
 //! The claim that a backup copies.
 
-use std::time::Instant;
-
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt};
+use tokio::time::Instant;
 
 use super::checks::{Subject, check_names};
 use crate::api::archive::NfsArchive;

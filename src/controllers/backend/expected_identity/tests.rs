@@ -23,10 +23,24 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
+fn volumes(names: &[&str]) -> RecordedIds {
+    RecordedIds {
+        volumes: ids(names),
+        ..RecordedIds::default()
+    }
+}
+
+fn archives(names: &[&str]) -> RecordedIds {
+    RecordedIds {
+        archives: ids(names),
+        ..RecordedIds::default()
+    }
+}
+
 #[test]
 fn an_identity_is_created_only_if_none_is_known() {
     let fresh = backend(json!({}), json!({}), json!({}));
-    assert!(expected_identity(&fresh, None, &ids(&[]), OWN).unwrap().may_create);
+    assert!(expected_identity(&fresh, None, &volumes(&[]), OWN).unwrap().may_create);
     // The status was written and the watch lags behind, or it could not be written yet.
     let confirmed = Identity {
         id: "one".to_owned(),
@@ -39,7 +53,7 @@ fn an_identity_is_created_only_if_none_is_known() {
         created: true,
         warnings: Vec::new(),
     };
-    let known_to_us = expected_identity(&fresh, Some(&confirmed), &ids(&[]), OWN).unwrap();
+    let known_to_us = expected_identity(&fresh, Some(&confirmed), &volumes(&[]), OWN).unwrap();
     assert_eq!(
         (
             known_to_us.may_create,
@@ -48,40 +62,60 @@ fn an_identity_is_created_only_if_none_is_known() {
         ),
         (false, Some("one"), Some(7))
     );
-    let known_to_a_volume = expected_identity(&fresh, None, &ids(&["one"]), OWN).unwrap();
+    let known_to_a_volume = expected_identity(&fresh, None, &volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (known_to_a_volume.may_create, known_to_a_volume.export_id.as_deref()),
         (false, Some("one"))
     );
+    let known_to_an_archive = expected_identity(&fresh, None, &archives(&["one"]), OWN).unwrap();
+    assert_eq!(
+        (known_to_an_archive.may_create, known_to_an_archive.export_id.as_deref()),
+        (false, Some("one"))
+    );
     let known_to_the_status = backend(json!({}), json!({}), json!({"exportID": "one", "rootFileID": "7"}));
-    let expectation = expected_identity(&known_to_the_status, None, &ids(&[]), OWN).unwrap();
+    let expectation = expected_identity(&known_to_the_status, None, &volumes(&[]), OWN).unwrap();
     assert_eq!((expectation.may_create, expectation.root_file_id), (false, Some(7)));
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
-    assert!(!expected_identity(&pinned, None, &ids(&[]), OWN).unwrap().may_create);
+    assert!(!expected_identity(&pinned, None, &volumes(&[]), OWN).unwrap().may_create);
 }
 
 #[test]
-fn volumes_with_different_identities_block_the_backend() {
+fn volumes_or_archives_with_different_identities_block_the_backend() {
     let fresh = backend(json!({}), json!({}), json!({}));
-    assert_eq!(
-        expected_identity(&fresh, None, &ids(&["one", "two"]), OWN)
-            .unwrap_err()
-            .reason,
-        Reason::IdentityMismatch
-    );
+    for (recorded, what) in [
+        (
+            volumes(&["one", "two"]),
+            "volumes of this backend are on exports one and two",
+        ),
+        (
+            archives(&["one", "two"]),
+            "archives of this backend are on exports one and two",
+        ),
+    ] {
+        let refused = expected_identity(&fresh, None, &recorded, OWN).unwrap_err();
+        assert_eq!(refused.reason, Reason::IdentityMismatch);
+        assert!(refused.message.contains(what), "{}", refused.message);
+    }
+    // Archives may be on a former export.
+    let moved = RecordedIds {
+        volumes: ids(&["two"]),
+        archives: ids(&["one", "two"]),
+    };
+    let expectation = expected_identity(&fresh, None, &moved, OWN).unwrap();
+    assert_eq!(expectation.export_id.as_deref(), Some("two"));
 }
 
 #[test]
 fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
     let status = json!({"exportID": "one", "rootFileID": "7"});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
-    let expectation = expected_identity(&pinned, None, &ids(&["one"]), OWN).unwrap();
+    let expectation = expected_identity(&pinned, None, &volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
     let accepted = backend(json!({ACCEPT_IDENTITY: "two"}), json!({}), status);
-    let expectation = expected_identity(&accepted, None, &ids(&["one"]), OWN).unwrap();
+    let expectation = expected_identity(&accepted, None, &volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.accepted),
         (Some("two"), true)
@@ -95,9 +129,9 @@ fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
             "clusterID": cluster});
         backend(json!({}), json!({}), status)
     };
-    let own = expected_identity(&status("own"), None, &ids(&["one"]), OWN).unwrap();
+    let own = expected_identity(&status("own"), None, &volumes(&["one"]), OWN).unwrap();
     assert!(own.own_file_ids.is_some());
-    let refused = expected_identity(&status("other"), None, &ids(&["one"]), OWN).unwrap_err();
+    let refused = expected_identity(&status("other"), None, &volumes(&["one"]), OWN).unwrap_err();
     assert_eq!(refused.reason, Reason::RecordsSecretMismatch);
     for part in [
         "cluster other",
@@ -108,7 +142,7 @@ fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
         assert!(refused.message.contains(part), "{part} is not in: {}", refused.message);
     }
     let without_data = OwnCluster { has_data: false, ..OWN };
-    let replaced = expected_identity(&status("other"), None, &ids(&[]), without_data).unwrap();
+    let replaced = expected_identity(&status("other"), None, &volumes(&[]), without_data).unwrap();
     assert_eq!(
         (replaced.export_id.as_deref(), replaced.own_file_ids),
         (Some("one"), None),

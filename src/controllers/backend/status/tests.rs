@@ -154,6 +154,11 @@ fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
         "changed figures alone are not written"
     );
     assert_ne!(judged(&object, &busy, 1060).1, first);
+    assert_ne!(
+        judged(&object, &busy, 940).1,
+        first,
+        "the former leader's clock was a minute ahead"
+    );
     let refused = Probe {
         reachable: PlannedCondition::fails(Reason::ConnectionRefused, "no"),
         ..well()
@@ -302,12 +307,11 @@ fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
 
 #[test]
 fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
-    let probe = well();
     let purged = PurgeReport::default();
-    let status = |object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
+    let status_of = |probe: &Probe, object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
         let observed = Observed {
             object,
-            probe: &probe,
+            probe,
             cluster_id: "own",
             beacon: BeaconPlan::default(),
             totals: Totals::default(),
@@ -319,8 +323,12 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
-        assert_eq!(ready.reason, Reason::Ready, "orphans do not affect Ready");
-        status(&observed, &ready)
+        (ready.reason, status(&observed, &ready))
+    };
+    let status = |object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
+        let (ready, status) = status_of(&well(), object, orphans, at);
+        assert_eq!(ready, Reason::Ready, "orphans do not affect Ready");
+        status
     };
     let scanned = |at| OrphansStatus {
         last_scan: Some(Time(Timestamp::from_second(at).unwrap())),
@@ -335,6 +343,12 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
     assert_eq!(reason(&first), "NotScanned");
     let second = status(&backend(json!({}), &first), Some(&scanned(1005)), 1010);
     assert_eq!(reason(&second), "NoOrphansFound");
+    let unconfirmed = Probe {
+        identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, ""))),
+        ..well()
+    };
+    let (_, mismatch) = status_of(&unconfirmed, &backend(json!({}), &second), Some(&scanned(1005)), 1012);
+    assert_eq!(reason(&mismatch), "NotProbed", "the scan was of another export");
     let third = status(&backend(json!({}), &second), Some(&scanned(1015)), 1020);
     assert_eq!(third, second, "a later scan with the same result is not written");
     let mut found = scanned(1025);

@@ -130,7 +130,7 @@ fn each_unsupported_request_is_refused_with_its_own_reason() {
     for (change, reason) in [
         (json!({"volumeMode": "Block"}), Reason::BlockVolumeUnsupported),
         (
-            json!({"accessModes": ["ReadWriteOncePod"]}),
+            json!({"accessModes": ["ReadWriteSomewhere"]}),
             Reason::AccessModeUnsupported,
         ),
         (
@@ -301,8 +301,8 @@ fn volume_and_access_modes_must_be_supported_by_nfs() {
         (json!({"volumeMode": "Block"}), "never"),
         (json!({"accessModes": ["ReadWriteOnce"]}), "provision"),
         (json!({"accessModes": ["ReadOnlyMany", "ReadWriteMany"]}), "provision"),
-        (json!({"accessModes": ["ReadWriteOncePod"]}), "never"),
-        (json!({"accessModes": ["ReadWriteMany", "ReadWriteOncePod"]}), "never"),
+        (json!({"accessModes": ["ReadWriteOncePod"]}), "provision"),
+        (json!({"accessModes": ["ReadWriteMany", "ReadWriteSomewhere"]}), "never"),
         (json!({"volumeAttributesClassName": ""}), "provision"),
     ] {
         let claim = claim(json!({"spec": spec.clone()}));

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -11,9 +10,11 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
+use super::super::report::QUEUED;
 use super::plan::{ExpansionPlan, is_settled, plan, refused_status, settled_status};
 use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::qualified_name;
 use crate::decide::reclaim_request::is_bound_to;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -43,6 +44,10 @@ pub async fn reconcile(
         ctx.capacity.finish_expansion(volume);
         return Ok(None);
     }
+    // The claim and its volume are read: at most a few at a time, in turns by namespace.
+    let Some(_slot) = ctx.report_slot(claim) else {
+        return Ok(Some(Action::requeue(jittered(QUEUED))));
+    };
     // Boxed: few claims are ever expanded, and the futures of the others must stay small.
     let done = Box::pin(expand(claim, volume, ctx, epoch)).await;
     match done {
@@ -129,7 +134,7 @@ async fn report_size(
 ) -> Result<(), WriteError> {
     write(claims, claim, settled_status(claim, Some(size))).await?;
     let note = format!("the volume now has {}", size.0);
-    tracing::info!(claim = %ObjectRef::from_obj(claim), size = size.0, "expanded");
+    tracing::info!(claim = qualified_name(claim), size = size.0, "expanded");
     event(ctx, claim, Severity::Normal, Reason::VolumeResizeSuccessful, &note);
     Ok(())
 }
@@ -143,10 +148,10 @@ async fn report_refusal(
     ctx: &Context,
     epoch: Epoch,
 ) -> Result<Action, WriteError> {
-    if let Some(status) = refused_status(claim, condition, Time(Timestamp::now())) {
+    if let Some(status) = refused_status(claim, condition, Time(ctx.clock.now())) {
         write(claims, claim, status).await?;
         let note = format!("{}: {}", condition.reason, condition.message);
-        tracing::warn!(claim = %ObjectRef::from_obj(claim), reason = %condition.reason, "cannot expand: {}", condition.message);
+        tracing::warn!(claim = qualified_name(claim), reason = %condition.reason, "cannot expand: {}", condition.message);
         event(ctx, claim, Severity::Warning, Reason::VolumeResizeFailed, &note);
     }
     let blockers = Blockers {

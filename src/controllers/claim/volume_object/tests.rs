@@ -2,6 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::backend::OnDelete;
 use crate::api::parameters::ClassParameters;
 use export_store::naming::DirectoryPath;
 
@@ -12,12 +13,37 @@ fn volume_with(
     affinity: Option<VolumeNodeAffinity>,
     on_delete: Option<OnDelete>,
 ) -> PersistentVolume {
-    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+    let claim = json!({
         "metadata": {"name": "data", "namespace": "shop", "uid": "u", "resourceVersion": "7", "annotations": annotations},
         "spec": {"storageClassName": "fast", "accessModes": ["ReadOnlyMany", "ReadWriteOnce"],
             "resources": {"requests": {"storage": "1500M"}}},
-    }))
-    .unwrap();
+    });
+    let settings = VolumeSettings {
+        on_delete,
+        ..settings()
+    };
+    volume_of(claim, policy, affinity, &settings)
+}
+
+fn settings() -> VolumeSettings {
+    VolumeSettings {
+        mode: 0o777,
+        mode_requested: false,
+        uid: None,
+        gid: None,
+        on_delete: None,
+        mount_options: Vec::new(),
+    }
+}
+
+/// Returns the volume of a claim with these settings.
+fn volume_of(
+    claim: Value,
+    policy: &str,
+    affinity: Option<VolumeNodeAffinity>,
+    settings: &VolumeSettings,
+) -> PersistentVolume {
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
     let backend: NfsBackend = serde_json::from_value(json!({
         "metadata": {"name": "main"},
         "spec": {"server": "nfs", "path": "/export", "mountOptions": ["hard"]},
@@ -37,14 +63,7 @@ fn volume_with(
             restore: None,
             node: None,
         },
-        settings: &VolumeSettings {
-            mode: 0o777,
-            mode_requested: false,
-            uid: None,
-            gid: None,
-            on_delete,
-            mount_options: Vec::new(),
-        },
+        settings,
         backend: &backend,
         export_id: "id",
         protocol: Protocol::V4_1,
@@ -88,6 +107,46 @@ fn a_volume_names_its_claim_provisioner_and_directory() {
         &serde_json::from_value(json!({"metadata": {"uid": "u"}})).unwrap(),
         "old/nfs"
     ));
+}
+
+#[test]
+fn pods_get_the_group_of_the_directory_unless_it_is_that_of_root() {
+    for (gid, expected) in [(Some(2000), Some("2000")), (Some(0), None), (None, None)] {
+        let settings = VolumeSettings { gid, ..settings() };
+        let volume = volume_of(json!({}), "Delete", None, &settings);
+        let group = volume.annotations().get("pv.beta.kubernetes.io/gid");
+        assert_eq!(group.map(String::as_str), expected);
+    }
+}
+
+#[test]
+fn a_claim_that_only_reads_is_mounted_read_only() {
+    for (modes, expected) in [
+        (json!(["ReadOnlyMany"]), true),
+        (json!(["ReadOnlyMany", "ReadWriteMany"]), false),
+        (json!(["ReadWriteOncePod"]), false),
+        (json!([]), false),
+    ] {
+        let volume = volume_of(json!({"spec": {"accessModes": modes}}), "Delete", None, &settings());
+        let options = volume.spec.unwrap().mount_options.unwrap();
+        assert_eq!(options.contains(&"ro".to_owned()), expected, "{modes}");
+    }
+}
+
+#[test]
+fn volumes_are_selected_by_the_label_of_their_backend() {
+    let volume = volume_with("Delete", json!({}), None, None);
+    let labels = serde_json::to_value(volume.labels()).unwrap();
+    let managed = "app.kubernetes.io/managed-by";
+    assert_eq!(
+        labels,
+        json!({"nfs-operator.io/backend": "main", managed: "nfs-operator"})
+    );
+    // A name that is too long for a label is only in the annotation.
+    assert_eq!(
+        names::volume_labels(&"b".repeat(64)).keys().collect::<Vec<_>>(),
+        [managed]
+    );
 }
 
 #[test]

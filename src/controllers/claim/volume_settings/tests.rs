@@ -107,6 +107,21 @@ fn an_invalid_value_is_refused_with_a_description_of_valid_values() {
 }
 
 #[test]
-fn other_annotations_are_ignored() {
-    assert_eq!(settings(&[("modes", "x"), ("placed-on", "b")], &[]), settings(&[], &[]));
+fn a_misspelled_annotation_is_refused_and_those_of_others_are_ignored() {
+    let misspelled = settings(&[("mod", "0750")], ALL).unwrap_err();
+    assert_eq!(misspelled.reason, Reason::InvalidOverride);
+    for part in [
+        "nfs-operator.io/mod is unknown",
+        "nfs-operator.io/mode, nfs-operator.io/mount-options",
+        "correct or remove it",
+    ] {
+        assert!(misspelled.message.contains(part), "{}", misspelled.message);
+    }
+    let others = [("placed-on", "b"), ("restore", "copy"), ("backend", "b")];
+    assert_eq!(settings(&others, &[]), settings(&[], &[]));
+    let foreign = BTreeMap::from([("nfs-operator.iox/mode".to_owned(), "0700".to_owned())]);
+    assert_eq!(
+        VolumeSettings::of(&backend(&[]), &class(), &foreign),
+        settings(&[], &[])
+    );
 }

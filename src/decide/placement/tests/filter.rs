@@ -283,8 +283,30 @@ fn only_the_previous_placement_is_considered() {
     );
 }
 
+/// Only these claims are woken when a tenant frees the space that a tenant used.
+#[test]
+fn a_claim_waits_for_the_space_of_a_backend_that_only_lacks_space() {
+    let backends = [
+        Backend::broken("full", Reason::NoSpace),
+        Backend::broken("no-inodes", Reason::NoInodes),
+        Backend::broken("over-quota", Reason::QuotaExceeded),
+        Backend::broken("unreachable", Reason::ServerUnreachable),
+    ];
+    let (refusals, _) = nowhere(&TestClaim::default(), &backends);
+    let names: Vec<String> = backends_without_capacity(&refusals).into_iter().collect();
+    assert_eq!(names, ["full", "no-inodes", "over-quota"]);
+}
+
 #[test]
 fn room_is_the_largest_request_that_fits() {
+    let full = Backend::with("a", |backend| {
+        backend.ready = PlannedCondition::fails(Reason::NoSpace, "the export has no space left");
+    });
+    assert_eq!(
+        room(&full.candidate()),
+        0,
+        "a claim that is woken would find it not ready"
+    );
     for (what, limit, percent, reserve, expected) in [
         ("no limits", None, None, None, u128::MAX),
         ("limit", Some("100Gi"), None, None, 10 * GI),

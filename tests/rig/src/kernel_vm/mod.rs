@@ -3,12 +3,14 @@
 //! Its NFS server has the same address, 127.0.0.1, and the same ports on the host and inside the machine, so that one
 //! address is valid for the operator and for a mount. Servers on the host's 127.0.0.1 are at [`HOST`] inside.
 
+mod file_system;
 mod script;
 mod shared;
 
 use std::{path::PathBuf, time::Duration};
 
 pub use self::{
+    file_system::{FileSystem, QuotaOf},
     script::ScriptOutput,
     shared::{ExclusiveKernelVm, SharedKernelVm},
 };

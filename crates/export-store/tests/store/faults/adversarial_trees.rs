@@ -233,6 +233,48 @@ async fn writers_that_refill_their_directories_delay_the_purge_of_others_only_by
 }
 
 #[tokio::test]
+async fn a_namespace_with_many_deleted_volumes_delays_the_purge_of_another_by_one_turn_for_each_of_its_own() {
+    const VOLUMES: usize = 150;
+    /// Number of files that take several turns.
+    const FILES: usize = 5000;
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    // The other namespace is listed last.
+    let volumes = (0..VOLUMES)
+        .map(|number| ("busy", format!("a-{number}")))
+        .chain([("quiet", "z".to_owned())]);
+    for (namespace, uid) in volumes {
+        let mut request = request(&uid, &uid);
+        request.claim.namespace = namespace.to_owned();
+        let made = export.provision(&request).await.unwrap();
+        {
+            let mut tree = server.tree();
+            let top = tree.find(&uid).unwrap();
+            for number in 0..if namespace == "quiet" { FILES } else { 1 } {
+                tree.add(top, format!("file {number}").as_bytes(), FILE);
+            }
+            if namespace == "busy" {
+                tree.at(top).listing = Listing::Refilled;
+            }
+        }
+        let mut reclaim = reclaim(&uid, &uid, made.file_id);
+        reclaim.claim.namespace = namespace.to_owned();
+        export.delete(&reclaim).await.unwrap();
+    }
+    // A few turns for each of the quiet namespace: not one for each volume of the busy one.
+    let limits = PurgeLimits {
+        removals: 14_000,
+        ..PurgeLimits::default()
+    };
+    let report = export.purge_trash(limits).await.unwrap();
+    assert!(report.interrupted, "{report:?}");
+    assert_eq!(
+        report.left.entries, VOLUMES as u64,
+        "only those of the busy namespace are left"
+    );
+}
+
+#[tokio::test]
 async fn a_listing_that_cannot_be_continued_is_purged_from_the_beginning() {
     let (server, report) = purged(|tree, top| {
         let inner = tree.add(top, b"inner", DIRECTORY);

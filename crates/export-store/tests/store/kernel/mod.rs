@@ -2,6 +2,7 @@
 //! emulator.
 
 mod copying;
+mod full;
 mod refusals;
 
 use std::sync::Arc;

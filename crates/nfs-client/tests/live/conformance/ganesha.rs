@@ -1,8 +1,9 @@
 //! The suite with nfs-ganesha.
 
 use std::os::unix::fs::{chown, symlink};
+use std::sync::Arc;
 
-use nfs_client::Protocol;
+use nfs_client::{Protocol, Tcp};
 use rig::{Access, Export, NfsOptions, NfsServer, RunDir, Squash};
 
 use super::{ServerUnderTest, check_table, run, write};
@@ -45,6 +46,7 @@ async fn conforms(version: Protocol) {
     let other = start(&folder, others, false).await;
     let under_test = ServerUnderTest {
         name: NAME,
+        transport: Arc::new(Tcp),
         server: server.address().ip().to_string(),
         port: server.port(),
         mount_port: Some(server.mount_port()),
@@ -54,7 +56,7 @@ async fn conforms(version: Protocol) {
         small: Some("/small".into()),
         secure: Some("/secure".into()),
         empty: Some("/empty".into()),
-        without_version: Some((other.port(), Some(other.mount_port()))),
+        without_version: Some((other.address().ip().to_string(), other.port(), Some(other.mount_port()))),
     };
     let outcomes = run(&under_test, version).await;
     println!("{}", write(NAME, version, &outcomes).display());

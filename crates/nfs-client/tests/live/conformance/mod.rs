@@ -1,7 +1,8 @@
 //! One suite of cases for every server and every version of NFS.
 //!
 //! The cases use the client alone and never read the server's disk, so that they run with any server that is described
-//! by a [`ServerUnderTest`]: nfs-ganesha in [`ganesha`], others where they are started. The results are written to
+//! by a [`ServerUnderTest`]: nfs-ganesha in [`ganesha`], the simulated server in [`simulated`], others
+//! where they are started. The results are written to
 //! `target/conformance/<server>-<version>.json` and compared with the table in docs/reliability.md.
 
 mod content;
@@ -11,13 +12,15 @@ mod ganesha;
 mod names;
 mod refusals;
 mod report;
+mod simulated;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_client::{
-    Client, ClientOwner, Credential, FileHandle, Name, NfsError, Protocol, SourcePort, Target, VersionChoice,
+    Client, ClientOwner, Credential, FileHandle, Name, NfsError, Protocol, SourcePort, Target, Transport, VersionChoice,
 };
 
 use crate::support::{TIMEOUT, mode, name};
@@ -29,6 +32,8 @@ pub use report::{check_table, write};
 pub struct ServerUnderTest {
     /// The name in the table of docs/reliability.md.
     pub name: &'static str,
+    /// How clients connect to it.
+    pub transport: Arc<dyn Transport>,
     /// Its address.
     pub server: String,
     /// Its NFS port.
@@ -48,8 +53,8 @@ pub struct ServerUnderTest {
     pub secure: Option<String>,
     /// A writable empty export.
     pub empty: Option<String>,
-    /// The ports of the same server software without support for the tested version.
-    pub without_version: Option<(u16, Option<u16>)>,
+    /// The same server software without support for the tested version: its address, its NFS port, and that of MOUNT.
+    pub without_version: Option<(String, u16, Option<u16>)>,
 }
 
 impl ServerUnderTest {
@@ -70,6 +75,11 @@ impl ServerUnderTest {
             ..Target::new(self.server.clone(), path)
         }
     }
+
+    /// Connects to a target over the server's transport.
+    pub async fn connect(&self, target: Target) -> Result<Client, NfsError> {
+        Client::connect_over(self.transport.clone(), target).await
+    }
 }
 
 /// The environment of a case: its own folder on the plain export.
@@ -83,7 +93,7 @@ pub struct Bench {
 impl Bench {
     /// Connects to another export of the server.
     pub async fn connect(&self, path: &str) -> Result<Client, NfsError> {
-        Client::connect(self.server.target(path, self.version)).await
+        self.server.connect(self.server.target(path, self.version)).await
     }
 }
 
@@ -166,7 +176,7 @@ pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'stat
     // The kernel's server refuses MOUNT for a moment while other tests change its exports.
     let connected = rig::wait::until("the export to be available", TIMEOUT, async || {
         let target = server.target(&server.plain, version);
-        Client::connect(target).await.map_err(|error| error.to_string())
+        server.connect(target).await.map_err(|error| error.to_string())
     });
     let export = connected.await.unwrap();
     println!("{} over {version}: {:?}", server.name, export.negotiated());

@@ -1,6 +1,6 @@
 //! Refusals of a server, and their errors.
 
-use nfs_client::{Client, NfsError, Protocol, SetAttributes, SourcePort, Status};
+use nfs_client::{NfsError, Protocol, SetAttributes, SourcePort, Status};
 
 use super::{Bench, Outcome, listed, mode, name, refused};
 
@@ -79,7 +79,7 @@ pub async fn not_a_reserved_port(bench: Bench) -> Outcome {
     export.close().await;
     let mut target = bench.server.target(secure, bench.version);
     target.source_port = SourcePort::Any;
-    let error = match Client::connect(target).await {
+    let error = match bench.server.connect(target).await {
         Err(error) => error,
         // Some servers accept the connection and refuse the operations.
         Ok(export) => {
@@ -122,10 +122,10 @@ pub async fn full(bench: Bench) -> Outcome {
 }
 
 pub async fn version_not_spoken(bench: Bench) -> Outcome {
-    let (port, mount_port) = bench.server.without_version?;
+    let (server, port, mount_port) = bench.server.without_version.clone()?;
     let mut target = bench.server.target(&bench.server.plain, bench.version);
-    (target.port, target.mount_port) = (port, mount_port);
-    let error = Client::connect(target).await.unwrap_err();
+    (target.server, target.port, target.mount_port) = (server, port, mount_port);
+    let error = bench.server.connect(target).await.unwrap_err();
     assert!(matches!(error, NfsError::ProtocolNotSupported { .. }), "{error}");
     refused(&error)
 }

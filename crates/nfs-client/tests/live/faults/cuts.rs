@@ -37,6 +37,7 @@ const OPERATIONS: &[(&str, bool)] = &[
 /// Operations that are tested elsewhere: connecting and closing, and access to content.
 const TESTED_ELSEWHERE: &[&str] = &[
     "connect",
+    "connect_over",
     "resolve",
     "test_connection",
     "probe_versions",

@@ -1,6 +1,8 @@
 //! The suite with the kernel's server.
 
-use nfs_client::Protocol;
+use std::sync::Arc;
+
+use nfs_client::{Protocol, Tcp};
 use rig::KernelVm;
 
 use crate::conformance::{ServerUnderTest, check_table, run, write};
@@ -18,6 +20,7 @@ async fn conforms(version: Protocol) {
     vm.run(&prepare).await.unwrap();
     let under_test = ServerUnderTest {
         name: NAME,
+        transport: Arc::new(Tcp),
         server: "127.0.0.1".into(),
         port: vm.nfs_port(),
         mount_port: Some(vm.mount_port()),

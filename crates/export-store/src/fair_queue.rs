@@ -5,6 +5,7 @@ use std::hash::Hash;
 
 /// Objects that wait, without duplicates. The namespaces take turns: an object waits for at most one object of each
 /// other namespace, and for the objects of its own namespace that came before it.
+#[derive(Debug)]
 pub struct FairQueue<R> {
     by_namespace: HashMap<String, BTreeMap<u64, R>>,
     /// Namespaces with waiting objects, the next one first.
@@ -68,6 +69,21 @@ impl<R: Eq + Hash + Clone> FairQueue<R> {
             self.by_namespace.remove(&namespace);
             self.turns.retain(|other| *other != namespace);
         }
+    }
+
+    /// Returns the number of objects that wait.
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Returns true if no object waits.
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// Returns the number of objects of a namespace that wait.
+    pub fn len_of(&self, namespace: &str) -> usize {
+        self.by_namespace.get(namespace).map_or(0, BTreeMap::len)
     }
 
     /// Returns true if the object waits.

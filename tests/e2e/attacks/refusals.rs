@@ -1,0 +1,94 @@
+//! Claims that request archives and sizes that they do not get.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
+
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim};
+use super::claims::waiting;
+use crate::support::shared::{TIMEOUT, Test, text};
+
+/// Claims of archives that do not exist.
+const RESTORES: usize = 3000;
+/// Bound claims that request more than the backend has left.
+const EXPANSIONS: usize = 100;
+/// Maximum number of concurrent requests about claims that are not being provisioned.
+const MAX_REPORTS: usize = 8;
+
+fn restore(number: usize) -> Value {
+    let mut claim = claim(ATTACKER, &format!("restore-{number}"), ATTACKED, "1Mi");
+    let source = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": format!("pvc-missing-{number}")});
+    merge(&mut claim, &json!({"spec": {"dataSourceRef": source}}));
+    claim
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_of_archives_and_sizes_that_they_do_not_get_stop_nobody() -> Test {
+    let mut env = AttackedCluster::start(json!({"capacity": {"limit": "1Gi"}})).await?;
+    let class = reference("storage.k8s.io/v1", "StorageClass", None, ATTACKED);
+    env.objects.patch(&class, json!({"allowVolumeExpansion": true})).await?;
+    // A condition and an event for each.
+    let bounds = Bounds {
+        count: RESTORES,
+        requests: 2,
+        log_bytes: 2048,
+        cpu_milliseconds: 50,
+    };
+    env.attack("claims of archives that do not exist", bounds, async {
+        env.create_claims((0..RESTORES).map(restore)).await?;
+        env.serve_bystander("missing").await?;
+        rig::wait::until("all claims to report that", TIMEOUT, async || {
+            match waiting(&env, "ArchiveNotFound")
+                .await
+                .map_err(|error| error.to_string())?
+            {
+                RESTORES.. => Ok(()),
+                some => Err(some.to_string()),
+            }
+        })
+        .await?;
+        Ok(())
+    })
+    .await?;
+    let before = env.requests()?;
+    let peak = env.restart().await?;
+    env.serve_bystander("restarted").await?;
+    let requests = env.requests()? - before;
+    println!(
+        "start with {RESTORES} claims of missing archives: {requests} requests, at most {:.1} MiB",
+        peak as f64 / f64::from(1 << 20)
+    );
+    assert!(requests <= 200, "{requests}: nothing is read for claims that wait");
+
+    let bounds = Bounds {
+        count: EXPANSIONS,
+        requests: 16,
+        log_bytes: 2048,
+        cpu_milliseconds: 200,
+    };
+    env.attack("expansions over the limit", bounds, async {
+        let claims = (0..EXPANSIONS).map(|number| claim(ATTACKER, &format!("large-{number}"), ATTACKED, "1Mi"));
+        let claims = env.create_claims(claims).await?;
+        for claim in &claims {
+            env.bound(claim).await?;
+        }
+        let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+        let patches = stream::iter(&claims).map(|claim| env.attacker.patch(claim, larger.clone()));
+        patches.buffered(32).try_collect::<Vec<Value>>().await?;
+        for claim in &claims {
+            env.objects
+                .wait_condition(claim, "ControllerResizeError", "True", None, TIMEOUT)
+                .await?;
+        }
+        env.serve_bystander("expansions").await
+    })
+    .await?;
+    let is_read_of_claim = |request: &Value| {
+        (text(request, "/verb"), text(request, "/objectRef/resource")) == ("get", "persistentvolumeclaims")
+            && text(request, "/objectRef/namespace") == ATTACKER
+    };
+    let reads = env.concurrent_requests(is_read_of_claim)?;
+    println!("{reads} claims were read at the same time");
+    assert!((1..=MAX_REPORTS).contains(&reads), "{reads}");
+    Ok(())
+}

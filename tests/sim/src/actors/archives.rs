@@ -1,0 +1,74 @@
+//! Administrators of archives: holds, retention, deletion, permission for other namespaces, and backups.
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use crate::actors::users::NAMESPACES;
+use crate::api_server::ApiServer;
+use crate::chance::Chance;
+use crate::objects::{name, namespace};
+use crate::trace::Trace;
+
+const BY: &str = "admin";
+const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
+
+fn path(archive: &Value) -> String {
+    format!("{ARCHIVES}/{}", name(archive))
+}
+
+/// Does something with one of the archives.
+pub fn act(api: &ApiServer, chance: &Chance, trace: &Trace) {
+    let archives = api.all("nfsarchives");
+    let Some(archive) = chance.choose(&archives) else {
+        return;
+    };
+    if chance.below(5) == 0 {
+        if api.call(BY, "DELETE", &path(archive), &json!({})).is_ok() {
+            trace.record(BY, format_args!("deletes archive {}", name(archive)));
+        }
+        return;
+    }
+    let spec = match chance.below(8) {
+        0..2 => json!({"legalHold": true}),
+        2 => json!({"legalHold": false}),
+        3..5 => json!({"deletionPolicy": "Delete"}),
+        5 => json!({"deletionPolicy": "Retain"}),
+        6 => json!({"expiresAt": expiry(api, chance)}),
+        _ => json!({"allowedNamespaces": {"matchNames": [chance.choose(&NAMESPACES)]}}),
+    };
+    if api.call(BY, "PATCH", &path(archive), &json!({"spec": spec})).is_ok() {
+        trace.record(BY, format_args!("changes archive {}: {spec}", name(archive)));
+    }
+}
+
+/// Returns a time in the next minutes, or none.
+fn expiry(api: &ApiServer, chance: &Chance) -> Value {
+    match chance.below(3) {
+        0 => Value::Null,
+        _ => {
+            let seconds = SignedDuration::from_secs(i64::try_from(chance.below(300)).unwrap_or(0));
+            let at = api.now().saturating_add(seconds).unwrap_or_else(|_| api.now());
+            json!(format!("{at:.0}"))
+        }
+    }
+}
+
+/// Requests a backup of a claim.
+pub fn back_up(api: &ApiServer, chance: &Chance, trace: &Trace) {
+    let claims = api.all("persistentvolumeclaims");
+    let Some(claim) = chance.choose(&claims) else {
+        return;
+    };
+    // Few names, so that some exist already.
+    let backup = format!("backup-{}", chance.below(20));
+    let object = json!({
+        "metadata": {"name": backup},
+        "spec": {"claim": {"namespace": namespace(claim), "name": name(claim)}},
+    });
+    if api.call(BY, "POST", ARCHIVES, &object).is_ok() {
+        trace.record(
+            BY,
+            format_args!("requests {backup} of claim {}/{}", namespace(claim), name(claim)),
+        );
+    }
+}

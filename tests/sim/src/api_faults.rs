@@ -1,0 +1,149 @@
+//! Faults of the API server, by chance.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::api_server::{Fault, Faults};
+use crate::chance::Chance;
+use crate::life::Life;
+use crate::trace::Trace;
+
+/// Latency of a request and of its answer, at most.
+const LATENCY: Duration = Duration::from_millis(8);
+/// Delay of an event during faults, at most.
+const SLOW_WATCH: Duration = Duration::from_secs(20);
+
+/// Faults of the API server, by chance.
+#[derive(Debug)]
+pub struct ApiFaults {
+    chance: Chance,
+    watches: Chance,
+    trace: Trace,
+    /// Requests in a thousand that fail.
+    rate: AtomicU32,
+    /// Watches are slow.
+    slow: AtomicBool,
+    /// Requests that were executed, except for those about Leases.
+    requests: AtomicU64,
+    kill: Mutex<Option<Kill>>,
+}
+
+/// A process that is killed at one of its next requests.
+#[derive(Debug)]
+struct Kill {
+    client: String,
+    life: Life,
+    /// Number of requests before.
+    left: u64,
+    /// It is killed before the request is executed, or after.
+    before: bool,
+}
+
+impl ApiFaults {
+    /// Returns no faults yet.
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        Self {
+            chance: Chance::new(seed, "requests"),
+            watches: Chance::new(seed, "watches"),
+            trace,
+            rate: AtomicU32::new(0),
+            slow: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            kill: Mutex::new(None),
+        }
+    }
+
+    /// Kills a process at one of its next requests: before it is executed, or between that and the answer.
+    pub fn kill(&self, client: String, life: Life, requests: u64, before: bool) {
+        *self.pending_kill() = Some(Kill {
+            client,
+            life,
+            left: requests,
+            before,
+        });
+    }
+
+    /// Returns the number of requests that were executed, except for those about Leases.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Kills no process any more.
+    pub fn end_kills(&self) {
+        *self.pending_kill() = None;
+    }
+
+    fn pending_kill(&self) -> MutexGuard<'_, Option<Kill>> {
+        self.kill.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills the process if this is the request.
+    fn kill_at(&self, client: &str, method: &str, path: &str, before: bool) {
+        let mut pending = self.pending_kill();
+        let Some(kill) = pending
+            .as_mut()
+            .filter(|kill| kill.client == client && kill.before == before)
+        else {
+            return;
+        };
+        if kill.left > 0 {
+            kill.left -= 1;
+            return;
+        }
+        kill.life.kill();
+        let when = if before { "before" } else { "after" };
+        self.trace
+            .record("world", format_args!("kills {client} {when} {method} {path}"));
+        *pending = None;
+    }
+
+    /// Sets how many requests in a thousand fail, and whether watches are slow.
+    pub fn set(&self, rate: u32, slow: bool) {
+        self.rate.store(rate, Ordering::Relaxed);
+        self.slow.store(slow, Ordering::Relaxed);
+    }
+}
+
+impl Faults for ApiFaults {
+    fn request(&self, client: &str, method: &str, path: &str) -> (Duration, Fault, Duration) {
+        self.kill_at(client, method, path, true);
+        let (before, after) = (self.chance.duration(LATENCY), self.chance.duration(LATENCY));
+        if !self.chance.in_thousand(self.rate.load(Ordering::Relaxed)) {
+            return (before, Fault::None, after);
+        }
+        let fault = match self.chance.below(6) {
+            0 => Fault::Refuse(429),
+            1 => Fault::Refuse(503),
+            2 => Fault::CutBefore,
+            3 => Fault::CutAfter,
+            _ => Fault::FailAfter,
+        };
+        self.trace
+            .record("api", format_args!("{fault:?} for {client}: {method} {path}"));
+        (before, fault, after)
+    }
+
+    fn watch_delay(&self, _client: &str) -> Duration {
+        match self.slow.load(Ordering::Relaxed) && self.watches.in_thousand(200) {
+            true => self.watches.duration(SLOW_WATCH),
+            false => self.watches.duration(LATENCY),
+        }
+    }
+
+    fn cuts_watch(&self, _client: &str) -> bool {
+        self.watches.in_thousand(self.rate.load(Ordering::Relaxed) / 4)
+    }
+
+    fn answered(&self, client: &str, method: &str, path: &str, (code, changed): (u16, bool)) {
+        if !path.contains("/leases") {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        if method != "GET" && !path.contains("/leases/") {
+            let effect = if changed { "" } else { ", without a change" };
+            self.trace
+                .record(client, format_args!("{method} {path}: {code}{effect}"));
+        }
+        self.kill_at(client, method, path, false);
+    }
+}

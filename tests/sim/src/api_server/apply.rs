@@ -1,0 +1,112 @@
+//! Server-side apply: which manager owns which field.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::answer::Refusal;
+use super::fields::{self, Path, Segment, leaves};
+use super::kinds::Kind;
+
+/// A field manager: name, whether it applies, and whether it writes the status subresource.
+pub type Manager = (String, bool, bool);
+
+/// The fields that each manager owns.
+#[derive(Debug, Clone, Default)]
+pub struct Ownership(BTreeMap<Manager, BTreeSet<Path>>);
+
+impl Ownership {
+    /// Applies a configuration: sets its fields, and removes those that this manager applied before and no other owns.
+    pub fn apply(
+        &mut self,
+        (kind, name): (&Kind, &str),
+        object: &mut Value,
+        configuration: &Value,
+        manager: &Manager,
+        force: bool,
+    ) -> Result<(), Refusal> {
+        let mut wanted = leaves(configuration);
+        wanted.retain(|path, _| !is_identity(path));
+        let current = leaves(object);
+        for (path, value) in &wanted {
+            let owners: Vec<Manager> = self.others(manager, path);
+            if owners.is_empty() || current.get(path) == Some(value) {
+                continue;
+            }
+            if !force {
+                return Err(Refusal::apply_conflict(kind, name, &shown(path)));
+            }
+            for owner in owners {
+                if let Some(owned) = self.0.get_mut(&owner) {
+                    owned.remove(path);
+                }
+            }
+        }
+        let before = self.0.get(manager).cloned().unwrap_or_default();
+        // Items before the fields in them.
+        for path in &before {
+            if !wanted.contains_key(path) && self.others(manager, path).is_empty() {
+                fields::remove(object, path);
+            }
+        }
+        for (path, value) in &wanted {
+            fields::set(object, path, value);
+        }
+        fields::reorder(object, configuration);
+        self.0.insert(manager.clone(), wanted.into_keys().collect());
+        self.0.retain(|_, owned| !owned.is_empty());
+        Ok(())
+    }
+
+    /// Records a write that is no apply: the manager owns what it changed, and nobody owns what it removed.
+    pub fn update(&mut self, before: &Value, after: &Value, manager: &Manager) {
+        let (before, after) = (leaves(before), leaves(after));
+        let removed = before.keys().filter(|path| !after.contains_key(*path));
+        let changed: Vec<&Path> = after
+            .iter()
+            .filter(|(path, value)| before.get(*path) != Some(value))
+            .map(|(path, _)| path)
+            .collect();
+        let lost: BTreeSet<&Path> = removed.chain(changed.iter().copied()).collect();
+        for owned in self.0.values_mut() {
+            owned.retain(|path| !lost.contains(path));
+        }
+        let owned = self.0.entry(manager.clone()).or_default();
+        owned.extend(changed.into_iter().filter(|path| !is_identity(path)).cloned());
+        self.0.retain(|_, owned| !owned.is_empty());
+    }
+
+    fn others(&self, manager: &Manager, path: &Path) -> Vec<Manager> {
+        let owners = self
+            .0
+            .iter()
+            .filter(|(other, owned)| *other != manager && owned.contains(path));
+        owners.map(|(other, _)| other.clone()).collect()
+    }
+}
+
+/// Returns a path as refusals show it.
+fn shown(path: &[Segment]) -> String {
+    let segments = path.iter().map(|segment| match segment {
+        Segment::Field(name) => format!(".{name}"),
+        Segment::Item(key, name) => format!("[{key}={name:?}]"),
+        Segment::Member(member) => format!("[{member:?}]"),
+    });
+    segments.collect()
+}
+
+/// Returns true for the fields that identify an object, which nobody owns.
+fn is_identity(path: &[Segment]) -> bool {
+    let field = |index: usize| match path.get(index) {
+        Some(Segment::Field(name)) => name.as_str(),
+        _ => "",
+    };
+    match field(0) {
+        "apiVersion" | "kind" => true,
+        "metadata" => matches!(
+            field(1),
+            "name" | "namespace" | "uid" | "resourceVersion" | "generation" | "creationTimestamp" | "managedFields"
+        ),
+        _ => false,
+    }
+}

@@ -1,0 +1,200 @@
+//! Fields of objects by path, as server-side apply knows them: fields of maps, items of associative lists, and atomic
+//! values (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy>).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::{Map, Value};
+
+/// A step from a value to a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Segment {
+    /// A field of a map.
+    Field(String),
+    /// The item of an associative list whose key has this value.
+    Item(&'static str, String),
+    /// An item of a set.
+    Member(String),
+}
+
+/// A path from an object to one of its fields.
+pub type Path = Vec<Segment>;
+
+/// How the items of a list are merged.
+enum ListType {
+    /// The list is replaced as a whole.
+    Atomic,
+    /// Items are merged by the value of a field.
+    Map(&'static str),
+    /// Items are scalars, each at most once.
+    Set,
+}
+
+fn list_type(field: &str) -> ListType {
+    match field {
+        "conditions" => ListType::Map("type"),
+        "ownerReferences" => ListType::Map("uid"),
+        "finalizers" => ListType::Set,
+        _ => ListType::Atomic,
+    }
+}
+
+/// Returns all leaves of a value with their paths. The item of an associative list is a leaf of its own, because it exists
+/// or not.
+pub fn leaves(value: &Value) -> BTreeMap<Path, Value> {
+    let mut found = BTreeMap::new();
+    collect(value, &mut Vec::new(), &mut found);
+    found
+}
+
+fn collect(value: &Value, path: &mut Path, found: &mut BTreeMap<Path, Value>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                path.push(Segment::Field(name.clone()));
+                collect(value, path, found);
+                path.pop();
+            }
+        }
+        Value::Array(items) => match path.last() {
+            Some(Segment::Field(field)) => match list_type(field) {
+                ListType::Map(key) => collect_items(items, key, path, found),
+                ListType::Set => {
+                    for item in items {
+                        let mut member = path.clone();
+                        member.push(Segment::Member(item.as_str().unwrap_or_default().to_owned()));
+                        found.insert(member, item.clone());
+                    }
+                }
+                ListType::Atomic => {
+                    found.insert(path.clone(), value.clone());
+                }
+            },
+            _ => {
+                found.insert(path.clone(), value.clone());
+            }
+        },
+        leaf => {
+            found.insert(path.clone(), leaf.clone());
+        }
+    }
+}
+
+fn collect_items(items: &[Value], key: &'static str, path: &mut Path, found: &mut BTreeMap<Path, Value>) {
+    for item in items {
+        let name = item.get(key).and_then(Value::as_str).unwrap_or_default();
+        path.push(Segment::Item(key, name.to_owned()));
+        found.insert(path.clone(), Value::Null);
+        collect(item, path, found);
+        path.pop();
+    }
+}
+
+/// Sets the field at a path; creates what leads to it.
+pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
+    let Some((first, rest)) = path.split_first() else {
+        *root = value.clone();
+        return;
+    };
+    match first {
+        Segment::Field(name) => {
+            if !root.is_object() {
+                *root = Value::Object(Map::new());
+            }
+            if let Some(fields) = root.as_object_mut() {
+                set(fields.entry(name.clone()).or_insert(Value::Null), rest, value);
+            }
+        }
+        Segment::Item(key, name) => {
+            let Some(items) = items_of(root) else { return };
+            let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(name);
+            if !items.iter().any(has_name) {
+                let fields = Map::from_iter([((*key).to_owned(), Value::String(name.clone()))]);
+                items.push(Value::Object(fields));
+            }
+            // The item itself is a leaf without a value of its own.
+            if let Some(item) = items
+                .iter_mut()
+                .find(|item| has_name(item))
+                .filter(|_| !rest.is_empty())
+            {
+                set(item, rest, value);
+            }
+        }
+        Segment::Member(_) => {
+            let Some(items) = items_of(root) else { return };
+            if !items.contains(value) {
+                items.push(value.clone());
+            }
+        }
+    }
+}
+
+/// Brings the items of associative lists into the order that they have in a configuration. Items that are not in it keep
+/// their places.
+pub fn reorder(value: &mut Value, configuration: &Value) {
+    let (Some(fields), Some(configured)) = (value.as_object_mut(), configuration.as_object()) else {
+        return;
+    };
+    for (name, configured) in configured {
+        let Some(value) = fields.get_mut(name) else { continue };
+        match (list_type(name), value.as_array_mut(), configured.as_array()) {
+            (ListType::Map(key), Some(items), Some(configured)) => reorder_items(items, key, configured),
+            _ => reorder(value, configured),
+        }
+    }
+}
+
+fn reorder_items(items: &mut [Value], key: &str, configured: &[Value]) {
+    let is_named = |item: &Value, other: &Value| item.get(key) == other.get(key);
+    let found = |other: &Value| items.iter().find(|item| is_named(item, other)).cloned();
+    let mut ordered: VecDeque<Value> = configured.iter().filter_map(found).collect();
+    for item in items.iter_mut() {
+        if configured.iter().any(|other| is_named(item, other))
+            && let Some(next) = ordered.pop_front()
+        {
+            *item = next;
+        }
+    }
+}
+
+/// Returns the items of a list, which replaces any other value.
+fn items_of(value: &mut Value) -> Option<&mut Vec<Value>> {
+    if !value.is_array() {
+        *value = Value::Array(Vec::new());
+    }
+    value.as_array_mut()
+}
+
+/// Removes the field at a path.
+pub fn remove(root: &mut Value, path: &[Segment]) {
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
+    match first {
+        Segment::Field(name) => {
+            let Some(fields) = root.as_object_mut() else { return };
+            if rest.is_empty() {
+                fields.remove(name);
+            } else if let Some(inner) = fields.get_mut(name) {
+                remove(inner, rest);
+                if inner.as_array().is_some_and(Vec::is_empty) {
+                    fields.remove(name);
+                }
+            }
+        }
+        Segment::Item(key, name) => {
+            let Some(items) = root.as_array_mut() else { return };
+            let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(name);
+            if rest.is_empty() {
+                items.retain(|item| !has_name(item));
+            } else if let Some(item) = items.iter_mut().find(|item| has_name(item)) {
+                remove(item, rest);
+            }
+        }
+        Segment::Member(member) => {
+            if let Some(items) = root.as_array_mut() {
+                items.retain(|item| item.as_str() != Some(member));
+            }
+        }
+    }
+}

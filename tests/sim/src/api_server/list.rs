@@ -1,0 +1,70 @@
+//! Reads: single objects, and lists in pages.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::answer::Refusal;
+use super::request::{Parameters, Target};
+use super::store::{Key, Store};
+
+/// Reads an object.
+pub fn get(store: &Store, target: &Target) -> Result<Arc<Value>, Refusal> {
+    let name = target.name.clone().unwrap_or_default();
+    let key = Key {
+        plural: target.kind.plural,
+        namespace: target.namespace.clone(),
+        name,
+    };
+    match store.get(&key) {
+        Some(stored) => Ok(Arc::clone(&stored.object)),
+        None => Err(Refusal::not_found(target.kind, &key.name)),
+    }
+}
+
+/// Reads a page of a list. All pages show the objects at the time of the first.
+pub fn list(store: &mut Store, target: &Target, parameters: &Parameters) -> Result<Value, Refusal> {
+    let (revision, mut objects) = match parameters.get("continue") {
+        Some(token) => store.continued.remove(token).ok_or_else(|| {
+            Refusal::expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a new \
+                 list without the continue parameter.",
+            )
+        })?,
+        None => (store.revision(), store.list(target.kind, &target.namespace)),
+    };
+    if let Some(name) = parameters.selected_name() {
+        objects.retain(|object| object.pointer("/metadata/name").is_some_and(|found| found == name));
+    }
+    let limit = parameters
+        .get("limit")
+        .and_then(|limit| limit.parse().ok())
+        .unwrap_or(0);
+    let mut metadata = match target.kind.custom {
+        true => json!({"resourceVersion": revision.to_string(), "continue": ""}),
+        false => json!({"resourceVersion": revision.to_string()}),
+    };
+    if limit > 0 && objects.len() > limit {
+        let rest = objects.split_off(limit);
+        let token = store.uid();
+        metadata = json!({"resourceVersion": revision.to_string(), "continue": token,
+            "remainingItemCount": rest.len()});
+        store.continued.insert(token, (revision, rest));
+    }
+    let items: Vec<Value> = objects.iter().map(|object| (**object).clone()).collect();
+    Ok(json!({
+        "kind": format!("{}List", target.kind.kind),
+        "apiVersion": target.kind.api_version(),
+        "metadata": metadata,
+        "items": items,
+    }))
+}
+
+/// Returns only the metadata of an object.
+pub fn metadata_of(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.get("metadata"),
+    })
+}

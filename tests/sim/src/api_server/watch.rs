@@ -1,0 +1,157 @@
+//! Watches: the changes of a kind as a stream of lines.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::answer::Refusal;
+use super::http::Link;
+use super::request::{Parameters, Target};
+use super::store::{ChangeKind, Store};
+
+/// Interval of bookmarks.
+const BOOKMARKS: Duration = Duration::from_secs(60);
+/// Duration of a watch whose client sets none.
+const DURATION: u64 = 1800;
+
+/// A watch in progress.
+pub struct Watch {
+    store: Arc<Mutex<Store>>,
+    link: Link,
+    target: Target,
+    name: Option<String>,
+    seen: u64,
+    changed: watch::Receiver<u64>,
+    ends: Instant,
+    bookmarks: bool,
+    ready: VecDeque<Value>,
+    ended: bool,
+}
+
+impl Watch {
+    /// Begins a watch after the resource version of the request.
+    pub fn begin(
+        store: Arc<Mutex<Store>>,
+        link: Link,
+        target: Target,
+        parameters: &Parameters,
+    ) -> Result<Self, Refusal> {
+        let (current, compacted, changed, existing) = {
+            let store = store.lock().unwrap_or_else(PoisonError::into_inner);
+            let existing = store.list(target.kind, &target.namespace);
+            (store.revision(), store.compacted(), store.subscribe(), existing)
+        };
+        let from = parameters
+            .get("resourceVersion")
+            .and_then(|revision| revision.parse().ok())
+            .unwrap_or(0);
+        let name = parameters.selected_name().map(str::to_owned);
+        let mut ready = VecDeque::new();
+        let seen = match from {
+            // Any state, followed by its changes.
+            0 => {
+                let selected = existing.iter().filter(|object| selects(name.as_deref(), object));
+                ready.extend(selected.map(|object| json!({"type": "ADDED", "object": **object})));
+                current
+            }
+            from if from < compacted => {
+                let message = format!("too old resource version: {from} ({current})");
+                ready.push_back(json!({"type": "ERROR", "object": Refusal::expired(&message).status}));
+                current
+            }
+            from => from,
+        };
+        let seconds = parameters
+            .get("timeoutSeconds")
+            .and_then(|seconds| seconds.parse().ok());
+        Ok(Self {
+            store,
+            link,
+            target,
+            name,
+            seen,
+            changed,
+            ends: Instant::now() + Duration::from_secs(seconds.unwrap_or(DURATION)),
+            bookmarks: parameters.is_set("allowWatchBookmarks"),
+            ready,
+            ended: false,
+        })
+    }
+
+    /// Returns the lines of the watch.
+    pub fn into_lines(self) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
+        futures::stream::unfold(self, |mut watch| async move {
+            let event = watch.next().await?;
+            if event.get("type").is_some_and(|kind| kind == "ERROR") {
+                watch.ended = true;
+            }
+            Some((Ok(Bytes::from(format!("{event}\n"))), watch))
+        })
+    }
+
+    /// Returns the next event, or `None` at the end of the watch.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            self.link.wait_while_paused().await;
+            if self.ended || self.link.cuts_watch() {
+                return None;
+            }
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            self.changed.mark_unchanged();
+            self.collect();
+            if !self.ready.is_empty() {
+                sleep(self.link.watch_delay()).await;
+                continue;
+            }
+            let bookmark = (Instant::now() + BOOKMARKS).min(self.ends);
+            match timeout_at(bookmark, self.changed.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return None,
+                Err(_) if Instant::now() >= self.ends => return None,
+                Err(_) if self.bookmarks => {
+                    let metadata = json!({"resourceVersion": self.seen.to_string(), "creationTimestamp": null});
+                    let object = json!({"kind": self.target.kind.kind, "apiVersion": self.target.kind.api_version(),
+                        "metadata": metadata});
+                    return Some(json!({"type": "BOOKMARK", "object": object}));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Takes the changes since the last look.
+    fn collect(&mut self) {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.seen < store.compacted() {
+            let message = format!("too old resource version: {} ({})", self.seen, store.revision());
+            self.ready
+                .push_back(json!({"type": "ERROR", "object": Refusal::expired(&message).status}));
+            return;
+        }
+        for change in store.changes_after(self.seen) {
+            let key = &change.key;
+            let in_namespace = self.target.namespace.is_empty() || key.namespace == self.target.namespace;
+            if key.plural == self.target.kind.plural && in_namespace && selects(self.name.as_deref(), &change.object) {
+                let kind = match change.kind {
+                    ChangeKind::Added => "ADDED",
+                    ChangeKind::Modified => "MODIFIED",
+                    ChangeKind::Deleted => "DELETED",
+                };
+                self.ready.push_back(json!({"type": kind, "object": *change.object}));
+            }
+        }
+        self.seen = store.revision();
+    }
+}
+
+fn selects(name: Option<&str>, object: &Value) -> bool {
+    name.is_none_or(|name| object.pointer("/metadata/name").is_some_and(|found| found == name))
+}

@@ -1,0 +1,460 @@
+//! Creates, updates, patches and deletes.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::answer::Refusal;
+use super::apply::Manager;
+use super::kinds::Kind;
+use super::request::{Parameters, Target};
+use super::store::{Key, Store};
+use super::validation::{check_finalizers, check_update};
+use super::{patch, schema};
+
+/// Fields of the metadata that only the server sets.
+const SERVER_METADATA: [&str; 6] = [
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "managedFields",
+];
+
+/// The form of a patch, by its content type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchType {
+    Merge,
+    Json,
+    Apply,
+}
+
+/// A write, and who makes it.
+pub struct Writer<'a> {
+    pub store: &'a mut Store,
+    pub target: &'a Target,
+    pub parameters: &'a Parameters,
+    /// Name of the client.
+    pub by: &'a str,
+}
+
+/// A written object, with the status of the answer.
+pub type Written = Result<(u16, Arc<Value>), Refusal>;
+
+impl Writer<'_> {
+    fn kind(&self) -> &'static Kind {
+        self.target.kind
+    }
+
+    fn key(&self, name: &str) -> Key {
+        Key {
+            plural: self.kind().plural,
+            namespace: self.target.namespace.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn manager(&self, applies: bool) -> Manager {
+        let name = self.parameters.get("fieldManager").unwrap_or(self.by);
+        (name.to_owned(), applies, self.target.status)
+    }
+
+    /// Creates an object.
+    pub fn create(&mut self, object: Value) -> Written {
+        if self.kind().plural == "selfsubjectreviews" {
+            return Ok((201, Arc::new(self.review(object))));
+        }
+        let Some(name) = text(&object, "/metadata/name").map(str::to_owned) else {
+            let message = "name or generateName is required";
+            return Err(Refusal::invalid(self.kind(), "", "metadata.name", message));
+        };
+        if text(&object, "/metadata/resourceVersion").is_some() {
+            let message = "resourceVersion should not be set on objects to be created";
+            return Err(Refusal::new(500, "", message));
+        }
+        let key = self.key(&name);
+        if self.store.get(&key).is_some() {
+            return Err(Refusal::already_exists(self.kind(), &name));
+        }
+        self.check_namespace()?;
+        let manager = self.manager(false);
+        self.insert(key, object, &manager).map(|object| (201, object))
+    }
+
+    /// Stores a new object.
+    fn insert(&mut self, key: Key, mut object: Value, manager: &Manager) -> Result<Arc<Value>, Refusal> {
+        let kind = self.kind();
+        if kind.has_status
+            && let Some(fields) = object.as_object_mut()
+        {
+            fields.remove("status");
+        }
+        if let Some(fields) = object.as_object_mut() {
+            fields.insert("apiVersion".to_owned(), json!(kind.api_version()));
+            fields.insert("kind".to_owned(), json!(kind.kind));
+        }
+        schema::set_defaults(kind, &mut object);
+        let (uid, time) = (self.store.uid(), self.store.time());
+        let metadata = object
+            .get_mut("metadata")
+            .and_then(Value::as_object_mut)
+            .ok_or_else(|| Refusal::bad_request("the object has no metadata"))?;
+        for field in SERVER_METADATA {
+            metadata.remove(field);
+        }
+        metadata.insert("name".to_owned(), json!(key.name));
+        if kind.namespaced {
+            metadata.insert("namespace".to_owned(), json!(key.namespace));
+        }
+        metadata.insert("uid".to_owned(), json!(uid));
+        metadata.insert("creationTimestamp".to_owned(), time);
+        if kind.has_generation() {
+            metadata.insert("generation".to_owned(), json!(1));
+        }
+        normalize(&mut object);
+        let mut ownership = super::apply::Ownership::default();
+        ownership.update(&Value::Null, &object, manager);
+        Ok(self.store.put(key, object, ownership, self.by))
+    }
+
+    /// Objects are created in namespaces that exist and are not deleted.
+    fn check_namespace(&self) -> Result<(), Refusal> {
+        let namespace = &self.target.namespace;
+        if !self.kind().namespaced || namespace == "default" {
+            return Ok(());
+        }
+        let key = Key {
+            plural: "namespaces",
+            namespace: String::new(),
+            name: namespace.clone(),
+        };
+        match self.store.get(&key) {
+            None => {
+                let kind = Kind::named("Namespace").unwrap_or(self.kind());
+                Err(Refusal::not_found(kind, namespace))
+            }
+            Some(found) if found.object.pointer("/metadata/deletionTimestamp").is_some() => {
+                let message =
+                    format!("unable to create new content in namespace {namespace} because it is being terminated");
+                Err(Refusal::new(403, "Forbidden", &message))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Answers who asks, and when: an object that is not stored.
+    fn review(&self, mut object: Value) -> Value {
+        patch::merge(
+            &mut object,
+            &json!({
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "SelfSubjectReview",
+                "metadata": {"creationTimestamp": self.store.time()},
+                "status": {"userInfo": {"username": self.by}},
+            }),
+        );
+        object
+    }
+
+    fn found(&self) -> Result<(Key, Arc<Value>), Refusal> {
+        let name = self.target.name.as_deref().unwrap_or_default();
+        let key = self.key(name);
+        match self.store.get(&key) {
+            Some(stored) => Ok((key, Arc::clone(&stored.object))),
+            None => Err(Refusal::not_found(self.kind(), name)),
+        }
+    }
+
+    /// Replaces an object.
+    pub fn replace(&mut self, object: Value) -> Written {
+        // Of the kinds here, only Leases are created by an update.
+        if self.kind().plural == "leases" && self.found().is_err() {
+            self.check_namespace()?;
+            let (key, manager) = (
+                self.key(self.target.name.as_deref().unwrap_or_default()),
+                self.manager(false),
+            );
+            return self.insert(key, object, &manager).map(|object| (201, object));
+        }
+        let (key, before) = self.found()?;
+        if self.kind().custom && text(&object, "/metadata/resourceVersion").is_none() {
+            let cause = "Invalid value: 0: must be specified for an update";
+            return Err(Refusal::invalid(
+                self.kind(),
+                &key.name,
+                "metadata.resourceVersion",
+                cause,
+            ));
+        }
+        let current = text(&before, "/metadata/uid").unwrap_or_default();
+        if let Some(uid) = text(&object, "/metadata/uid").filter(|uid| *uid != current) {
+            let cause = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {current}");
+            return Err(Refusal::conflict(self.kind(), &key.name, &cause));
+        }
+        let manager = self.manager(false);
+        self.update(key, &before, object, &manager)
+    }
+
+    /// Patches an object. An apply creates it if it does not exist.
+    pub fn patch(&mut self, patch_type: PatchType, body: &Value) -> Written {
+        let found = self.found();
+        if patch_type == PatchType::Apply {
+            return self.apply(found, body);
+        }
+        let (key, before) = found?;
+        let mut after = (*before).clone();
+        match patch_type {
+            PatchType::Json => patch::json(&mut after, body)?,
+            _ => patch::merge(&mut after, body),
+        }
+        let manager = self.manager(false);
+        self.update(key, &before, after, &manager)
+    }
+
+    fn apply(&mut self, found: Result<(Key, Arc<Value>), Refusal>, configuration: &Value) -> Written {
+        let manager = self.manager(true);
+        let (key, before) = match found {
+            Ok(found) => found,
+            Err(refusal) if self.target.status => return Err(refusal),
+            Err(_) => {
+                let name = self.target.name.clone().unwrap_or_default();
+                if let Some(uid) = text(configuration, "/metadata/uid") {
+                    let cause = format!(
+                        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                    );
+                    return Err(Refusal::conflict(self.kind(), &name, &cause));
+                }
+                self.check_namespace()?;
+                let key = self.key(&name);
+                let created = self.insert(key, configuration.clone(), &manager)?;
+                return Ok((201, created));
+            }
+        };
+        let mut after = (*before).clone();
+        let mut ownership = self
+            .store
+            .get(&key)
+            .map(|stored| stored.ownership.clone())
+            .unwrap_or_default();
+        let force = self.parameters.is_set("force");
+        let mut configuration = configuration.clone();
+        self.restrict(&mut configuration);
+        ownership.apply((self.kind(), &key.name), &mut after, &configuration, &manager, force)?;
+        for field in ["uid", "resourceVersion"] {
+            if let Some(value) = configuration.pointer(&format!("/metadata/{field}"))
+                && !(field == "uid" && self.target.status && self.kind().custom)
+            {
+                patch::merge(&mut after, &json!({"metadata": {field: value}}));
+            }
+        }
+        self.finish(key, &before, after, Some(ownership))
+    }
+
+    /// Removes what a write to this subresource does not change.
+    fn restrict(&self, configuration: &mut Value) {
+        let Some(fields) = configuration.as_object_mut() else {
+            return;
+        };
+        if self.target.status {
+            fields.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+        } else if self.kind().has_status {
+            fields.remove("status");
+        }
+    }
+
+    fn update(&mut self, key: Key, before: &Arc<Value>, after: Value, manager: &Manager) -> Written {
+        let stored = self.store.get(&key).map(|stored| stored.ownership.clone());
+        let mut ownership = stored.unwrap_or_default();
+        let after = self.merged_subresources(before, after);
+        ownership.update(before, &after, manager);
+        self.finish(key, before, after, Some(ownership))
+    }
+
+    /// Takes the parts that this request may not change from the object as it was.
+    fn merged_subresources(&self, before: &Value, mut after: Value) -> Value {
+        let kind = self.kind();
+        let keep = |after: &mut Value, field: &str| {
+            let Some(fields) = after.as_object_mut() else { return };
+            match before.get(field) {
+                Some(value) => fields.insert(field.to_owned(), value.clone()),
+                None => fields.remove(field),
+            };
+        };
+        if self.target.status {
+            keep(&mut after, "spec");
+            if kind.custom {
+                let resource_version = after.pointer("/metadata/resourceVersion").cloned();
+                let uid = after.pointer("/metadata/uid").cloned();
+                keep(&mut after, "metadata");
+                patch::merge(
+                    &mut after,
+                    &json!({"metadata": {"resourceVersion": resource_version, "uid": uid}}),
+                );
+            }
+        } else if kind.has_status {
+            keep(&mut after, "status");
+        }
+        after
+    }
+
+    /// Checks and stores a changed object. Removes it if it is being deleted and nothing keeps it.
+    fn finish(
+        &mut self,
+        key: Key,
+        before: &Arc<Value>,
+        mut after: Value,
+        ownership: Option<super::apply::Ownership>,
+    ) -> Written {
+        let kind = self.kind();
+        let given = |field: &str| text(&after, &format!("/metadata/{field}")).map(str::to_owned);
+        let current = |field: &str| text(before, &format!("/metadata/{field}"));
+        if given("resourceVersion").is_some_and(|given| Some(given.as_str()) != current("resourceVersion")) {
+            return Err(Refusal::modified(kind, &key.name));
+        }
+        if given("uid").is_some_and(|given| Some(given.as_str()) != current("uid")) {
+            return Err(Refusal::other_uid(kind, &key.name));
+        }
+        for field in SERVER_METADATA {
+            let value = before.pointer(&format!("/metadata/{field}")).cloned();
+            patch::merge(&mut after, &json!({"metadata": {field: value}}));
+        }
+        if kind.namespaced {
+            patch::merge(&mut after, &json!({"metadata": {"namespace": key.namespace}}));
+        }
+        check_finalizers(kind, &key.name, before, &after)?;
+        if !self.target.status {
+            schema::set_defaults_on_update(kind, &mut after);
+            check_update(kind, &key.name, before, &after)?;
+        }
+        normalize(&mut after);
+        if kind.has_generation() && !self.target.status && desired(before) != desired(&after) {
+            let generation = before
+                .pointer("/metadata/generation")
+                .and_then(Value::as_u64)
+                .unwrap_or(0);
+            patch::merge(&mut after, &json!({"metadata": {"generation": generation + 1}}));
+        }
+        if is_removable(&after) {
+            self.store.remove(&key, self.by);
+            return Ok((200, Arc::new(after)));
+        }
+        if after == **before {
+            return Ok((200, Arc::clone(before)));
+        }
+        let ownership = ownership.unwrap_or_default();
+        Ok((200, self.store.put(key, after, ownership, self.by)))
+    }
+
+    /// Deletes an object: at once, or when its last finalizer is removed.
+    pub fn delete(&mut self, options: &Value) -> Written {
+        let (key, before) = self.found()?;
+        let kind = self.kind();
+        for (field, path) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
+            let Some(wanted) = text(options, &format!("/preconditions/{path}")) else {
+                continue;
+            };
+            let found = text(&before, &format!("/metadata/{path}")).unwrap_or_default();
+            if wanted != found {
+                let meta = if field == "UID" { "UID" } else { "ResourceVersion" };
+                let cause =
+                    format!("Precondition failed: {meta} in precondition: {wanted}, {meta} in object meta: {found}");
+                return Err(Refusal::conflict(kind, &key.name, &cause));
+            }
+        }
+        let mut after = (*before).clone();
+        let is_deleting = before.pointer("/metadata/deletionTimestamp").is_some();
+        if !is_deleting {
+            let time = self.store.time();
+            patch::merge(
+                &mut after,
+                &json!({"metadata": {"deletionTimestamp": time, "deletionGracePeriodSeconds": 0}}),
+            );
+            if kind.plural == "namespaces" {
+                patch::merge(&mut after, &json!({"status": {"phase": "Terminating"}}));
+            }
+            if kind.has_generation() {
+                let generation = before
+                    .pointer("/metadata/generation")
+                    .and_then(Value::as_u64)
+                    .unwrap_or(0);
+                patch::merge(&mut after, &json!({"metadata": {"generation": generation + 1}}));
+            }
+        }
+        if is_removable(&after) {
+            let removed = self.store.remove(&key, self.by).unwrap_or(before);
+            return Ok((200, self.deleted(&key, removed)));
+        }
+        if is_deleting {
+            return Ok((200, before));
+        }
+        let ownership = self.store.get(&key).map(|stored| stored.ownership.clone());
+        Ok((200, self.store.put(key, after, ownership.unwrap_or_default(), self.by)))
+    }
+
+    /// Returns the answer to the deletion of an object that was removed.
+    fn deleted(&self, key: &Key, removed: Arc<Value>) -> Arc<Value> {
+        let kind = self.kind();
+        if matches!(
+            kind.plural,
+            "persistentvolumes" | "persistentvolumeclaims" | "storageclasses"
+        ) {
+            return removed;
+        }
+        let uid = removed.pointer("/metadata/uid").cloned();
+        Arc::new(
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {"name": key.name, "group": kind.group, "kind": kind.plural, "uid": uid}}),
+        )
+    }
+}
+
+/// Returns a string in an object; an empty one is none.
+fn text<'a>(object: &'a Value, path: &str) -> Option<&'a str> {
+    crate::objects::at(object, path)?
+        .as_str()
+        .filter(|text| !text.is_empty())
+}
+
+/// Returns true if an object is being deleted and nothing keeps it.
+fn is_removable(object: &Value) -> bool {
+    let is_empty = |path: &str| {
+        let list = object.pointer(path).and_then(Value::as_array);
+        list.is_none_or(Vec::is_empty)
+    };
+    let is_namespace = object.get("kind").is_some_and(|kind| kind == "Namespace");
+    object.pointer("/metadata/deletionTimestamp").is_some()
+        && is_empty("/metadata/finalizers")
+        && (!is_namespace || is_empty("/spec/finalizers"))
+}
+
+/// Removes empty fields of the metadata, which the API does not show, and adds those of conditions that it always shows.
+fn normalize(object: &mut Value) {
+    if object.get("kind").is_some_and(|kind| kind == "PersistentVolumeClaim") {
+        let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+        for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+            for time in ["lastProbeTime", "lastTransitionTime"] {
+                condition.entry(time.to_owned()).or_insert(Value::Null);
+            }
+        }
+    }
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    metadata.retain(|_, value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => true,
+    });
+}
+
+/// Returns what the generation counts the changes of.
+fn desired(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("metadata");
+        fields.remove("status");
+    }
+    object
+}

@@ -1,0 +1,98 @@
+//! A run in a process of its own.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sim::world::Scenario;
+
+/// What the line begins with that names the violated rule.
+pub const VIOLATION: &str = "VIOLATION ";
+/// What the line begins with that has the number of actions until then.
+pub const ACTIONS: &str = "ACTIONS ";
+/// Real time after which a run counts as endless.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Why a run failed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Failure {
+    /// The rule that was violated.
+    pub cause: String,
+    /// Number of actions until then, if that is known.
+    pub actions: Option<u32>,
+}
+
+impl Failure {
+    fn unknown(cause: String) -> Self {
+        Self { cause, actions: None }
+    }
+
+    /// Returns true if both are probably the same failure: they are described by the same words, whatever the names.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let words = |failure: &Self| -> Vec<String> {
+            let words = failure.cause.split_whitespace();
+            let plain = words.filter(|word| !word.contains(|found: char| found.is_ascii_digit() || found == '/'));
+            plain.take(5).map(str::to_owned).collect()
+        };
+        words(self) == words(other)
+    }
+}
+
+/// Runs a scenario. Returns why it failed, or nothing.
+pub fn run(scenario: &Scenario) -> Option<Failure> {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Some(Failure::unknown(format!("the program cannot be found: {error}"))),
+    };
+    let mut command = Command::new(program);
+    command
+        .arg("run")
+        .args(scenario.to_string().split(' '))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Some(Failure::unknown(format!("the run cannot be started: {error}"))),
+    };
+    let ends = Instant::now() + LIMIT;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < ends => std::thread::sleep(Duration::from_millis(2)),
+            Ok(Some(status)) if status.success() => return None,
+            Ok(None) => {
+                // It may just have ended.
+                let _ended = child.kill();
+                let _status = child.wait();
+                return Some(Failure::unknown(format!("no end after {} s", LIMIT.as_secs())));
+            }
+            _ => break,
+        }
+    }
+    let output = child.wait_with_output().map(|output| output.stdout).unwrap_or_default();
+    Some(parse(&String::from_utf8_lossy(&output)))
+}
+
+/// Reads what a run wrote that failed.
+fn parse(output: &str) -> Failure {
+    let after = |prefix| output.lines().find_map(|line| line.strip_prefix(prefix));
+    Failure {
+        cause: after(VIOLATION).unwrap_or("the run ended without a result").to_owned(),
+        actions: after(ACTIONS).and_then(|count| count.parse().ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_alike_if_their_words_are() {
+        let failure = |output: &str| parse(output);
+        let first = failure("ACTIONS 7\nVIOLATION file-1 of team/data-1 (8f) is gone; its class is archived\n");
+        assert_eq!(first.actions, Some(7));
+        assert!(first.is_like(&failure(
+            "VIOLATION file-22 of other/data-3 (7a) is gone; its class is archived"
+        )));
+        assert!(!first.is_like(&failure("VIOLATION file-22 of other/data-3 (7a) exists 2 times")));
+        assert_eq!(failure("").cause, "the run ended without a result");
+    }
+}

@@ -1,0 +1,141 @@
+//! Runs many seeds, one process for each.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sim::world::Scenario;
+
+use crate::child::{self, Failure};
+use crate::shrink::shrink;
+
+/// Time between two lines about the progress.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Runs seeds on all processors.
+pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
+    let setting = |name: &str, default: u64| settings.get(name).copied().unwrap_or(default);
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let progress = Mutex::new(Progress::new(setting("FROM", 1), setting("SEEDS", 10_000)));
+    let limit = usize::try_from(setting("FAILURES", 10)).unwrap_or(usize::MAX);
+    let scenario = |seed| Scenario::from_settings(settings).with_seed(seed);
+    let locked = || progress.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        for _ in 0..setting("JOBS", processors) {
+            scope.spawn(|| {
+                loop {
+                    let Some(seed) = locked().next(limit) else { break };
+                    let failure = child::run(&scenario(seed));
+                    locked().ended(seed, failure);
+                }
+            });
+        }
+    });
+    let mut progress = progress.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!("{}", progress.summary());
+    progress.failures.sort();
+    for (seed, failure) in &progress.failures {
+        let (scenario, failure) = match setting("SHRINK", 1) {
+            0 => (scenario(*seed), failure.clone()),
+            _ => shrink(scenario(*seed), failure.clone()),
+        };
+        println!("seed {seed} fails: {}\n  make sim {scenario} TRACE=1", failure.cause);
+    }
+    match progress.failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// What was run so far.
+struct Progress {
+    began: Instant,
+    reported: Instant,
+    next: u64,
+    end: u64,
+    done: u64,
+    failures: Vec<(u64, Failure)>,
+}
+
+impl Progress {
+    fn new(from: u64, seeds: u64) -> Self {
+        let began = Instant::now();
+        Self {
+            began,
+            reported: began,
+            next: from,
+            end: from.saturating_add(seeds),
+            done: 0,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Returns the next seed, unless all were run or `limit` seeds failed.
+    fn next(&mut self, limit: usize) -> Option<u64> {
+        let seed = self.next;
+        let is_left = seed < self.end && self.failures.len() < limit;
+        is_left.then(|| {
+            self.next += 1;
+            seed
+        })
+    }
+
+    /// Records the end of a run.
+    fn ended(&mut self, seed: u64, failure: Option<Failure>) {
+        self.done += 1;
+        if let Some(failure) = failure {
+            eprintln!("seed {seed}: {}", failure.cause);
+            self.failures.push((seed, failure));
+        }
+        if self.reported.elapsed() >= PROGRESS {
+            self.reported = Instant::now();
+            eprintln!(
+                "{}, {} failed, {} left",
+                self.summary(),
+                self.failures.len(),
+                self.end - self.next
+            );
+        }
+    }
+
+    fn summary(&self) -> String {
+        let seconds = self.began.elapsed().as_secs_f64();
+        format!(
+            "{} seeds in {seconds:.0} s, {:.1} per second",
+            self.done,
+            self.done as f64 / seconds
+        )
+    }
+}
+
+/// Runs each seed twice, and compares what happened byte for byte.
+pub fn run_twice(settings: &BTreeMap<&str, u64>) -> ExitCode {
+    let setting = |name: &str, default: u64| settings.get(name).copied().unwrap_or(default);
+    let (from, seeds) = (setting("FROM", 1), setting("SEEDS", 100));
+    for seed in from..from + seeds {
+        let (first, second) = (trace(seed), trace(seed));
+        if first.is_empty() || first != second {
+            let line = first
+                .lines()
+                .zip(second.lines())
+                .position(|(first, second)| first != second);
+            println!("two runs of seed {seed} differ, from line {line:?} on");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("{seeds} seeds, each with the same run twice");
+    ExitCode::SUCCESS
+}
+
+/// Runs a seed, and returns what happened.
+fn trace(seed: u64) -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let output = Command::new(program)
+        .args(["run", &format!("SEED={seed}"), "TRACE=1"])
+        .output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}

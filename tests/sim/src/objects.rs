@@ -1,0 +1,58 @@
+//! Reading objects in JSON.
+
+use serde_json::Value;
+
+/// Returns the value at a path, as [`Value::pointer`] does, but without allocations: a run reads objects all the time.
+pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut found = object;
+    for field in path.split('/').skip(1) {
+        found = match found {
+            Value::Object(fields) if field.contains('~') => fields.get(&field.replace("~1", "/").replace("~0", "~"))?,
+            Value::Object(fields) => fields.get(field)?,
+            Value::Array(items) => items.get(field.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    Some(found)
+}
+
+/// Returns the string at a path, or an empty one.
+pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+    at(object, path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns the name of an object.
+pub fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// Returns the namespace of an object.
+pub fn namespace(object: &Value) -> &str {
+    text(object, "/metadata/namespace")
+}
+
+/// Returns the UID of an object.
+pub fn uid(object: &Value) -> &str {
+    text(object, "/metadata/uid")
+}
+
+/// Returns true if an object is being deleted.
+pub fn is_deleting(object: &Value) -> bool {
+    at(object, "/metadata/deletionTimestamp").is_some()
+}
+
+/// Returns true if an object has a finalizer.
+pub fn has_finalizer(object: &Value, finalizer: &str) -> bool {
+    let finalizers = at(object, "/metadata/finalizers").and_then(Value::as_array);
+    finalizers.is_some_and(|finalizers| finalizers.iter().any(|found| found == finalizer))
+}
+
+/// Returns the path of a claim in the API.
+pub fn claim_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+}
+
+/// Returns the path of a volume in the API.
+pub fn volume_path(name: &str) -> String {
+    format!("/api/v1/persistentvolumes/{name}")
+}

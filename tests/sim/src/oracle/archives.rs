@@ -1,0 +1,126 @@
+//! When the data of an archive may be gone, and what a new archive says about its retention.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::Violation;
+use crate::actors::administrator::RETENTIONS;
+use crate::objects::{is_deleting, name, text};
+
+/// By how much times of the API server may differ that were read one after the other: it shows whole seconds.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(3);
+
+fn time(object: &Value, path: &str) -> Option<Timestamp> {
+    text(object, path).parse().ok()
+}
+
+/// Returns true if nobody may delete the data of an archive.
+pub fn is_held(archive: &Value) -> bool {
+    archive.pointer("/spec/legalHold") == Some(&Value::Bool(true))
+}
+
+/// Returns true if an archive is a requested backup.
+pub fn is_backup(archive: &Value) -> bool {
+    text(archive, "/spec/volume") != name(archive)
+}
+
+/// Returns true if an archive has its data: a requested backup has none until it is complete.
+pub fn is_complete(archive: &Value) -> bool {
+    !text(archive, "/spec/directory").is_empty()
+}
+
+/// Returns true if an archive is being deleted with its data.
+pub fn is_deleted_with_data(archive: &Value) -> bool {
+    is_deleting(archive) && text(archive, "/spec/deletionPolicy") == "Delete" && !is_held(archive)
+}
+
+/// Returns true if the data of an archive may be purged at `now`, by the clock of the API server.
+pub fn may_be_purged<'a>(
+    archive: &Value,
+    backend: Option<&Value>,
+    all: impl Iterator<Item = &'a Value>,
+    now: Timestamp,
+) -> bool {
+    if is_held(archive) {
+        return false;
+    }
+    if is_deleted_with_data(archive) {
+        return true;
+    }
+    let keep_last = backend.and_then(|backend| backend.pointer("/spec/archivePolicy/keepLast")?.as_u64());
+    let keep_last = keep_last.filter(|_| !is_backup(archive));
+    let is_newest = keep_last.is_some_and(|count| newer(archive, all) < count);
+    match time(archive, "/spec/expiresAt") {
+        Some(at) => now >= at && !is_newest,
+        None => keep_last.is_some() && !is_newest,
+    }
+}
+
+/// Returns the number of archives of the same claim with newer data.
+fn newer<'a>(archive: &Value, all: impl Iterator<Item = &'a Value>) -> u64 {
+    let created = |archive: &Value| time(archive, "/spec/volumeCreatedAt");
+    let claim = |archive: &Value| {
+        let field = |name: &str| text(archive, &format!("/spec/{name}")).to_owned();
+        [
+            field("backend"),
+            field("claim/namespaceUID"),
+            field("claim/namespace"),
+            field("claim/name"),
+        ]
+    };
+    let newer = all.filter(|other| {
+        !is_backup(other)
+            && !is_held(other)
+            && claim(other) == claim(archive)
+            && created(other)
+                .zip(created(archive))
+                .is_some_and(|(other, own)| other > own)
+    });
+    u64::try_from(newer.count()).unwrap_or(u64::MAX)
+}
+
+/// Returns true if an archive has to be purged by now, whatever the policy is that applied when it was created.
+/// A backup that is not complete does not expire: it waits for its claim until somebody deletes it.
+pub fn must_be_purged(archive: &Value, backend: Option<&Value>, now: Timestamp) -> bool {
+    if is_deleted_with_data(archive) {
+        return true;
+    }
+    let longest = RETENTIONS.iter().copied().max().unwrap_or(0);
+    let created = time(archive, "/metadata/creationTimestamp");
+    let kept_until = created.and_then(|created| created.checked_add(SignedDuration::from_secs(longest)).ok());
+    let keeps_last = backend.is_none_or(|backend| backend.pointer("/spec/archivePolicy/keepLast").is_some());
+    let expired = time(archive, "/spec/expiresAt").is_some_and(|at| now >= at);
+    is_complete(archive) && !is_held(archive) && !keeps_last && expired && kept_until.is_some_and(|until| now >= until)
+}
+
+/// Checks the times of a new archive of a deleted claim: they come from the API server's clock, and from the retention of
+/// a backend.
+///
+/// # Errors
+/// A time that neither explains.
+pub fn check_times(archive: &Value, now: Timestamp) -> Result<(), Violation> {
+    let is_unchanged = archive.pointer("/metadata/generation").and_then(Value::as_u64) == Some(1);
+    let Some(archived_at) = time(archive, "/spec/archivedAt").filter(|_| is_unchanged && !is_backup(archive)) else {
+        return Ok(());
+    };
+    if archived_at > now.saturating_add(TOLERANCE).unwrap_or(now) {
+        return Err(Violation(format!(
+            "archive {} is of {archived_at}, and it is {now}",
+            name(archive)
+        )));
+    }
+    let Some(expires_at) = time(archive, "/spec/expiresAt") else {
+        return Ok(());
+    };
+    let retention = expires_at.duration_since(archived_at);
+    let is_configured = RETENTIONS
+        .iter()
+        .any(|seconds| (retention - SignedDuration::from_secs(*seconds)).abs() <= TOLERANCE);
+    match is_configured {
+        true => Ok(()),
+        false => Err(Violation(format!(
+            "archive {} is of {archived_at} and expires at {expires_at}: no retention is that long",
+            name(archive)
+        ))),
+    }
+}

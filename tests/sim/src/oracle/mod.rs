@@ -1,0 +1,323 @@
+//! The oracle: it knows the owner of every byte, and which data may be gone.
+//!
+//! It sees the API server and the servers' disks as they are, not through the operator. [`Oracle::look`] tests what must
+//! hold at every moment; [`Oracle::unsettled`] what must hold once faults have stopped for a while.
+//!
+//! Its unit is the directory with the data of a volume or an archive ([`trees`]), by inode: the operator renames it as a
+//! whole, and every file that a pod wrote into it has to stay in it. Copies are other inodes with the same content, which
+//! says who wrote it. Each file has readers ([`readers`]): the namespaces whose volumes may contain it or a copy.
+
+mod archives;
+mod claims;
+mod disk;
+mod frozen;
+mod readers;
+mod settled;
+mod sources;
+mod trees;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::actors::administrator;
+use crate::actors::nodes::Written;
+use crate::api_server::ApiServer;
+use crate::objects::{name, text, uid};
+use crate::sites::Sites;
+
+use claims::Claims;
+use readers::Readers;
+use sources::Backups;
+use trees::{Fate, Tree, TreeKey};
+
+pub use disk::{DISK, Disk};
+
+/// A rule that was violated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+/// A volume and where it is.
+#[derive(Debug)]
+struct Located {
+    volume: Arc<Value>,
+    site: usize,
+    directory: String,
+}
+
+/// The oracle.
+#[derive(Debug)]
+pub struct Oracle {
+    api: ApiServer,
+    sites: Sites,
+    claims: Claims,
+    trees: BTreeMap<TreeKey, Tree>,
+    readers: Readers,
+    backups: Backups,
+    /// Names of archives that exist or existed.
+    archives: BTreeSet<String>,
+    /// Files of strangers on each export: they never change.
+    strangers: Vec<BTreeMap<String, Vec<u8>>>,
+    /// What it saw last: the resource version, and the newest change of each disk.
+    seen: (u64, Vec<u64>),
+}
+
+impl Oracle {
+    /// Returns an oracle that takes all files that exist for those of strangers.
+    pub fn new(api: ApiServer, sites: Sites) -> Self {
+        let strangers = sites.iter().map(|(_, site)| Disk::read(site).files).collect();
+        Self {
+            api,
+            sites,
+            claims: Claims::default(),
+            trees: BTreeMap::new(),
+            readers: Readers::default(),
+            backups: Backups::default(),
+            archives: BTreeSet::new(),
+            strangers,
+            seen: (0, Vec::new()),
+        }
+    }
+
+    /// Records a file that a pod wrote.
+    pub fn written(&mut self, written: Written) {
+        if let Some(claim) = self.claims.get(&written.file.0) {
+            self.readers.add(&written.file, &claim.tenant);
+        }
+        if let Some(tree) = self.trees.get_mut(&(written.site, written.directory)) {
+            tree.files.insert(written.file, written.object);
+        }
+    }
+
+    /// Looks at everything, and checks what must hold at every moment. Call it after each change that an actor made, and
+    /// every now and then.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn look(&mut self) -> Result<(), Violation> {
+        self.permit_purges();
+        let now = self.state();
+        if self.seen == now {
+            return Ok(());
+        }
+        self.seen = now;
+        let disks: Vec<Disk> = self.sites.iter().map(|(_, site)| Disk::read(site)).collect();
+        let volumes = self.volumes()?;
+        let new_claims = self.claims.observe(&self.api);
+        self.observe_archives(&disks)?;
+        self.observe_volumes(&disks, &volumes);
+        self.observe_sources(&new_claims);
+        self.permit_reclaims();
+        // Again, for what was observed just now.
+        self.permit_purges();
+        self.check_strangers(&disks)?;
+        self.check_readers(&disks, &volumes)?;
+        self.check_trees(&disks)?;
+        self.check_copies(&disks)
+    }
+
+    /// Returns what differs if anything has changed.
+    fn state(&self) -> (u64, Vec<u64>) {
+        let newest = self.sites.iter().map(|(_, site)| {
+            let change = site.server.inspect(site.disk, |disk| disk.newest_change());
+            change.unwrap_or(0)
+        });
+        (self.api.revision(), newest.collect())
+    }
+
+    /// Returns the volumes and where they are. No two share a directory, and none lies in another.
+    fn volumes(&self) -> Result<Vec<Located>, Violation> {
+        let mut located: Vec<Located> = Vec::new();
+        for volume in self.api.all("persistentvolumes") {
+            let Some((site, directory)) = self.sites.of_volume(&volume) else {
+                let path = text(&volume, "/spec/nfs/path");
+                return Err(Violation(format!("volume {} is at {path}", name(&volume))));
+            };
+            let directory = directory.to_owned();
+            let overlaps = |other: &&Located| {
+                let (one, other_one) = (format!("{directory}/"), format!("{}/", other.directory));
+                other.site == site && (one.starts_with(&other_one) || other_one.starts_with(&one))
+            };
+            if let Some(other) = located.iter().find(overlaps) {
+                let other = &other.directory;
+                return Err(Violation(format!("two volumes overlap: {directory} and {other}")));
+            }
+            located.push(Located {
+                volume,
+                site,
+                directory,
+            });
+        }
+        Ok(located)
+    }
+
+    /// Finds the directories of archives.
+    fn observe_archives(&mut self, disks: &[Disk]) -> Result<(), Violation> {
+        let backends = self.api.all("nfsbackends");
+        for archive in self.api.all("nfsarchives") {
+            let backend = backends
+                .iter()
+                .find(|backend| name(backend) == text(&archive, "/spec/backend"));
+            let directory = text(&archive, "/spec/directory");
+            let site = backend.and_then(|backend| self.sites.of_backend(backend));
+            let Some(site) = site.filter(|_| !directory.is_empty()) else {
+                self.backups.requested(&archive, &self.claims, &self.trees);
+                continue;
+            };
+            if self.archives.insert(name(&archive).to_owned()) {
+                archives::check_times(&archive, self.api.now())?;
+            }
+            let Some(disk) = disks.get(site) else { continue };
+            let Some(root) = disk.directories.get(directory) else {
+                continue;
+            };
+            if let Some(tree) = self.trees.get_mut(&(site, *root)) {
+                tree.archive = Some(name(&archive).to_owned());
+            } else if archives::is_backup(&archive) {
+                let tree = sources::backup(&archive, disk, directory);
+                self.backups.check(&archive, &tree)?;
+                self.trees.insert((site, *root), tree);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the directories of volumes, and who has them.
+    fn observe_volumes(&mut self, disks: &[Disk], volumes: &[Located]) {
+        for located in volumes {
+            let owner = text(&located.volume, "/spec/claimRef/uid");
+            let root = disks
+                .get(located.site)
+                .and_then(|disk| disk.directories.get(&located.directory));
+            let (Some(root), Some(claim)) = (root, self.claims.get(owner)) else {
+                continue;
+            };
+            let key = (located.site, *root);
+            let known = self.trees.get(&key);
+            if known.is_some_and(|tree| tree.claim == owner && tree.archive.is_none()) {
+                continue;
+            }
+            let volume = name(&located.volume);
+            let is_same_volume = known.is_some_and(|tree| tree.volume == volume);
+            let policy = match known {
+                Some(tree) if is_same_volume => tree.policy.clone(),
+                _ => claim.policy.clone(),
+            };
+            let files = known.map(|tree| tree.files.clone()).unwrap_or_default();
+            let takes_it = claim.chose_volume && is_same_volume
+                || claim.adopts && located.directory.starts_with(&format!("{}/", claim.namespace));
+            if takes_it {
+                for file in files.keys() {
+                    self.readers.add(file, &claim.tenant);
+                }
+            }
+            let backend = text(&located.volume, "/metadata/annotations/nfs-operator.io~1backend");
+            let tree = Tree {
+                claim: owner.to_owned(),
+                volume: volume.to_owned(),
+                policy,
+                backend: backend.to_owned(),
+                archive: None,
+                path: located.directory.clone(),
+                files,
+                fate: Fate::default(),
+                is_deleted: false,
+            };
+            self.trees.insert(key, tree);
+        }
+    }
+
+    /// Records the policies that are in force for the data of deleted claims.
+    fn permit_reclaims(&mut self) {
+        let volumes = self.api.all("persistentvolumes");
+        for tree in self.trees.values_mut() {
+            if tree.claim.is_empty() || self.claims.exists(&tree.claim) {
+                continue;
+            }
+            let volume = volumes.iter().find(|volume| name(volume) == tree.volume);
+            let is_kept = volume.is_some_and(|volume| text(volume, "/spec/persistentVolumeReclaimPolicy") == "Retain");
+            let of_backend = || administrator::policy_of_backend(&self.api, &tree.backend);
+            match tree.policy.clone().or_else(of_backend).as_deref() {
+                _ if is_kept => tree.fate.retained = true,
+                Some("archive") => tree.fate.archived = true,
+                Some("delete") => tree.fate.deleted = true,
+                Some("retain") => tree.fate.retained = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Records which archives may be purged now.
+    fn permit_purges(&mut self) {
+        let archives = self.api.all("nfsarchives");
+        let backends = self.api.all("nfsbackends");
+        let now = self.api.now();
+        for archive in &archives {
+            let backend = backends
+                .iter()
+                .find(|backend| name(backend) == text(archive, "/spec/backend"));
+            let all = archives.iter().map(|archive| &**archive);
+            if !archives::may_be_purged(archive, backend.map(|backend| &**backend), all, now) {
+                continue;
+            }
+            for tree in self.trees.values_mut() {
+                if tree.archive.as_deref() == Some(name(archive)) {
+                    tree.fate.purgeable = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Files of strangers are where they were.
+    fn check_strangers(&self, disks: &[Disk]) -> Result<(), Violation> {
+        for (files, disk) in self.strangers.iter().zip(disks) {
+            for (path, content) in files {
+                if disk.files.get(path) != Some(content) {
+                    return Err(Violation(format!(
+                        "{path}, which belongs to nobody here, was changed or removed"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every directory is where it belongs, with all files in it.
+    fn check_trees(&mut self, disks: &[Disk]) -> Result<(), Violation> {
+        for ((site, root), tree) in &mut self.trees {
+            let Some(disk) = disks.get(*site) else { continue };
+            tree.follow(*root, disk, &self.claims).map_err(|cause| {
+                let holder = tree.archive.as_deref().unwrap_or(&tree.volume);
+                let claim = self.claims.shown(&tree.claim);
+                Violation(format!("the data of {holder}, of claim {claim}, {cause}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if a claim was given a volume whose directory had been reclaimed: the policy of the volume was set
+    /// to Retain only after that. Its pods wait, and the claim has to say why.
+    pub fn was_given_in_vain(&self, claim: &str) -> bool {
+        let chose_volume = self.claims.get(claim).is_some_and(|claim| claim.chose_volume);
+        // Not even one that was archived or deleted since.
+        chose_volume && self.trees.values().all(|tree| tree.claim != claim)
+    }
+
+    /// Returns the directory of a claim's volume.
+    fn tree_of_claim(&self, claim: &str) -> Option<(TreeKey, &Tree)> {
+        let found = self
+            .trees
+            .iter()
+            .find(|(_, tree)| tree.claim == claim && tree.archive.is_none());
+        found.map(|(key, tree)| (*key, tree))
+    }
+}
+
+/// Returns the UIDs of claims that are bound.
+fn bound_claims(api: &ApiServer) -> Vec<String> {
+    let mut claims = api.all("persistentvolumeclaims");
+    claims.retain(|claim| text(claim, "/status/phase") == "Bound");
+    claims.iter().map(|claim| uid(claim).to_owned()).collect()
+}

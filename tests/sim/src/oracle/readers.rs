@@ -1,0 +1,106 @@
+//! Who may read what: no volume shows a namespace the data of another one, unless somebody who may do so permitted it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::claims::tenant;
+use super::disk::Disk;
+use super::{Located, Oracle, Violation};
+use crate::actors::nodes::DataFile;
+use crate::objects::{name, text};
+
+/// The namespaces, by UID, that may read each file.
+#[derive(Debug, Default)]
+pub struct Readers(BTreeMap<DataFile, BTreeSet<String>>);
+
+impl Readers {
+    /// Permits a namespace to read a file.
+    pub fn add(&mut self, file: &DataFile, tenant: &str) {
+        self.0.entry(file.clone()).or_default().insert(tenant.to_owned());
+    }
+
+    fn includes(&self, file: &DataFile, tenant: &str) -> bool {
+        self.0.get(file).is_some_and(|tenants| tenants.contains(tenant))
+    }
+}
+
+impl Oracle {
+    /// A volume contains what was written through its claim and, if the claim asked for other data, what its namespace may
+    /// read.
+    pub(super) fn check_readers(&mut self, disks: &[Disk], volumes: &[Located]) -> Result<(), Violation> {
+        self.permit_restores();
+        let directories: BTreeMap<(usize, &str), &str> = volumes
+            .iter()
+            .map(|located| {
+                let owner = text(&located.volume, "/spec/claimRef/uid");
+                ((located.site, located.directory.as_str()), owner)
+            })
+            .collect();
+        for (site, disk) in disks.iter().enumerate() {
+            for occurrence in disk.data.values() {
+                let path = &occurrence.path;
+                let mut above = path.match_indices('/').filter_map(|(end, _)| path.get(..end));
+                let owner = above.find_map(|above| directories.get(&(site, above)));
+                // A volume that an administrator made available belongs to nobody.
+                let Some(owner) = owner.filter(|owner| !owner.is_empty()) else {
+                    continue;
+                };
+                self.check_reader(&occurrence.file, owner)
+                    .map_err(|cause| Violation(format!("{path} {cause}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reader(&self, file: &DataFile, owner: &str) -> Result<(), String> {
+        let (writer, number) = file;
+        let is_permitted = self
+            .claims
+            .get(owner)
+            .is_some_and(|claim| claim.may_have_more() && self.readers.includes(file, &claim.tenant));
+        match writer == owner || is_permitted {
+            true => Ok(()),
+            false => Err(format!(
+                "has the content of file-{number} of {}, and is in the volume of {}",
+                self.claims.shown(writer),
+                self.claims.shown(owner)
+            )),
+        }
+    }
+
+    /// Permits what archives and their backends permit.
+    fn permit_restores(&mut self) {
+        let backends = self.api.all("nfsbackends");
+        for archive in self.api.all("nfsarchives") {
+            let listed = archive.pointer("/spec/allowedNamespaces/matchNames");
+            let mut names: Vec<&str> = listed
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            let backend = backends
+                .iter()
+                .find(|backend| name(backend) == text(&archive, "/spec/backend"));
+            let by_name = backend.and_then(|backend| backend.pointer("/spec/archivePolicy/restoreByName"));
+            if by_name == Some(&Value::Bool(true)) {
+                names.push(text(&archive, "/spec/claim/namespace"));
+            }
+            let tenants: Vec<String> = names.into_iter().filter_map(|name| tenant(&self.api, name)).collect();
+            if tenants.is_empty() {
+                continue;
+            }
+            let trees = self.trees.values();
+            for tree in trees.filter(|tree| tree.archive.as_deref() == Some(name(&archive))) {
+                for (file, tenant) in tree
+                    .files
+                    .keys()
+                    .flat_map(|file| tenants.iter().map(move |to| (file, to)))
+                {
+                    self.readers.add(file, tenant);
+                }
+            }
+        }
+    }
+}

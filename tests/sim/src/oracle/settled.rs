@@ -1,0 +1,167 @@
+//! What must hold once faults have stopped for a while.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::disk::{OWN_FOLDER, is_in_trash};
+use super::{Disk, Oracle, archives};
+use crate::actors::users::NAMESPACES;
+use crate::objects::{is_deleting, name, text, uid};
+
+impl Oracle {
+    /// Returns what the operator still has to do, or nothing.
+    pub fn unsettled(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        self.unsettled_claims(&mut left);
+        self.unsettled_volumes(&mut left);
+        self.unsettled_archives(&mut left);
+        for (index, site) in self.sites.iter() {
+            self.unsettled_disk(index, &Disk::read(site), &mut left);
+        }
+        left
+    }
+
+    /// Every claim is bound, or reports why not.
+    fn unsettled_claims(&self, left: &mut Vec<String>) {
+        for claim in self.api.all("persistentvolumeclaims") {
+            let conditions = claim.pointer("/status/conditions").and_then(Value::as_array);
+            let conditions: Vec<&Value> = conditions.into_iter().flatten().collect();
+            let find = |type_: &str| {
+                let found = conditions.iter().find(|condition| text(condition, "/type") == type_);
+                found.copied()
+            };
+            let condition = find("nfs-operator.io/Provisioned");
+            let phase = text(&claim, "/status/phase");
+            let reported = condition.is_some_and(|condition| match phase {
+                "Bound" => text(condition, "/status") == "True",
+                _ => text(condition, "/status") == "False",
+            });
+            // A claim whose user chose its volume is the volume controller's task.
+            let chose_volume = self.claims.get(uid(&claim)).is_some_and(|claim| claim.chose_volume);
+            if !reported && !is_deleting(&claim) && !chose_volume {
+                left.push(format!(
+                    "claim {} is {phase}, with the condition {condition:?}",
+                    name(&claim)
+                ));
+            }
+            let is_missing =
+                find("nfs-operator.io/DirectoryMissing").is_some_and(|found| text(found, "/status") == "True");
+            if phase == "Bound" && !is_deleting(&claim) && self.was_given_in_vain(uid(&claim)) && !is_missing {
+                left.push(format!(
+                    "claim {} does not say that its directory is missing",
+                    name(&claim)
+                ));
+            }
+        }
+    }
+
+    /// Every released volume that is to be reclaimed is gone.
+    fn unsettled_volumes(&self, left: &mut Vec<String>) {
+        for volume in self.api.all("persistentvolumes") {
+            let phase = text(&volume, "/status/phase");
+            let is_kept = text(&volume, "/spec/persistentVolumeReclaimPolicy") == "Retain";
+            if phase == "Released" && !is_kept || is_deleting(&volume) {
+                left.push(format!("volume {} is {phase}", name(&volume)));
+            }
+        }
+    }
+
+    /// Every archive has a state, those that are to be purged are gone, and no backup is still being copied. An archive
+    /// whose volume was retained is kept with it.
+    fn unsettled_archives(&self, left: &mut Vec<String>) {
+        let backends = self.api.all("nfsbackends");
+        let volumes = self.api.all("persistentvolumes");
+        for archive in self.api.all("nfsarchives") {
+            let backend = backends
+                .iter()
+                .find(|backend| name(backend) == text(&archive, "/spec/backend"));
+            let state = text(&archive, "/status/state");
+            let is_stuck = is_deleting(&archive) && !archives::is_held(&archive) || state == "Copying";
+            let backend = backend.map(|backend| &**backend);
+            let must_be_gone = is_stuck || archives::must_be_purged(&archive, backend, self.api.now());
+            let has_volume = volumes.iter().any(|volume| name(volume) == name(&archive));
+            if state.is_empty() || must_be_gone && !has_volume {
+                left.push(format!("archive {} is {state:?}", name(&archive)));
+            }
+        }
+    }
+
+    /// Every directory belongs to a volume, to an archive or to a stranger, or is retained, and the trash is empty.
+    fn unsettled_disk(&self, site: usize, disk: &Disk, left: &mut Vec<String>) {
+        let known = self.known_directories(site);
+        for path in disk.directories.keys() {
+            if is_in_trash(path) && !path.ends_with("/trash") {
+                left.push(format!("{path} is in the trash"));
+            }
+            let belongs = path.is_empty()
+                || path.starts_with(OWN_FOLDER)
+                || NAMESPACES.contains(&path.as_str())
+                || known
+                    .iter()
+                    .any(|known| known == path || path.starts_with(&format!("{known}/")))
+                || self.is_above_strangers(site, path);
+            if !belongs {
+                left.push(format!("{path} belongs to nobody"));
+            }
+        }
+        let archives = self.api.all("nfsarchives");
+        for path in disk.data.values().map(|occurrence| &occurrence.path) {
+            // A backup whose claim was deleted while it was copied keeps what it has until its object is deleted.
+            let is_of_backup = archives
+                .iter()
+                .any(|archive| path.contains(&format!("/staging/{}/", name(archive))));
+            if path.starts_with(OWN_FOLDER) && !is_of_backup {
+                left.push(format!("{path} is left in the operator's folder"));
+            }
+        }
+    }
+
+    /// Returns the directories of volumes and archives, and those that are retained.
+    fn known_directories(&self, site: usize) -> BTreeSet<String> {
+        let volumes = self.api.all("persistentvolumes");
+        let located = volumes.iter().filter_map(|volume| self.sites.of_volume(volume));
+        let mut known: BTreeSet<String> = located
+            .filter(|(found, _)| *found == site)
+            .map(|(_, directory)| directory.to_owned())
+            .collect();
+        let archives = self.api.all("nfsarchives");
+        known.extend(
+            archives
+                .iter()
+                .map(|archive| text(archive, "/spec/directory").to_owned()),
+        );
+        // An archive whose object was deleted, and whose name another backup has that waits.
+        known.extend(archives.iter().map(|archive| format!("archived-{}", name(archive))));
+        let retained = self
+            .trees
+            .iter()
+            .filter(|((found, _), tree)| *found == site && tree.fate.retained && tree.archive.is_none());
+        known.extend(retained.map(|(_, tree)| tree.path.clone()));
+        known.extend(self.reported_orphans());
+        known.remove("");
+        known
+    }
+
+    /// Returns the directories that the operator reports as orphans. There is one case: a copy that was complete when its
+    /// claim was deleted, just before the volume was created. It is kept, because a volume may have existed.
+    fn reported_orphans(&self) -> Vec<String> {
+        let mut reported = Vec::new();
+        for backend in self.api.all("nfsbackends") {
+            let list = |value: &Value, field: &str| {
+                let items = value.pointer(field).and_then(Value::as_array);
+                items.cloned().unwrap_or_default()
+            };
+            let kinds = list(&backend, "/status/orphans/kinds");
+            let examples = kinds.iter().flat_map(|kind| list(kind, "/examples"));
+            let directories = examples.map(|orphan| text(&orphan, "/directory").to_owned());
+            reported.extend(directories.filter(|directory| self.claims.is_unused_copy(directory)));
+        }
+        reported
+    }
+
+    fn is_above_strangers(&self, site: usize, path: &str) -> bool {
+        let files = self.strangers.get(site);
+        files.is_some_and(|files| files.keys().any(|file| file.starts_with(&format!("{path}/"))))
+    }
+}

@@ -1,0 +1,108 @@
+//! The directories with the data of volumes and archives, wherever they are: who has them, and what may become of them.
+
+use std::collections::BTreeMap;
+
+use tokio::time::{Duration, Instant};
+
+use super::claims::Claims;
+use super::disk::{Disk, is_in_trash, is_own};
+use crate::actors::nodes::DataFile;
+use crate::nfs_server::file_system::Object;
+
+/// An export and a directory on it.
+pub type TreeKey = (usize, Object);
+
+/// Time for which a permission to purge an archive stays valid: the purge may have begun.
+const PURGE: Duration = Duration::from_secs(120);
+
+/// What may become of a directory whose claim was deleted: each policy that was in force since.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Fate {
+    pub archived: bool,
+    pub deleted: bool,
+    pub retained: bool,
+    /// When its archive could last be purged.
+    pub purgeable: Option<Instant>,
+}
+
+/// A directory with the data of a volume or an archive.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    /// UID of the claim whose volume it is or was last; empty for a backup.
+    pub claim: String,
+    /// The volume; empty for a backup.
+    pub volume: String,
+    /// What the volume says about its data, if not what the backend does.
+    pub policy: Option<String>,
+    /// The backend.
+    pub backend: String,
+    /// The archive that it is now.
+    pub archive: Option<String>,
+    /// The path at which it belongs.
+    pub path: String,
+    pub files: BTreeMap<DataFile, Object>,
+    pub fate: Fate,
+    /// It was deleted, and may be gone from one moment to the next.
+    pub is_deleted: bool,
+}
+
+impl Tree {
+    /// Returns true if the volume of an existing claim is here.
+    fn is_live(&self, claims: &Claims) -> bool {
+        self.archive.is_none() && claims.exists(&self.claim)
+    }
+
+    /// Returns true if its data may be gone.
+    fn may_be_deleted(&self, claims: &Claims) -> bool {
+        let was_purgeable = self.fate.purgeable.is_some_and(|at| at.elapsed() <= PURGE);
+        !self.is_live(claims) && (self.fate.deleted || was_purgeable || self.files.is_empty())
+    }
+
+    /// Follows the directory to where it is now, and checks that it may be there, with its content.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn follow(&mut self, root: Object, disk: &Disk, claims: &Claims) -> Result<(), String> {
+        if self.is_deleted {
+            return Ok(());
+        }
+        let path = disk.paths.get(&root).filter(|path| !is_in_trash(path));
+        let Some(path) = path else {
+            if self.may_be_deleted(claims) {
+                self.is_deleted = true;
+                return Ok(());
+            }
+            let found = disk.paths.get(&root).map_or("nowhere", String::as_str);
+            return Err(format!("is at {found}, and not at {}: {:?}", self.path, self.fate));
+        };
+        if *path != self.path {
+            self.check_move(path, claims)?;
+            self.path.clone_from(path);
+        }
+        self.check_files(path, disk)
+    }
+
+    /// Checks that the directory may be at another path than before.
+    fn check_move(&self, path: &str, claims: &Claims) -> Result<(), String> {
+        let is_archive = path.starts_with("archived-");
+        let fault = match (self.is_live(claims), is_archive) {
+            (true, _) => "the claim exists",
+            (false, true) if self.archive.is_none() && !self.fate.archived && !self.fate.deleted => "it is retained",
+            (false, false) if self.archive.is_none() && !is_own(path) => "it is no archive that could be restored",
+            _ => return Ok(()),
+        };
+        Err(format!("was moved from {} to {path}, but {fault}", self.path))
+    }
+
+    fn check_files(&self, path: &str, disk: &Disk) -> Result<(), String> {
+        for ((claim, number), object) in &self.files {
+            let expected = format!("{path}/file-{number}");
+            match disk.data.get(object) {
+                Some(found) if found.path == expected && found.file == (claim.clone(), *number) => {}
+                Some(found) => return Err(format!("has file-{number} of {claim} at {}", found.path)),
+                None => return Err(format!("lost file-{number} of {claim}")),
+            }
+        }
+        Ok(())
+    }
+}

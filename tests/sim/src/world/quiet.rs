@@ -1,0 +1,117 @@
+//! Once everything is settled: the operator does little, and a fresh start finds the same state.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::World;
+use crate::api_server::ApiServer;
+use crate::objects::{name, namespace, text};
+use crate::oracle::Violation;
+
+/// Time for which the operator is observed. A claim that waits reports another cause after five and a half minutes at the
+/// latest.
+const OBSERVED: Duration = Duration::from_secs(360);
+/// Requests to the API server in a minute, except for those about Leases: each backend has statuses and scans.
+const MAX_REQUESTS: u64 = 60;
+/// Calls to each NFS server in a minute: each backend is probed every 30 s, and every 10 s while it is being deleted.
+const MAX_CALLS: u64 = 300;
+/// Time in which a fresh start must have found everything.
+const FRESH: Duration = Duration::from_secs(600);
+
+impl World {
+    /// Checks that an operator with nothing to do sends few requests.
+    pub(super) async fn stay_quiet(&mut self) -> Result<(), Violation> {
+        let before = self.traffic();
+        self.pass(OBSERVED).await?;
+        let minutes = OBSERVED.as_secs() / 60;
+        let after = self.traffic();
+        let limits = [MAX_REQUESTS].into_iter().chain(std::iter::repeat(MAX_CALLS));
+        for (((what, before), (_, after)), limit) in before.iter().zip(&after).zip(limits) {
+            let rate = (after - before) / minutes;
+            self.trace.record("world", format_args!("{rate} {what} per minute"));
+            if rate > limit {
+                return Err(Violation(format!(
+                    "an operator without work sends {rate} {what} per minute"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the numbers of requests and calls so far.
+    fn traffic(&self) -> Vec<(String, u64)> {
+        let requests = ("requests to the API server".to_owned(), self.faults.requests());
+        let calls = self.sites.iter().map(|(_, site)| {
+            let calls = site.server.with_faults(|faults| faults.calls);
+            (format!("calls to {}", site.address), calls)
+        });
+        std::iter::once(requests).chain(calls).collect()
+    }
+
+    /// Starts all processes again, and checks that they find the state that they showed before.
+    pub(super) async fn start_afresh(&mut self) -> Result<(), Violation> {
+        let before = shown(&self.api);
+        self.trace.record("world", "starts all processes again");
+        self.processes.restart_all();
+        let mut waited = Duration::ZERO;
+        loop {
+            let step = Duration::from_secs(30);
+            self.pass(step).await?;
+            waited += step;
+            let after = shown(&self.api);
+            let differs = before.iter().find(|(what, state)| after.get(*what) != Some(state));
+            let Some((what, state)) = differs else { return Ok(()) };
+            // An archive that expired meanwhile is purged.
+            let objects_changed = before.keys().ne(after.keys());
+            if objects_changed {
+                return Ok(());
+            }
+            if waited >= FRESH {
+                return Err(Violation(format!(
+                    "{what} is {state}, and after a fresh start {}",
+                    after.get(what).unwrap_or(&Value::Null)
+                )));
+            }
+        }
+    }
+}
+
+/// Returns what the operator shows of its state.
+fn shown(api: &ApiServer) -> BTreeMap<String, Value> {
+    let mut shown = BTreeMap::new();
+    for backend in api.all("nfsbackends") {
+        let field = |field: &str| backend.pointer(&format!("/status/{field}")).cloned();
+        let state = json!({"provisioned": field("capacity/provisioned"), "volumes": field("volumes"),
+            "archives": field("archives"), "trash": field("trash/entries"), "exportID": field("exportID"),
+            "conditions": conditions(&backend)});
+        shown.insert(format!("backend {}", name(&backend)), state);
+    }
+    for archive in api.all("nfsarchives") {
+        let state = json!({"state": text(&archive, "/status/state"), "conditions": conditions(&archive)});
+        shown.insert(format!("archive {}", name(&archive)), state);
+    }
+    for claim in api.all("persistentvolumeclaims") {
+        let state = json!({"phase": text(&claim, "/status/phase"), "conditions": conditions(&claim)});
+        shown.insert(format!("claim {}/{}", namespace(&claim), name(&claim)), state);
+    }
+    shown
+}
+
+/// Returns the conditions of an object without their messages and times.
+fn conditions(object: &Value) -> Vec<Value> {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    let shown = conditions.into_iter().flatten().map(|condition| {
+        let field = |field: &str| text(condition, field).to_owned();
+        let reason = match text(condition, "/reason") {
+            // An unsuitable source may be gone: it is looked for every hour.
+            "CopySourceUnsuitable" => "CopySourceNotReady".to_owned(),
+            reason => reason.to_owned(),
+        };
+        json!([field("/type"), field("/status"), reason])
+    });
+    let mut shown: Vec<Value> = shown.collect();
+    shown.sort_by_key(ToString::to_string);
+    shown
+}

@@ -1,0 +1,122 @@
+//! An etcd that is restored from a snapshot, and a cluster that is cloned from one, while the export goes on.
+//!
+//! In both cases, somebody with an older state uses the export. It must notice by the beacon, and change nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::{STEP, World};
+use crate::actors::users::Users;
+use crate::actors::{administrator::Administrator, binder};
+use crate::api_faults::ApiFaults;
+use crate::api_server::{ApiServer, Snapshot};
+use crate::clock::SimulatedClock;
+use crate::objects::{is_deleting, name, text};
+use crate::oracle::Violation;
+use crate::world::processes::Processes;
+
+/// Time for which nothing may change.
+const OBSERVED: Duration = Duration::from_secs(600);
+/// Time in which backends must have noticed.
+const NOTICED: Duration = Duration::from_secs(300);
+/// Time between two actions of users.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Time after which a snapshot is certainly older than the beacon: each minute, there is another one.
+const OLD: Duration = Duration::from_secs(180);
+
+impl World {
+    /// Restores etcd from the snapshot, and starts the operator again. Nothing that is on the exports may change until an
+    /// administrator accepts them.
+    pub(super) async fn restore_etcd(&mut self) -> Result<(), Violation> {
+        let Some(snapshot) = self.old_snapshot().await? else {
+            return Ok(());
+        };
+        self.processes.restart_all();
+        self.api.restore(&snapshot);
+        self.trace.record("admin", "restores etcd from a snapshot");
+        let frozen = self.oracle.freeze();
+        let end = Instant::now() + OBSERVED;
+        while Instant::now() < end {
+            let next = Instant::now() + PAUSE;
+            while Instant::now() < next {
+                sleep(STEP).await;
+                binder::step(&self.api);
+                self.processes.step();
+                self.oracle.check_frozen(&frozen)?;
+            }
+            self.users.act();
+        }
+        check_noticed(&self.api)
+    }
+
+    /// Starts the operator in a clone of the cluster, whose users delete all claims. The clone must change nothing, and the
+    /// operator of this cluster must continue.
+    pub(super) async fn clone_cluster(&mut self) -> Result<(), Violation> {
+        let Some(snapshot) = self.old_snapshot().await? else {
+            return Ok(());
+        };
+        let seed = self.scenario.seed;
+        let api = ApiServer::new(!seed, Arc::new(SimulatedClock::new(self.epoch)));
+        api.restore(&snapshot);
+        let faults = Arc::new(ApiFaults::new(!seed, self.trace.clone()));
+        let mut clone = Processes::new(
+            (&self.scenario, !seed, self.epoch),
+            2,
+            api.clone(),
+            self.network.clone(),
+            faults,
+            self.trace.clone(),
+        );
+        self.trace.record("admin", "clones the cluster from a snapshot");
+        let users = Users::new(!seed, api.clone(), self.trace.clone(), Administrator::classes());
+        users.delete_all();
+        let end = Instant::now() + NOTICED;
+        while Instant::now() < end {
+            clone.step();
+            binder::step(&api);
+            self.users.act();
+            self.pass(STEP * 8).await?;
+        }
+        check_noticed(&api)?;
+        self.settle().await
+    }
+
+    /// Returns the snapshot once it is old enough, if every backend knew its beacon then.
+    async fn old_snapshot(&mut self) -> Result<Option<Snapshot>, Violation> {
+        let Some(snapshot) = self.snapshot.take() else {
+            return Ok(None);
+        };
+        let backends = snapshot.all("nfsbackends");
+        let all_have_beacons = backends
+            .iter()
+            .all(|backend| !text(backend, "/status/beacon").is_empty() && !is_deleting(backend));
+        if !all_have_beacons {
+            return Ok(None);
+        }
+        self.pass(OLD).await?;
+        Ok(Some(snapshot))
+    }
+}
+
+/// Every backend reports that its export is not as expected.
+fn check_noticed(api: &ApiServer) -> Result<(), Violation> {
+    for backend in api.all("nfsbackends") {
+        let conditions = backend.pointer("/status/conditions").and_then(Value::as_array);
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .find(|condition| text(condition, "/type") == "Ready");
+        let reason = ready.map_or("", |condition| text(condition, "/reason"));
+        if reason != "BeaconMismatch" {
+            let ready = ready.cloned().unwrap_or_default();
+            return Err(Violation(format!(
+                "backend {} has an older state than its export, and reports {ready}",
+                name(&backend)
+            )));
+        }
+    }
+    Ok(())
+}
