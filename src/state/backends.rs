@@ -418,6 +418,20 @@ mod tests {
     use export_store::OwnFileIds;
     use nfs_client::FsId;
 
+    fn identity(export: &str) -> Identity {
+        Identity {
+            id: export.to_owned(),
+            root_file_id: 2,
+            own_file_ids: OwnFileIds {
+                identity: 3,
+                cluster: 4,
+            },
+            fsid: FsId { major: 0, minor: 0 },
+            created: false,
+            warnings: Vec::new(),
+        }
+    }
+
     #[test]
     fn the_first_backend_on_an_export_that_can_write_is_responsible_for_what_they_share() {
         let registry = BackendRegistry::default();
@@ -425,19 +439,8 @@ mod tests {
         let object: Arc<NfsBackend> = Arc::new(serde_json::from_value(object).unwrap());
         let probed = |name: &str, export: Option<&str>, writable: bool| {
             let (backend, _) = registry.get_or_create(name, name, 1, &object);
-            let identity = export.map(|id| Identity {
-                id: id.to_owned(),
-                root_file_id: 2,
-                own_file_ids: OwnFileIds {
-                    identity: 3,
-                    cluster: 4,
-                },
-                fsid: FsId { major: 0, minor: 0 },
-                created: false,
-                warnings: Vec::new(),
-            });
             backend.set_snapshot(ProbeSnapshot {
-                identity,
+                identity: export.map(identity),
                 writable,
                 ..(*backend.last_probe()).clone()
             });
@@ -465,17 +468,7 @@ mod tests {
                 "spec": {"server": "nfs", "path": "/"}});
             let object: Arc<NfsBackend> = Arc::new(serde_json::from_value(object).unwrap());
             let (backend, _) = registry.get_or_create(name, name, 1, &object);
-            backend.set_confirmed(Identity {
-                id: export.to_owned(),
-                root_file_id: 2,
-                own_file_ids: OwnFileIds {
-                    identity: 3,
-                    cluster: 4,
-                },
-                fsid: FsId { major: 0, minor: 0 },
-                created: false,
-                warnings: Vec::new(),
-            });
+            backend.set_confirmed(identity(export));
             backend.plan_announcement(Announcement {
                 current: None,
                 next: next.clone(),

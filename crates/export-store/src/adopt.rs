@@ -5,7 +5,7 @@
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
-use crate::record::{ArchiveState, Record, RecordError, RecordedHandle, RetentionTerms, State};
+use crate::record::{ArchiveState, Record, RecordedHandle, RetentionTerms, State};
 use crate::records::{Created, ReadRecord};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
@@ -122,14 +122,9 @@ async fn adopt_foreign(
         Some(folder) => records::read_in(store, verified, &folder.handle, volume).await?,
         None => ReadRecord::Nothing,
     };
-    let own = match records::read(store, verified, volume).await? {
+    let own = match records::read_or_remove_truncated(store, verified, volume).await? {
         ReadRecord::Record(record, SignatureStatus::Signed) => Some(record),
         ReadRecord::Nothing => None,
-        // The writer stopped before it had written the record.
-        ReadRecord::Unreadable(RecordError::Truncated) => {
-            records::remove(store, verified, volume).await?;
-            None
-        }
         _ => {
             return Err(refused(
                 volume,

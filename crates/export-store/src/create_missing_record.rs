@@ -1,7 +1,7 @@
 use crate::error::ExportError;
 use crate::path_reservations::Holder;
 use crate::reclaim::plan::NameOccupant;
-use crate::record::{Record, RecordError, RecordedHandle, State};
+use crate::record::{Record, RecordedHandle, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::ReclaimRequest;
 use crate::store::ExportStore;
@@ -54,13 +54,8 @@ async fn earlier_attempt(
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
 ) -> Result<Option<Record>, ExportError> {
-    let record = match records::read(store, verified, &request.volume).await? {
+    let record = match records::read_or_remove_truncated(store, verified, &request.volume).await? {
         ReadRecord::Record(record, _) => record,
-        // The writer stopped before it had written the record.
-        ReadRecord::Unreadable(RecordError::Truncated) => {
-            records::remove(store, verified, &request.volume).await?;
-            return Ok(None);
-        }
         ReadRecord::Nothing | ReadRecord::Unreadable(_) => return Ok(None),
     };
     if record.claim.uid != request.claim.uid || !record.state.belongs_to_volume() {

@@ -38,6 +38,22 @@ pub(crate) async fn read(
     read_in(store, verified, &verified.records.handle, volume).await
 }
 
+/// Reads a record. A file whose writer stopped before it had written the record is removed and counts as nothing: the
+/// record comes before what it is about. Only for the one operation that may write this record now.
+pub(crate) async fn read_or_remove_truncated(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<ReadRecord, ExportError> {
+    match read(store, verified, volume).await? {
+        ReadRecord::Unreadable(RecordError::Truncated) => {
+            remove(store, verified, volume).await?;
+            Ok(ReadRecord::Nothing)
+        }
+        found => Ok(found),
+    }
+}
+
 /// Reads a record of any cluster. The signature of another cluster is never valid here.
 pub(crate) async fn read_in(
     store: &ExportStore,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::probe::{Probe, probe};
 use super::records;
-use super::removal::{beacon_blocker, deletion_blocker, finalize};
+use super::removal::{deletion_blocker, finalize};
 use super::status::{self, BeaconPlan, Observed};
 use super::unblocks::{Unblocks, unblocks};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
@@ -49,10 +49,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
         // The Lease expired during the probe, which may have failed for that reason alone.
         return Ok(Action::requeue(MIN_INTERVAL));
     }
-    let blocker = match deletion_blocker(&ctx, &object, &backend, &probe) {
-        None => beacon_blocker(&ctx, &object, &backend, &probe).await,
-        blocker => blocker,
-    };
+    let blocker = deletion_blocker(&ctx, &object, &backend, &probe).await;
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
         return finalize(&ctx, &object, &backend).await;
     }

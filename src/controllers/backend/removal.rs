@@ -18,16 +18,24 @@ use crate::state::context::Context;
 use export_store::Holder;
 
 /// Returns the reason why a backend that is being deleted cannot be removed yet.
-pub(super) fn deletion_blocker(
+pub(super) async fn deletion_blocker(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
     probe: &Probe,
 ) -> Option<PlannedCondition> {
     object.metadata.deletion_timestamp.as_ref()?;
-    if is_abandoned(object) {
+    if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
         return None;
     }
+    let message = match content_blocker(ctx, object, backend, probe) {
+        None => beacon_blocker(ctx, backend, probe).await,
+        blocker => blocker,
+    };
+    message.map(|message| PlannedCondition::fails(Reason::Deleting, message))
+}
+
+fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) -> Option<String> {
     let volumes = ctx.capacity.totals(&backend.name).volumes;
     let last_known = || {
         object
@@ -39,44 +47,28 @@ pub(super) fn deletion_blocker(
     let objects = archives_of(ctx, &backend.name).len() as u64;
     let archives = probe.archives.or_else(last_known).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
-        PlannedCondition::fails(
-            Reason::Deleting,
-            format!(
-                "waits for {} and {}: delete them, or annotate the backend with {ABANDON}=true to remove it and leave them on \
-                 the export",
-                count(volumes, "volume"),
-                count(archives, "archive")
-            ),
+        format!(
+            "waits for {} and {}: delete them, or annotate the backend with {ABANDON}=true to remove it and leave them on \
+             the export",
+            count(volumes, "volume"),
+            count(archives, "archive")
         )
     })
 }
 
-/// Returns the reason why the status of a backend that is being deleted must stay: it alone has the present beacon, so
-/// the other backends on the export would report a mismatch after a restart. Each probe hands the beacon over.
-pub(super) async fn beacon_blocker(
-    ctx: &Context,
-    object: &NfsBackend,
-    backend: &Backend,
-    probe: &Probe,
-) -> Option<PlannedCondition> {
-    object.metadata.deletion_timestamp.as_ref()?;
+/// The status of a backend must stay if it alone has the present beacon: the other backends on the export would report a
+/// mismatch after a restart. Each probe hands the beacon over.
+async fn beacon_blocker(ctx: &Context, backend: &Backend, probe: &Probe) -> Option<String> {
     let (export, identity) = (probe.export.as_ref()?, probe.confirmed()?);
     let beacon = export.beacon().await?;
     let others = remaining_beacons(ctx, backend, &identity.id);
     let is_left = others.is_empty() || others.iter().any(|known| known.accepts(Some(&beacon)));
-    (!is_left && !is_abandoned(object)).then(|| {
-        PlannedCondition::fails(
-            Reason::Deleting,
-            format!(
-                "waits until another backend on the export has its beacon in the status: see the conditions of the \
-                 others, or annotate the backend with {ABANDON}=true to remove it now"
-            ),
+    (!is_left).then(|| {
+        format!(
+            "waits until another backend on the export has its beacon in the status: see the conditions of the others, \
+             or annotate the backend with {ABANDON}=true to remove it now"
         )
     })
-}
-
-fn is_abandoned(object: &NfsBackend) -> bool {
-    object.annotations().get(ABANDON).is_some_and(|value| value == "true")
 }
 
 fn count(number: u64, noun: &str) -> String {

@@ -240,7 +240,7 @@ async fn without_source(
     let uid = attempt.claim.uid().unwrap_or_default();
     match roll_back(attempt.ctx, backend, export, &attempt.volume, &uid).await {
         Ok(true) => outcome,
-        // Retried, although the claim may wait for its source for ever.
+        // Retried, although the claim may wait for its source forever.
         Ok(false) | Err(_) => ProvisionOutcome::Failed(condition),
     }
 }

@@ -7,7 +7,7 @@ use crate::copy::{CopyError, publish};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Reservation;
-use crate::record::{Record, RecordError, State};
+use crate::record::{Record, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::signature::SignatureStatus;
@@ -94,13 +94,8 @@ pub(crate) async fn open_record(
     request: &DirectoryRequest,
 ) -> Result<Option<Record>, ExportError> {
     let volume = request.volume.clone();
-    match records::read(store, verified, &volume).await? {
+    match records::read_or_remove_truncated(store, verified, &volume).await? {
         ReadRecord::Nothing => Ok(None),
-        ReadRecord::Unreadable(RecordError::Truncated) => {
-            // The writer stopped before it created anything.
-            records::remove(store, verified, &volume).await?;
-            Ok(None)
-        }
         ReadRecord::Unreadable(why) => Err(ExportError::RecordDamaged { volume, why }),
         ReadRecord::Record(record, _) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
             volume,

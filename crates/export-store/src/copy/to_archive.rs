@@ -15,9 +15,7 @@ use crate::copy::{
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation};
-use crate::record::{
-    ArchiveState, CopyState, Record, RecordError, RecordedHandle, RetentionTerms, State, TermsRevision,
-};
+use crate::record::{ArchiveState, CopyState, Record, RecordedHandle, RetentionTerms, State, TermsRevision};
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::SignatureStatus;
@@ -189,12 +187,8 @@ async fn find_attempt(
     name: &str,
     requested_by: &str,
 ) -> Result<Begun, ExportError> {
-    let (record, trust) = match records::read(store, verified, name).await? {
+    let (record, trust) = match records::read_or_remove_truncated(store, verified, name).await? {
         ReadRecord::Nothing => return Ok(Begun::Nothing),
-        ReadRecord::Unreadable(RecordError::Truncated) => {
-            records::remove(store, verified, name).await?;
-            return Ok(Begun::Nothing);
-        }
         ReadRecord::Unreadable(why) => {
             let volume = name.to_owned();
             return Err(ExportError::RecordDamaged { volume, why });

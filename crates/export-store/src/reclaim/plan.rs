@@ -142,22 +142,10 @@ fn begin(action: ReclaimAction, observed: &ObservedPaths) -> ReclaimStep {
 mod tests {
     use super::*;
     use crate::record::ArchiveState;
+    use crate::request::ArchiveMetadata;
 
     fn archive_state() -> ArchiveState {
-        ArchiveState {
-            target: "archived-x".into(),
-            mode: 0o777,
-            uid: None,
-            gid: None,
-            since: None,
-            volume_created: None,
-            retention: None,
-            size: None,
-            class: None,
-            terms: crate::record::RetentionTerms::default(),
-            revision: None,
-            copy: None,
-        }
+        ArchiveMetadata::default().archive_state("archived-x".into(), None)
     }
 
     #[test]

@@ -16,12 +16,12 @@ use crate::verified_root::VerifiedRoot;
 use crate::volume_record::{self, Recorded};
 use crate::{archives, records};
 
-/// What becomes of the record of a volume that was bound to another claim.
+/// Next step for the record of a volume that was bound to another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransferStep {
-    /// It becomes the record of that claim.
+    /// Make it the record of that claim.
     Transfer,
-    /// It remains that of the claim for which the directory was archived or deleted.
+    /// Leave it to the claim for which the directory was archived or deleted.
     Keep,
     /// Something else has to end first.
     Wait,
@@ -152,25 +152,16 @@ async fn hand_over(
 mod tests {
     use super::*;
     use crate::record::{ArchiveState, RestoreTarget, RetentionTerms};
+    use crate::request::ArchiveMetadata;
 
     fn archive(held: bool) -> ArchiveState {
-        ArchiveState {
-            target: "archived-x".into(),
-            mode: 0o777,
-            uid: None,
-            gid: None,
-            since: None,
-            volume_created: None,
-            retention: None,
-            size: None,
-            class: None,
-            terms: RetentionTerms {
-                held,
-                ..RetentionTerms::default()
-            },
-            revision: None,
-            copy: None,
-        }
+        let terms = RetentionTerms {
+            held,
+            ..RetentionTerms::default()
+        };
+        ArchiveMetadata::default()
+            .archive_state("archived-x".into(), None)
+            .with_terms(&terms, None)
     }
 
     #[test]
