@@ -11,7 +11,7 @@ use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
-use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef};
+use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, Name};
 
 /// Returns a holder of a directory, according to its fileid. Leaves out the volume `own` with its archive, and holders
 /// that certainly lost the directory.
@@ -123,22 +123,42 @@ pub(crate) async fn is_other(
     if !differs(record) {
         return Ok(false);
     }
-    let found = match &record.state {
-        State::Live => match paths::walk(store, verified, &record.directory).await {
-            Ok(nodes) => paths::leaf(&nodes, &record.directory).cloned(),
-            Err(ExportError::PathUnusable { .. }) => None,
-            Err(error) => return Err(error),
-        },
-        State::Archived(archive) => {
-            let name = layout::name(&archive.target)?;
-            let found = store.nfs.lookup(&verified.root.handle, &name).await;
-            found.context(|| format!("looking up {name}"))?
+    let is_at = match &record.state {
+        State::Live => is_at_its_path(store, verified, record).await?,
+        State::Archived(archive) => is_named(store, record, (&verified.root, &layout::name(&archive.target)?)).await?,
+        // The record remains while the volume does, and the trash is purged.
+        State::Deleting { since } => {
+            let trashed = layout::trashed(&record.claim, &record.volume, *since)?;
+            is_at_its_path(store, verified, record).await?
+                || is_named(store, record, (&verified.trash, &trashed)).await?
         }
         _ => return Ok(false),
     };
-    if found.is_some_and(|found| record.file_id == Some(found.attributes.fileid)) {
+    if is_at {
         return Ok(false);
     }
     let unique = store.nfs.has_unique_handles().await;
     unique.context(|| "reading the attributes of the export's root".into())
+}
+
+async fn is_at_its_path(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
+    match paths::walk(store, verified, &record.directory).await {
+        Ok(nodes) => Ok(is_recorded(record, paths::leaf(&nodes, &record.directory))),
+        Err(ExportError::PathUnusable { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn is_named(
+    store: &ExportStore,
+    record: &Record,
+    (folder, name): (&FileRef, &Name),
+) -> Result<bool, ExportError> {
+    let found = store.nfs.lookup(&folder.handle, name).await;
+    let found = found.context(|| format!("looking up {name}"))?;
+    Ok(is_recorded(record, found.as_ref()))
+}
+
+fn is_recorded(record: &Record, found: Option<&FileRef>) -> bool {
+    found.is_some_and(|found| record.file_id == Some(found.attributes.fileid))
 }

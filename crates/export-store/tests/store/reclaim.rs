@@ -367,3 +367,26 @@ async fn a_fileid_that_was_reused_after_its_directory_was_removed_by_hand_stops_
     assert_eq!((report.failed, report.left.entries), (0, 0), "{report:?}");
     assert!(!fixture.on_disk(&trashed).exists());
 }
+
+/// The record of a deleted directory remains while its volume does, which an administrator can give to another claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fileid_that_was_reused_after_its_directory_was_purged_stops_nothing() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").ext4(64 << 20)).await;
+    let export = fixture.client().open().await;
+    let made = export.provision(&request("1", "d1")).await.unwrap();
+    fs::write(fixture.on_disk("d1").join("mine"), "").unwrap();
+    let deleted = export.delete(&reclaim("1", "d1", made.file_id)).await.unwrap();
+    assert_eq!(deleted, Reclaimed::Deleted);
+    // As long as it is in the trash, it is the volume's.
+    let trash = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"));
+    let trashed = fs::read_dir(&trash).unwrap().next().unwrap().unwrap().path();
+    fs::rename(&trashed, fixture.on_disk("d2")).unwrap();
+    let held = (ErrorKind::DirectoryOverlaps, true);
+    assert_eq!(refused(&export, &adopting("2", "d2")).await, held);
+    fs::remove_dir_all(fixture.on_disk("d2")).unwrap();
+    assert!(with_number(&fixture, made.file_id, "d2"), "the number is not reused");
+    let other = export.provision(&adopting("2", "d2")).await.unwrap();
+    assert_eq!(other.file_id, made.file_id);
+    export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
+    assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
+}
