@@ -127,6 +127,24 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     }
 }
 
+/// Remembers the archives of released volumes, which [`recover`] leaves to their reclaim. It may never come: the volume
+/// can be retained, or removed by hand.
+pub(crate) async fn track_archives(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volumes: &[String],
+) -> Result<(), ExportError> {
+    let volumes = stream::iter(volumes).map(Ok);
+    let tracked = volumes.try_for_each_concurrent(READS, |volume| async move {
+        let _lock = store.lock_volume(volume).await?;
+        if let ReadRecord::Record(record, _) = records::read(store, verified, volume).await? {
+            archives::track(store, verified, &record);
+        }
+        Ok(())
+    });
+    tracked.await
+}
+
 /// Reserves the paths of another backend's record. Does nothing else.
 fn keep_reserved(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) {
     match &record.state {

@@ -223,6 +223,13 @@ impl ExportStore {
             .await
     }
 
+    /// Reads the records of released volumes, and reserves the paths of those that are archives. Call it after
+    /// [`recover`](Self::recover).
+    pub async fn recover_archives(&self, released: &[String]) -> Result<(), ExportError> {
+        self.with_verified(move |verified| async move { recovery::track_archives(self, &verified, released).await })
+            .await
+    }
+
     /// Lists the records of all clusters, and the archives without a record. Verifies signatures if a key is given.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::decide::reclaim::is_released;
 use crate::state::archives;
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
@@ -312,6 +313,7 @@ async fn check_writable(
     let lost = backend.lost_volumes();
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.recover(&has_volume).await?;
+    export.recover_archives(&released_volumes(ctx, &backend.name)).await?;
     // A directory that was in use in an earlier cluster is not unfinished: its claim may still be recovered, so that even an
     // empty directory and its record have to stay.
     let unfinished = found
@@ -424,6 +426,15 @@ fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
         // Another provisioner created it, or it does not name its backend: it may be on this one.
         None => ctx.path_reservations.knows(&Holder::Volume(name.to_owned())),
     }
+}
+
+fn released_volumes(ctx: &Context, backend: &str) -> Vec<String> {
+    let volumes = ctx.stores.volumes.state();
+    let released = volumes.iter().filter(|volume| is_released(volume));
+    released
+        .map(|volume| volume.name_any())
+        .filter(|name| ctx.capacity.backend_of(name).is_some_and(|on| on == backend))
+        .collect()
 }
 
 /// How this process connects to an export.

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::time::Duration;
 
 use rig::TestEnv;
 use rig::objects::{merge, reference};
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::archives::objects::{archive_of, archived, in_state, path};
 use crate::archives::restore::asking;
-use crate::clones::claims::{claim_condition_message, contents, copy_gone, slow, staging, under_way};
+use crate::clones::claims::{at_full_speed, claim_condition_message, contents, copy_gone, slow, staging, under_way};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
@@ -113,18 +112,12 @@ async fn kept() -> Result<(DedicatedCluster, Value, Contents), shared::Failure> 
 
 type Contents = std::collections::BTreeMap<String, Vec<u8>>;
 
-fn at_full_speed(env: &DedicatedCluster) {
-    env.proxy.clear_hooks();
-    env.proxy.delay(Duration::ZERO, Duration::ZERO);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_while_it_copies_an_archive_ends_with_one_complete_copy() -> Test {
     let (mut env, archive, source) = kept().await?;
     let claim = env.objects.create(&copying(env.claim("new"), &archive)).await?;
     for _ in 0..3 {
-        under_way(&env).await?;
-        let seen = env.names()?;
+        let seen = under_way(&env).await?;
         assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
         env.operator.kill9().await?;
         // From now on the archive would be moved; a copy that has started remains a copy.

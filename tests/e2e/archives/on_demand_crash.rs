@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use rig::proxy::{encode_rename, has_bytes};
 use rig::{Action, wait};
 use serde_json::{Value, json};
 
 use crate::archives::on_demand::backup;
-use crate::clones::claims::{contents, slow, staging, under_way};
+use crate::clones::claims::{at_full_speed, contents, slow, staging, under_way, wait_metric};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 
@@ -21,11 +20,6 @@ async fn begun() -> Result<(DedicatedCluster, Value, BTreeMap<String, Vec<u8>>),
     let request = env.objects.create(&backup("nightly", "default", "old")).await?;
     under_way(&env).await?;
     Ok((env, request, source))
-}
-
-fn at_full_speed(env: &DedicatedCluster) {
-    env.proxy.clear_hooks();
-    env.proxy.delay(Duration::ZERO, Duration::ZERO);
 }
 
 async fn available(env: &DedicatedCluster, archive: &Value) -> rig::Result<Value> {
@@ -60,14 +54,10 @@ async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_co
         .wait_condition(&object, "Available", "False", Some("Copying"), TIMEOUT);
     let message = text(&reported.await?, "/message").to_owned();
     assert!(message.starts_with("copying claim default/old: "), "{message}");
-    let metrics = env.operator.metrics().await?;
-    assert!(
-        metrics.contains("nfs_operator_copy_files{claim_namespace=\"default\",claim=\"old\",archive=\"nightly\"}"),
-        "{metrics}"
-    );
+    let series = "nfs_operator_copy_files{claim_namespace=\"default\",claim=\"old\",archive=\"nightly\"}";
+    wait_metric(&env, series).await?;
     for _ in 0..3 {
-        under_way(&env).await?;
-        let seen = env.names()?;
+        let seen = under_way(&env).await?;
         assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
         env.operator.kill9().await?;
         env.operator.restart().await?;
@@ -117,6 +107,7 @@ async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_behind() -> Tes
     let (env, request, source) = begun().await?;
     env.objects.delete(&request).await?;
     env.objects.wait_gone(&request, TIMEOUT).await?;
+    at_full_speed(&env);
     settled(&env, 1).await?;
     assert_eq!(env.names()?.len(), 1);
     let volume = env.bound(&env.claim("old")).await?;

@@ -28,7 +28,11 @@ async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Valu
     env.objects.wait_gone(&namespace, TIMEOUT).await?;
     env.objects.create(&namespace).await?;
     let heir = asking(env.claim("data", class), name_of(archive));
-    let heir = env.objects.create(&heir).await?;
+    // The API server's cache may still have the former namespace, which accepts nothing.
+    let heir = rig::wait::until("the new namespace to accept a claim", TIMEOUT, async || {
+        env.objects.create(&heir).await.map_err(|error| error.to_string())
+    })
+    .await?;
     shared::wait_refused(env, &heir, "ArchiveNotFound").await?;
     Ok(heir)
 }

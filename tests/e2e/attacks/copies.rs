@@ -7,8 +7,8 @@ use std::path::Path;
 use rig::objects::condition;
 use serde_json::{Value, json};
 
-use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, copy_of, nest};
-use crate::support::shared::{Failure, TIMEOUT, Test};
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, TIMEOUT, claim, copy_of, nest};
+use crate::support::shared::{Failure, Test};
 
 /// Levels of the deep tree, and empty directories in each: all names have 250 bytes.
 const LEVELS: usize = 1000;
@@ -72,7 +72,6 @@ async fn copies_of_deep_linked_and_sparse_trees_stop_nobody() -> Test {
         count: 2 * LEVELS * (1 + BESIDE),
         requests: 0,
         log_bytes: 0,
-        cpu_milliseconds: 20,
     };
     env.attack("copies of deep trees", bounds, async {
         let mut copies = Vec::new();
@@ -92,7 +91,6 @@ async fn copies_of_deep_linked_and_sparse_trees_stop_nobody() -> Test {
         count: 2 * SPARSE_FILES + NAMES,
         requests: 0,
         log_bytes: 0,
-        cpu_milliseconds: 500,
     };
     env.attack("copies of sparse and linked files", bounds, async {
         for (name, source, size) in [

@@ -4,16 +4,13 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
-use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim};
-use super::claims::waiting;
-use crate::support::shared::{TIMEOUT, Test, text};
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, MAX_REPORTS, TIMEOUT, claim};
+use crate::support::shared::{Test, text};
 
 /// Claims of archives that do not exist.
 const RESTORES: usize = 3000;
 /// Bound claims that request more than the backend has left.
 const EXPANSIONS: usize = 100;
-/// Maximum number of concurrent requests about claims that are not being provisioned.
-const MAX_REPORTS: usize = 8;
 
 fn restore(number: usize) -> Value {
     let mut claim = claim(ATTACKER, &format!("restore-{number}"), ATTACKED, "1Mi");
@@ -32,39 +29,33 @@ async fn claims_of_archives_and_sizes_that_they_do_not_get_stop_nobody() -> Test
         count: RESTORES,
         requests: 2,
         log_bytes: 2048,
-        cpu_milliseconds: 50,
     };
     env.attack("claims of archives that do not exist", bounds, async {
         env.create_claims((0..RESTORES).map(restore)).await?;
         env.serve_bystander("missing").await?;
-        rig::wait::until("all claims to report that", TIMEOUT, async || {
-            match waiting(&env, "ArchiveNotFound")
-                .await
-                .map_err(|error| error.to_string())?
-            {
-                RESTORES.. => Ok(()),
-                some => Err(some.to_string()),
-            }
-        })
-        .await?;
-        Ok(())
+        env.wait_waiting("ArchiveNotFound", RESTORES).await?;
+        env.wait_events(RESTORES).await
     })
     .await?;
-    let before = env.requests()?;
+    let (requests_before, reads_before) = env.requests()?;
     let peak = env.restart().await?;
     env.serve_bystander("restarted").await?;
-    let requests = env.requests()? - before;
+    env.wait_waiting("ArchiveNotFound", RESTORES).await?;
+    let (requests, reads) = env.requests()?;
+    let (requests, reads) = (requests - requests_before, reads - reads_before);
     println!(
-        "start with {RESTORES} claims of missing archives: {requests} requests, at most {:.1} MiB",
+        "start with {RESTORES} claims of missing archives: {requests} requests with {reads} reads, at most {:.1} MiB",
         peak as f64 / f64::from(1 << 20)
     );
-    assert!(requests <= 200, "{requests}: nothing is read for claims that wait");
+    assert!(reads <= 200, "{reads}: nothing is read for claims that wait");
+    // Claims that are checked before the first probe report that their backend was not probed, and then the former
+    // reason again. How many these are depends on the machine.
+    assert!(requests <= 200 + 4 * RESTORES, "{requests}");
 
     let bounds = Bounds {
         count: EXPANSIONS,
         requests: 16,
         log_bytes: 2048,
-        cpu_milliseconds: 200,
     };
     env.attack("expansions over the limit", bounds, async {
         let claims = (0..EXPANSIONS).map(|number| claim(ATTACKER, &format!("large-{number}"), ATTACKED, "1Mi"));

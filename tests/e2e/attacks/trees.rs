@@ -5,12 +5,13 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, claim, nest};
-use crate::support::shared::{Failure, TIMEOUT, Test};
+use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, TIMEOUT, claim, nest};
+use crate::support::shared::{Failure, Test};
 
 /// Deep trees, and the levels of each: all names have 250 bytes.
 const DEEP: usize = 40;
@@ -28,13 +29,14 @@ const NEIGHBOURS: usize = 5;
 struct Writers {
     stop: Arc<AtomicBool>,
     created: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Writers {
-    fn start(&self, directory: PathBuf) -> std::io::Result<()> {
+    fn start(&mut self, directory: PathBuf) -> std::io::Result<()> {
         let (stop, created) = (Arc::clone(&self.stop), Arc::clone(&self.created));
         let open = File::open(directory)?;
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             // Leads to the directory wherever it was moved.
             let path = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
             for number in 0_u64.. {
@@ -45,6 +47,7 @@ impl Writers {
                 std::thread::sleep(PAUSE);
             }
         });
+        self.threads.push(thread);
         Ok(())
     }
 }
@@ -52,6 +55,10 @@ impl Writers {
 impl Drop for Writers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // After this, nothing is created in trees that are being removed.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -88,7 +95,7 @@ async fn deleted_trees_that_are_deep_or_refilled_delay_the_purge_of_others_only_
         neighbours.push(env.neighbour(&format!("neighbour-{number}")).await?);
     }
     env.serve_bystander("before").await?;
-    let writers = Writers::default();
+    let mut writers = Writers::default();
     for volume in &refilled_volumes {
         writers.start(env.directory(ATTACKED, volume)?)?;
     }
@@ -97,7 +104,6 @@ async fn deleted_trees_that_are_deep_or_refilled_delay_the_purge_of_others_only_
         count: DEEP + REFILLED + NEIGHBOURS,
         requests: 20,
         log_bytes: 4096,
-        cpu_milliseconds: 5 * LEVELS,
     };
     env.attack("deep and refilled trees", bounds, async {
         for claim in deep.iter().chain(&refilled) {

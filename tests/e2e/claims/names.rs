@@ -242,13 +242,29 @@ async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -
         let lost = own
             .proxy
             .lose_reply(Action::Drop, move |request| has_bytes(request, &renamed));
-        own.objects.delete(&claim).await?;
         old.push((claim, volume, lost));
     }
+    // The operator waits 10 s for a reply and then checks what happened. It renames both at the same time, because it
+    // finds both volumes when it starts.
+    own.operator.kill9().await?;
+    for (claim, _, _) in &old {
+        own.objects.delete(claim).await?;
+    }
+    for (_, volume, _) in &old {
+        let released = |volume: &Value| match shared::text(volume, "/status/phase") {
+            "Released" => Ok(()),
+            phase => Err(phase.to_owned()),
+        };
+        own.objects.wait(volume, "to be Released", TIMEOUT, released).await?;
+    }
+    own.operator.restart().await?;
     for (_, _, lost) in &mut old {
         lost.wait(TIMEOUT).await?;
     }
+    own.proxy.hang(true);
     own.operator.kill9().await?;
+    own.proxy.cut();
+    own.proxy.hang(false);
     // Both are renamed, and the replies are lost. One name is requested again, the other one is created by hand.
     for (claim, volume, _) in &old {
         own.objects.wait_gone(claim, TIMEOUT).await?;

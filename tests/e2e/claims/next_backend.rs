@@ -16,8 +16,10 @@ async fn claims_move_to_the_next_backend_at_once_if_the_first_one_refuses_defini
     let squashed = TestEnv::with_export("refusing", |export| export.squash(Squash::Root)).await?;
     std::os::unix::fs::chown(squashed.data(), Some(65534), Some(65534))?;
     let willing = TestEnv::new("willing").await?;
-    shared::backend(&squashed, "backend", json!({})).await?;
-    shared::backend(&willing, "backend", json!({})).await?;
+    // A claim that one backend refuses fails if the probe of the other one is late.
+    for env in [&squashed, &willing] {
+        shared::backend(env, "backend", json!({"probeInterval": "10s"})).await?;
+    }
     let both = [squashed.unique_name("backend"), willing.unique_name("backend")].join(",");
     let class = squashed.class("class", json!({"backend": both, "uid": "1234"}));
     let class = squashed.objects.create(&class).await?;

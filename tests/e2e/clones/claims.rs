@@ -1,6 +1,6 @@
 //! Claims that request a copy of another claim's data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
@@ -12,6 +12,14 @@ use serde_json::{Value, json};
 
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, bound_with_data, text, wait_refused};
+
+/// Number of folders in the source of a slow copy, and of files in each. The folders are entered one after the other.
+const FOLDERS: usize = 40;
+const FILES: usize = 10;
+/// Delay of each message while a copy begins: it takes several seconds, in which a test sees it.
+const SLOW: Duration = Duration::from_millis(50);
+/// Delay of each message once it is under way: the rest takes about half a minute, in which a test acts.
+const SLOWER: Duration = Duration::from_millis(250);
 
 /// Returns a claim with another claim as its data source.
 fn copy_of(source: &str, mut claim: Value) -> Value {
@@ -173,16 +181,22 @@ pub async fn slow(env: &DedicatedCluster) -> Result<BTreeMap<String, Vec<u8>>, F
     env.objects.create(&env.claim("old")).await?;
     let volume = env.bound(&env.claim("old")).await?;
     let root = env.directory(&volume)?;
-    for folder in 0..20 {
+    for folder in 0..FOLDERS {
         fs::create_dir(root.join(folder.to_string()))?;
-        for file in 0..20 {
+        for file in 0..FILES {
             fs::write(root.join(format!("{folder}/{file}")), format!("{folder} {file}"))?;
         }
     }
     // Less than the claims request in total.
     fs::write(root.join("big"), vec![7; 900_000])?;
-    env.proxy.delay(Duration::from_millis(20), Duration::from_millis(20));
+    env.proxy.delay(SLOW, SLOW);
     Ok(contents(&root)?)
+}
+
+/// Ends what [`slow`] and [`under_way`] began.
+pub fn at_full_speed(env: &DedicatedCluster) {
+    env.proxy.clear_hooks();
+    env.proxy.delay(Duration::ZERO, Duration::ZERO);
 }
 
 pub fn staging(env: &DedicatedCluster) -> Result<Vec<String>, Failure> {
@@ -215,20 +229,36 @@ pub fn staged_on(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(staged)
 }
 
-/// Waits until a copy is in progress, with some of its files.
-pub async fn under_way(env: &DedicatedCluster) -> Test {
-    wait::until("a copy to be under way", TIMEOUT, async || {
+/// Waits until a copy is in progress, with some of its files, and slows the proxy down further, so that a test can act
+/// before it is complete. Returns the directories on the export while it was not.
+pub async fn under_way(env: &DedicatedCluster) -> Result<BTreeSet<String>, Failure> {
+    let seen = wait::until("a copy to be under way", TIMEOUT, async || {
+        // First: a copy that is found in the staging folder after this was not complete then.
+        let seen = env.names().map_err(|error| error.to_string())?;
         let staged = staging(env).map_err(|error| error.to_string())?;
         let copied = staged.iter().map(|copy| contents(&Path::new(copy).join("tree")));
         let files: usize = copied.flatten().map(|files| files.len()).sum();
         if files > 20 {
-            Ok(())
+            Ok(seen)
         } else {
             Err(format!("{files} files"))
         }
     })
     .await?;
-    Ok(())
+    env.proxy.delay(SLOWER, SLOWER);
+    Ok(seen)
+}
+
+/// Waits until the operator has a metric with this beginning.
+pub async fn wait_metric(env: &DedicatedCluster, series: &str) -> rig::Result<()> {
+    wait::until("a metric", TIMEOUT, async || {
+        let metrics = env.operator.metrics().await.map_err(|error| error.to_string())?;
+        match metrics.contains(series) {
+            true => Ok(()),
+            false => Err(metrics),
+        }
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,14 +267,13 @@ async fn an_operator_killed_repeatedly_while_it_copies_ends_with_one_complete_co
     let source = slow(&env).await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new"))).await?;
     for _ in 0..3 {
-        under_way(&env).await?;
-        let created: Vec<_> = env.names()?.into_iter().filter(|name| name.contains("-new-")).collect();
+        let seen = under_way(&env).await?;
+        let created: Vec<_> = seen.into_iter().filter(|name| name.contains("-new-")).collect();
         assert_eq!(created, Vec::<String>::new(), "seen before it was complete");
         env.operator.kill9().await?;
         env.operator.restart().await?;
     }
-    env.proxy.clear_hooks();
-    env.proxy.delay(Duration::ZERO, Duration::ZERO);
+    at_full_speed(&env);
     let volume = env.bound(&claim).await?;
     assert_eq!(contents(&env.directory(&volume)?)?, source);
     assert_eq!(env.volumes().await?.len(), 2);
@@ -262,6 +291,7 @@ async fn a_copy_whose_claim_is_deleted_stops_and_leaves_nothing_behind() -> Test
     env.objects.delete(&claim).await?;
     copy_gone(&env).await?;
     assert_eq!(env.names()?.len(), 1);
+    at_full_speed(&env);
     shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }
@@ -277,8 +307,6 @@ async fn copies_report_their_progress_and_delay_no_other_claim() -> Test {
         copies.push(env.objects.create(&copy).await?);
     }
     under_way(&env).await?;
-    env.objects.create(&env.claim("plain")).await?;
-    env.bound(&env.claim("plain")).await?;
     let seen = env.objects.wait_condition(
         &copies[0],
         "nfs-operator.io/Provisioned",
@@ -288,12 +316,14 @@ async fn copies_report_their_progress_and_delay_no_other_claim() -> Test {
     );
     let message = text(&seen.await?, "/message").to_owned();
     assert!(message.starts_with("copying claim old: "), "{message}");
-    let metrics = env.operator.metrics().await?;
-    assert!(
-        metrics.contains("nfs_operator_copy_files{claim_namespace=\"default\",claim=\"copy-"),
-        "{metrics}"
-    );
-    env.proxy.delay(Duration::ZERO, Duration::ZERO);
+    env.objects.create(&env.claim("plain")).await?;
+    env.bound(&env.claim("plain")).await?;
+    wait_metric(
+        &env,
+        "nfs_operator_copy_files{claim_namespace=\"default\",claim=\"copy-",
+    )
+    .await?;
+    at_full_speed(&env);
     for copy in &copies {
         let volume = env.bound(copy).await?;
         assert_eq!(contents(&env.directory(&volume)?)?, source);

@@ -184,9 +184,9 @@ impl Private {
     }
 }
 
-/// Creates a backend at this address, and a class that uses it.
-async fn class_on(env: &TestEnv, word: &str, port: u16, path: &str) -> rig::Result<(Value, Value)> {
-    let spec = json!({"path": path, "nfs": {"port": port}});
+/// Creates a backend at this address that is probed in this interval, and a class that uses it.
+async fn class_on(env: &TestEnv, word: &str, port: u16, path: &str, interval: &str) -> rig::Result<(Value, Value)> {
+    let spec = json!({"path": path, "nfs": {"port": port}, "probeInterval": interval});
     let backend = env.objects.create(&env.backend(word, spec)).await?;
     env.objects
         .wait_condition(&backend, "Ready", "True", None, SEEN)
@@ -203,8 +203,11 @@ async fn a_hanging_server_delays_no_claim_of_another_backend() -> Test {
     }
     let well = Proxy::start(nfs_address(&env)).await?;
     let hangs = Proxy::start(nfs_address(&env)).await?;
-    let (_, well_class) = class_on(&env, "well", well.port(), &format!("{}/well", env.export())).await?;
-    let (hanging, hanging_class) = class_on(&env, "hangs", hangs.port(), &format!("{}/hangs", env.export())).await?;
+    // A claim that finds the last probe too old reports only that until the next one succeeds.
+    let interval = "10s";
+    let path = |part: &str| format!("{}/{part}", env.export());
+    let (_, well_class) = class_on(&env, "well", well.port(), &path("well"), interval).await?;
+    let (hanging, hanging_class) = class_on(&env, "hangs", hangs.port(), &path("hangs"), interval).await?;
 
     hangs.hang(true);
     // More claims than it has slots: they must not use those of the other backend.
@@ -229,7 +232,7 @@ async fn restarted_in_the_middle(name: &str, recovery: StableStorage) -> Test {
     let env = TestEnv::new(name).await?;
     let run = RunDir::new()?;
     let mut server = NfsServer::start(&run, NfsOptions::default()).await?;
-    let (_, class) = class_on(&env, "restarts", server.port(), "/export").await?;
+    let (_, class) = class_on(&env, "restarts", server.port(), "/export", "1s").await?;
     let operator = env.rig.operator.pid();
     let claims = claims_of(&env, &class, "claim", 50).await?;
     middle(&env.objects, &claims).await?;
@@ -258,7 +261,7 @@ async fn provisioning_continues_although_the_connection_is_cut_repeatedly() -> T
     let proxy = Proxy::start(nfs_address(&env)).await?;
     // Slow enough that calls are in flight at every cut.
     proxy.delay(Duration::from_millis(2), Duration::from_millis(2));
-    let (_, class) = class_on(&env, "cut", proxy.port(), &env.export()).await?;
+    let (_, class) = class_on(&env, "cut", proxy.port(), &env.export(), "1s").await?;
     let before = proxy.accepted();
     let claims = claims_of(&env, &class, "claim", 50).await?;
     for _ in 0..15 {

@@ -237,7 +237,11 @@ impl DedicatedCluster {
             let folder = cluster?.path().join("records");
             for record in std::fs::read_dir(folder).into_iter().flatten() {
                 let record = record?;
-                let content = serde_json::from_slice(&std::fs::read(record.path())?)?;
+                let content = match std::fs::read(record.path()) {
+                    // Removed or renamed meanwhile, as a draft that replaces a record.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                    content => serde_json::from_slice(&content?)?,
+                };
                 records.push((record.file_name().to_string_lossy().into_owned(), content));
             }
         }

@@ -14,8 +14,9 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::{Error, Result, ResultExt};
 
-/// Maximum time until a killed process is gone. Beyond that it hangs in the kernel.
-const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time until a killed process is gone. It takes milliseconds, unless the machine stalls. Beyond that, it hangs
+/// in the kernel.
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of lines of a log in an error.
 const TAIL_LINES: usize = 15;
 

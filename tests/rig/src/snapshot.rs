@@ -11,7 +11,15 @@ pub fn snapshot(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
+        let entries = match fs::read_dir(&folder) {
+            // Removed meanwhile: the operator purges its trash in the background.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && folder != root => {
+                found.remove(&folder.display().to_string());
+                continue;
+            }
+            entries => entries?,
+        };
+        for entry in entries {
             let path = entry?.path();
             let Some((is, content)) = read(&path)? else { continue };
             let seen = format!(

@@ -97,6 +97,13 @@ async fn two_archives_of_the_same_name_are_both_kept_and_nothing_foreign_is_repl
     let next = fixture.store().await;
     next.recover(&|_: &str| false).await.unwrap();
     assert_eq!(next.count_archives(), 2);
+    // Their volumes still exist, and may be retained.
+    let next = fixture.store().await;
+    next.recover(&|_: &str| true).await.unwrap();
+    assert_eq!(next.count_archives(), 0);
+    let released = ["pvc-1".to_owned(), "pvc-none".to_owned()];
+    next.recover_archives(&released).await.unwrap();
+    assert_eq!(next.archives(), ["pvc-1"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -38,8 +38,8 @@ use crate::{
 
 /// It takes 4 s on two idle cores, and longer on a machine that also builds.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
-/// The API server waits until watches have ended.
-const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// The API server waits until watches have ended, and takes longer on a machine that stalls.
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
 /// Longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
@@ -208,8 +208,9 @@ impl Cluster {
         let applied = self.apply_path(folder).await?;
         // Lines such as `customresourcedefinition.apiextensions.k8s.io/NAME serverside-applied`.
         let names = applied.lines().filter_map(|line| line.split_whitespace().next());
+        let timeout = format!("--timeout={}s", START_TIMEOUT.as_secs());
         for name in names.filter(|name| name.starts_with("customresourcedefinition")) {
-            self.kubectl(["wait", "--for=condition=Established", "--timeout=30s", name])
+            self.kubectl(["wait", "--for=condition=Established", &timeout, name])
                 .await?;
         }
         Ok(())

@@ -15,8 +15,8 @@ use crate::{
     wait,
 };
 
-/// It starts two small programs.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// It starts two small programs, which takes longer while other tests start their clusters.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The socket at which programs look for rpcbind.
 pub(super) const RPCBIND_SOCKET: &str = "/run/rpcbind.sock";

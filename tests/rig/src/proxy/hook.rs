@@ -96,7 +96,7 @@ impl LostReply {
     }
 }
 
-/// Returns a hook that applies `action` to the reply of the first request that `matches`.
+/// Returns a hook that applies `action` to the first reply to a request that `matches`.
 pub(super) fn lose_reply(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static, action: Action) -> (Hook, LostReply) {
     let (sender, lost) = watch::channel(false);
     // Both begin with the transaction id, which is unique within a connection (RFC 5531 section 9).
@@ -109,12 +109,14 @@ pub(super) fn lose_reply(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static
         let mut awaited = awaited.lock().unwrap_or_else(PoisonError::into_inner);
         match passing.direction {
             Direction::Up => {
-                if awaited.is_empty() && !*sender.borrow() && matches(passing.record) {
+                // More than one: a request that the server did not answer in time is repeated on another connection.
+                if !*sender.borrow() && matches(passing.record) {
                     awaited.insert(key);
                 }
                 Action::Forward
             }
             Direction::Down if awaited.remove(&key) => {
+                awaited.clear();
                 sender.send_replace(true);
                 action
             }
