@@ -272,8 +272,9 @@ mod tests {
         assert_eq!(fresh, (0..20).collect::<Vec<_>>());
     }
 
-    #[test]
-    fn many_objects_of_one_namespace_delay_another_namespace_by_one_slot() {
+    /// In paused time, because a reservation ends after a while.
+    #[tokio::test(start_paused = true)]
+    async fn many_objects_of_one_namespace_delay_another_namespace_by_one_slot() {
         let (waiting, mut woken) = WaitSet::<(&str, u32)>::new();
         let limiter = ConcurrencyLimiter::new(1);
         let enter = |object: (&'static str, u32)| limiter.enter(&object, object.0, Priority::New, &waiting);

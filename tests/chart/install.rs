@@ -283,7 +283,16 @@ async fn one_file_of_values_gives_a_storage_service_that_passes_the_charts_test(
             .create_hook_account("nfs-operator-test", &[&file, &tested])
             .await?;
         let storage_class = format!("--storage-class={class}");
-        let check = ["check", &storage_class, "--namespace", NAMESPACE, "--node=anywhere"];
+        // The default timeout of a step is for a cluster that does nothing else.
+        let timeout = format!("--timeout={}s", TIMEOUT.as_secs());
+        let check = [
+            "check",
+            &storage_class,
+            "--namespace",
+            NAMESPACE,
+            "--node=anywhere",
+            &timeout,
+        ];
         let checked = run_operator(&account, &check).await?;
         assert_eq!(checked.status.code(), Some(0), "{class}: {}", printed(&checked));
     }

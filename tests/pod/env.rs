@@ -32,6 +32,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The tested image, as the chart names it.
 pub const IMAGE: &str = concat!("ghcr.io/nfs-operator/nfs-operator:", env!("CARGO_PKG_VERSION"));
 
+/// Timeout of Helm for pods that become ready or end, which takes seconds on an idle machine.
+pub const HELM_TIMEOUT: &str = "300s";
+
 /// The programs that the tests need.
 pub struct Programs {
     pub cluster: Assets,
@@ -160,7 +163,7 @@ impl PodEnv {
 
     /// Runs `helm install --wait` and waits until the backend is Ready.
     pub async fn install(&self, chart: &Path, args: &[&str]) -> Test {
-        let wait = ["--create-namespace", "--wait", "--timeout", "120s"];
+        let wait = ["--create-namespace", "--wait", "--timeout", HELM_TIMEOUT];
         self.helm(&["install"], Some(chart), &[&wait, args].concat()).await?;
         self.print_progress(&format!("helm install --wait {} has finished", args.join(" ")));
         self.objects
@@ -237,7 +240,7 @@ impl PodEnv {
             Some(enforcement) => enforcement.end().await,
             None => Ok(()),
         };
-        let args = ["--ignore-not-found", "--wait", "--timeout", "120s"];
+        let args = ["--ignore-not-found", "--wait", "--timeout", HELM_TIMEOUT];
         self.helm(&["uninstall"], None, &args).await?;
         for pod in self.objects.list(&reference("v1", "Pod", Some(NAMESPACE), "")).await? {
             self.objects.delete(&pod).await?;
@@ -277,6 +280,8 @@ fn helm_values() -> Value {
             BACKEND: { "spec": { "server": ADDRESS.to_string(), "path": EXPORT, "probeInterval": "1s" } },
         },
         "storageClasses": { CLASS: { "parameters": { "backend": BACKEND } } },
+        // The default is for a cluster that does nothing else.
+        "tests": { "timeout": format!("{}s", TIMEOUT.as_secs()) },
     })
 }
 

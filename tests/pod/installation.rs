@@ -4,7 +4,7 @@ use rig::{TIMEOUT, objects::reference};
 
 use crate::{
     Test,
-    env::{NAMESPACE, PodEnv, backend, is_pod_ready},
+    env::{HELM_TIMEOUT, NAMESPACE, PodEnv, backend, is_pod_ready},
 };
 
 /// Enough that the operator handles several at the same time.
@@ -35,7 +35,7 @@ pub async fn becomes_ready(env: &PodEnv) -> Test {
     // The limit is enforced by the kernel, not only present in the object.
     assert_eq!(memory.limit, 64 * 1024 * 1024);
 
-    let output = env.helm(&["test"], None, &["--timeout", "120s"]).await?;
+    let output = env.helm(&["test"], None, &["--timeout", HELM_TIMEOUT]).await?;
     assert!(output.contains("Succeeded"), "{output}");
     env.print_progress("helm test succeeded");
     Ok(())

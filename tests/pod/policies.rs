@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, Test,
-    env::{IMAGE, PodEnv, backend, is_pod_ready},
+    env::{HELM_TIMEOUT, IMAGE, PodEnv, backend, is_pod_ready},
 };
 
 /// A port that is not in the chart's values.
@@ -59,7 +59,7 @@ pub async fn operator_reaches_named_ports_only(env: &PodEnv) -> Test {
 }
 
 async fn upgrade(env: &PodEnv, args: &[&str]) -> Test {
-    let wait = ["--wait", "--timeout", "120s"];
+    let wait = ["--wait", "--timeout", HELM_TIMEOUT];
     env.helm(&["upgrade"], Some(&PodEnv::chart()), &[&wait, args].concat())
         .await?;
     Ok(())

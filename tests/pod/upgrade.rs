@@ -6,7 +6,7 @@ use rig::{assets::Kubernetes, operator::repository_root, process};
 
 use crate::{
     Failure, Test,
-    env::{PodEnv, is_pod_ready},
+    env::{HELM_TIMEOUT, PodEnv, is_pod_ready},
 };
 
 /// Enough that some are pending when the upgrade begins.
@@ -18,7 +18,7 @@ pub async fn keeps_pending_claims(env: &PodEnv) -> Test {
     let before = env.pod().await?;
     let claims = env.create_claims("upgraded", CLAIMS).await?;
     let chart = PodEnv::chart();
-    let wait = ["--wait", "--timeout", "120s"];
+    let wait = ["--wait", "--timeout", HELM_TIMEOUT];
     // Ensures that the pod is replaced even if the chart has no other change.
     let annotation = ["--set", "podAnnotations.upgraded=yes"];
     env.helm(&["upgrade"], Some(&chart), &[wait.as_slice(), &annotation].concat())

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, ClientOwner, Credential, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -19,6 +19,9 @@ use wire::Writer;
 /// Maximum growth: the largest accepted record (1 MiB and headers), doubled while its buffer grows, and the result of
 /// decoding it.
 const MAX_GROWTH_KIB: u64 = 8 << 10;
+
+/// Timeout for a connection, which takes milliseconds on a machine that does not stall.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The largest reply within the limit for records.
 const MAX_REPLY: usize = 1 << 20;
@@ -173,8 +176,16 @@ async fn no_reply_makes_the_client_use_more_than_a_few_mebibytes() {
             ..Target::new("127.0.0.1", "/")
         };
         let server = tokio::spawn(serve(listener, honest, attack));
-        let export = Client::connect(target).await.unwrap();
-        let root = export.root().await.unwrap().handle;
+        // The deadline is short for the attacks, which are repeated until then, and a machine may stall for longer.
+        let connected = rig::wait::until("a connection", CONNECT_TIMEOUT, async || {
+            let connected = async {
+                let export = Client::connect(target.clone()).await?;
+                let root = export.root().await?.handle;
+                Ok::<_, NfsError>((export, root))
+            };
+            connected.await.map_err(|error| error.to_string())
+        });
+        let (export, root) = connected.await.unwrap();
         let (resident, reserved) = (proc_status_kib("VmHWM:"), proc_status_kib("VmPeak:"));
         let listed = export.list(&root, None).await;
         assert!(listed.is_err(), "{}", attack.0);

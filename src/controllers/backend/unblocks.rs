@@ -1,6 +1,7 @@
 //! Work that may proceed after a probe. Pure.
 
 use crate::api::RecoveryRequest;
+use crate::api::conditions::Reason;
 use crate::state::backends::ProbeSnapshot;
 
 /// Work that a probe unblocks, besides the claims that wait for capacity of the backend: after each probe, as many of those
@@ -9,11 +10,11 @@ use crate::state::backends::ProbeSnapshot;
 pub(super) enum Unblocks {
     /// Nothing.
     Nothing,
-    /// Claims that found the previous probe too old. Failing claims stay blocked: otherwise thousands would be retried at
+    /// Claims that found no probe, or one that was too old. Failing claims stay blocked: otherwise thousands would be retried at
     /// once whenever the operator is too busy to probe in time, and would delay the next probe again.
     StaleProbe,
-    /// Like [`StaleProbe`](Self::StaleProbe), and the backups to this backend. A tenant who fills an export and frees it again causes this with each
-    /// probe, so nothing that waits for another backend is woken, and no failing claim.
+    /// Like [`StaleProbe`](Self::StaleProbe), and the backups to this backend. A tenant who fills an export and frees it
+    /// again causes this with each probe, so nothing that waits for another backend is woken, and no failing claim.
     Space,
     /// Everything that could not be served before.
     Anything,
@@ -27,11 +28,18 @@ pub(super) fn unblocks(previous: &ProbeSnapshot, current: &ProbeSnapshot) -> Unb
         Unblocks::Anything
     } else if current.is_ready() && !previous.is_ready() {
         Unblocks::Space
-    } else if current.is_ready() && previous.ready_now(current.probed_at).status != Some(true) {
+    } else if was_missing(previous, current) {
+        // Also if this probe failed: a claim that reports a missing probe gets a better reason.
         Unblocks::StaleProbe
     } else {
         Unblocks::Nothing
     }
+}
+
+/// Returns true if claims had to wait for the current probe: it is the first one, or the previous one was too old.
+fn was_missing(previous: &ProbeSnapshot, current: &ProbeSnapshot) -> bool {
+    let outdated = previous.is_ready() && previous.ready_now(current.probed_at).status != Some(true);
+    outdated || previous.ready.reason == Reason::NotProbed
 }
 
 /// Returns true for a change that tenants cannot cause. A larger export is none: that of some servers grows with the space
@@ -69,7 +77,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::api::conditions::{PlannedCondition, Reason};
+    use crate::api::conditions::PlannedCondition;
     use crate::api::names::READOPT;
 
     fn ready() -> ProbeSnapshot {
@@ -103,6 +111,12 @@ mod tests {
         };
         assert_eq!(unblocks(&previous, &after(90)), Unblocks::Nothing);
         assert_eq!(unblocks(&previous, &after(91)), Unblocks::StaleProbe);
+        let failed = |seconds| ProbeSnapshot {
+            ready: PlannedCondition::fails(Reason::ServerUnreachable, ""),
+            ..after(seconds)
+        };
+        assert_eq!(unblocks(&previous, &failed(90)), Unblocks::Nothing);
+        assert_eq!(unblocks(&previous, &failed(91)), Unblocks::StaleProbe);
         let mut requesting = previous.clone();
         let annotations = [(READOPT.to_owned(), "true".to_owned())];
         Arc::make_mut(&mut requesting.object).metadata.annotations = Some(annotations.into());
@@ -117,6 +131,7 @@ mod tests {
         let mismatch = unready(Reason::BeaconMismatch);
         assert_eq!(unblocks(&mismatch, &unreachable), Unblocks::Anything);
         assert_eq!(unblocks(&unreachable, &mismatch), Unblocks::Nothing);
+        assert_eq!(unblocks(&unready(Reason::NotProbed), &mismatch), Unblocks::StaleProbe);
     }
 
     #[test]

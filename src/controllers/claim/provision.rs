@@ -128,7 +128,11 @@ async fn try_provision(
         return Ok(ProvisionOutcome::Nothing);
     }
     if let Some(condition) = recovery_hold(ctx, claim, requested, &namespace).await {
-        return Ok(ProvisionOutcome::Waiting(condition, Blockers::default()));
+        return Ok(match condition.reason {
+            // After each start, until the first probe ends.
+            Reason::NotProbed => ProvisionOutcome::AwaitingProbe(condition),
+            _ => ProvisionOutcome::Waiting(condition, Blockers::default()),
+        });
     }
     let mut request = requested.clone();
     let (mut restore, mut takes_over) = (None, 0);

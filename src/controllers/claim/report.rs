@@ -59,7 +59,7 @@ pub enum ProvisionOutcome {
     Queued,
     /// No backend can serve it now, which is not a failure.
     Waiting(PlannedCondition, Blockers<ClaimRef>),
-    /// No backend can serve it now, and the next probe of a backend, which is late, may change that.
+    /// No backend can serve it now, and the next probe of a backend may change that: it is late, or the first one.
     AwaitingProbe(PlannedCondition),
     /// The server did not answer a call that changes nothing.
     Unanswered(PlannedCondition),
@@ -230,9 +230,9 @@ pub async fn report(
     Ok(action)
 }
 
-/// Returns true if the claim's condition shows that it waits. A late probe is not reported in addition, because it does
-/// not help the reader. Probes are late under load, and the report would cost two writes for each waiting claim, one
-/// now and one after the probe.
+/// Returns true if the claim's condition shows that it waits. A missing probe is not reported in addition, because it
+/// does not help the reader. Probes are late under load and after a start, and the report would cost two writes for each
+/// waiting claim, one now and one after the probe.
 fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
     provisioned_condition(claim).is_some_and(|condition| condition.status != "True")
 }

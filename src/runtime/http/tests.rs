@@ -7,19 +7,34 @@ use super::*;
 
 /// Serves on free ports of loopback, and returns the options with the addresses.
 async fn served(token_file: Option<PathBuf>) -> HttpOptions {
-    let free = async || {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        listener.local_addr().unwrap()
-    };
+    let (http, probe) = (reserved_port(), reserved_port());
     let options = HttpOptions {
-        http_addr: free().await,
-        probe_addr: free().await,
+        http_addr: http.local_addr().unwrap(),
+        probe_addr: probe.local_addr().unwrap(),
         metrics_token_file: token_file,
     };
     let metrics = Arc::new(Metrics::default());
     let (readiness, fence) = (Readiness::default(), WriteFence::default());
     serve(options.clone(), readiness, fence, metrics).await.unwrap();
     options
+}
+
+/// Returns a socket with a free port. While it exists, nobody else is given the port, but a server that names it can
+/// listen on it.
+fn reserved_port() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    socket
+}
+
+/// Keeps the paused time of a test from passing until the result is dropped, so that no time limit is reached, however
+/// slow the machine is.
+fn stop_time() -> std::sync::mpsc::Sender<()> {
+    let (running, stopped) = std::sync::mpsc::channel();
+    // Paused time passes only while the runtime has nothing to do, and no blocking task runs.
+    tokio::task::spawn_blocking(move || stopped.recv());
+    running
 }
 
 /// Sends a text, and returns everything until the server closes the connection.
@@ -52,8 +67,9 @@ async fn probes_are_served_on_both_addresses_and_metrics_on_one() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_new_connection_closes_the_oldest_one_beyond_the_limit() {
+    let _stopped = stop_time();
     let options = served(None).await;
     let mut held = Vec::new();
     for _ in 0..=MAX_CONNECTIONS {
@@ -79,8 +95,9 @@ async fn a_new_connection_closes_the_oldest_one_beyond_the_limit() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn connections_of_one_client_do_not_close_those_of_another() {
+    let _stopped = stop_time();
     let options = served(None).await;
     let mut scrape = TcpStream::connect(options.http_addr).await.unwrap();
     scrape.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();

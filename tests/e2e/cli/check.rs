@@ -9,6 +9,9 @@ use tokio::process::Command;
 use crate::cli::program::text;
 use crate::support::shared::{self, TIMEOUT, Test};
 
+/// Timeout of a step that succeeds: that of the tests, because the default is for a cluster that does nothing else.
+const SLOW: &str = "--timeout=240s";
+
 /// Runs it as an administrator in the test's namespace. Returns its exit code and its steps.
 async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> (Option<i32>, Vec<Value>) {
     let mut command = Command::new(find_binary().unwrap());
@@ -43,7 +46,7 @@ fn results(steps: &[Value]) -> Vec<String> {
 async fn a_check_of_a_class_that_works_passes_every_step_and_leaves_nothing() -> Test {
     let env = TestEnv::new("check").await?;
     env.create_ready_class().await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[]).await;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[SLOW]).await;
     let all = [
         "class=ok",
         "claim=ok",
@@ -77,7 +80,8 @@ async fn a_check_reports_why_its_claim_waits_and_removes_the_claim() -> Test {
         .wait_condition(&suspended, "Ready", "False", Some("Suspended"), TIMEOUT);
     ready.await?;
     shared::class(&env, "class", "backend", json!({})).await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=20s"]).await;
+    // It waits for all of this time, in which the operator has to report why, and the claim has to be deleted.
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=60s"]).await;
     let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=skipped"];
     assert_eq!(
         (code, results(&steps)),
@@ -117,7 +121,7 @@ async fn a_check_reports_the_volume_that_a_class_with_retain_keeps() -> Test {
     let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));
     merge(&mut class, &json!({"reclaimPolicy": "Retain"}));
     env.objects.create(&class).await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[]).await;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[SLOW]).await;
     assert_eq!(code, Some(3), "{steps:?}");
     let last = steps.last().unwrap();
     assert_eq!((&last["check"], &last["result"]), (&json!("reclaim"), &json!("left")));
@@ -144,7 +148,7 @@ async fn a_check_creates_nothing_if_the_class_is_missing_or_binds_late_without_a
     assert_eq!((code, results(&steps)), (Some(1), vec!["class=failed".to_owned()]));
     let missing = "cannot read StorageClass no-such-class: storageclasses.storage.k8s.io \"no-such-class\" not found";
     assert_eq!(steps[0]["message"], missing);
-    let (code, steps) = check(cluster, &env, &env.unique_name("class"), &["--node=n1"]).await;
+    let (code, steps) = check(cluster, &env, &env.unique_name("class"), &["--node=n1", SLOW]).await;
     assert_eq!(code, Some(0), "{steps:?}");
     Ok(())
 }

@@ -250,16 +250,22 @@ async fn probe_reports_whether_the_server_requires_a_reserved_port() -> Test {
     Ok(())
 }
 
+/// Returns whether a request removes the renamed directory: REMOVE (operation 28, RFC 8881 section 18.25), then its
+/// name, which its length distinguishes from the former one. The number alone can also be a sequence number.
+fn is_removal_of_renamed(request: &[u8]) -> bool {
+    let length = u32::try_from(".nfs-operator-probe-0123456789abcdef-renamed".len()).unwrap();
+    let words = [28_u32, length].map(u32::to_be_bytes).concat();
+    proxy::has_bytes(request, &[words.as_slice(), b".nfs-operator-probe-"].concat())
+}
+
 #[tokio::test]
 async fn probe_reports_what_it_could_not_remove_and_exits_with_3() -> Test {
-    const REMOVE: [u8; 4] = 28_u32.to_be_bytes();
     let env = TestEnv::new("probe-left").await?;
     let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
     // The removal of the directory is dropped, but not that of the file in it.
-    proxy.on_record(Direction::Up, |request| {
-        let directory = proxy::has_bytes(request, b"-renamed") && proxy::has_bytes(request, &REMOVE);
-        let removal = directory && !proxy::has_bytes(request, &29_u32.to_be_bytes());
-        if removal { Action::Drop } else { Action::Forward }
+    proxy.on_record(Direction::Up, |request| match is_removal_of_renamed(request) {
+        true => Action::Drop,
+        false => Action::Forward,
     });
     let (report, code) = probe(&of(&env), proxy.port(), &["--write"]).await;
     assert_eq!(code, Some(3), "{report:#}");

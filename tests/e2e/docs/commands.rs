@@ -22,9 +22,10 @@ fn blocks(page: &str, mark: &str, port: u16) -> Vec<String> {
     runnable.map(|block| at_port(block, port)).collect()
 }
 
-/// Adapts a block to a server on the loopback at another port.
+/// Adapts a block to a server on the loopback at another port, and to a machine that is slower than the reader's.
 fn at_port(block: &str, port: u16) -> String {
     let has_settings = block.lines().any(|line| line == "  nfs:");
+    let block = patient(block);
     let mut text = String::new();
     for line in block.lines() {
         let asks = ["nfs-operator probe", "nfs-operator archives"]
@@ -41,6 +42,13 @@ fn at_port(block: &str, port: u16) -> String {
         }
     }
     text
+}
+
+/// Extends the timeouts of commands: those of the pages are for a cluster that does nothing else.
+fn patient(commands: &str) -> String {
+    ["60s", "2m"].iter().fold(commands.to_owned(), |commands, short| {
+        commands.replace(&format!("--timeout={short}"), "--timeout=240s")
+    })
 }
 
 /// Returns the pages with runnable blocks, by name, after the quick start: the others use its backend.
@@ -109,13 +117,13 @@ async fn the_uninstall_guide_removes_all_objects_and_keeps_the_archives_on_the_e
         let sample = at_port(&sample, nfs.port());
         shell.run(&format!("kubectl apply -f - <<'END'\n{sample}END")).await?;
     }
-    let bound = "kubectl wait --for=jsonpath='{.status.phase}'=Bound --timeout=60s pvc/my-data";
+    let bound = "kubectl wait --for=jsonpath='{.status.phase}'=Bound --timeout=240s pvc/my-data";
     shell.run(bound).await?;
     let directory = names(&export)?.concat();
     fs::write(export.join(directory).join("kept.txt"), "data of a pod\n")?;
     let archived = "VOLUME=$(kubectl get pvc my-data -o jsonpath='{.spec.volumeName}')
         kubectl delete pvc my-data
-        kubectl wait --for=delete --timeout=60s \"pv/$VOLUME\"";
+        kubectl wait --for=delete --timeout=240s \"pv/$VOLUME\"";
     shell.run(archived).await?;
     // Even the data of an archive that may be purged stay after the deletion of the CRD.
     let purgeable =

@@ -111,6 +111,8 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
         }
         let before = objects.get(&deployment).await?;
         if text.contains("--replicas=1") {
+            // Nobody would provision the claim afterwards.
+            bound(&objects).await?;
             // As described there in the page.
             operator.take().ok_or("no operator runs")?.terminate().await?;
         }

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rig::proxy::{encode_rename, has_bytes};
-use rig::{Action, TestEnv};
+use rig::{Action, Direction, TestEnv};
 use serde_json::{Value, json};
 
 use crate::support::legacy_provisioner::LegacyProvisioner;
@@ -81,6 +83,15 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
         let mut lost = legacy
             .proxy
             .lose_reply(Action::Drop, move |request| is_mkdir_of(request, created.as_bytes()));
+        // Until nfs-subdir has completed its work, however long that takes, our operator gets no further.
+        let (loss, completed) = (lost.clone(), Arc::new(AtomicBool::new(false)));
+        let may_pass = Arc::clone(&completed);
+        legacy.proxy.on_record(Direction::Up, move |_| {
+            match loss.has_happened() && !may_pass.load(Ordering::SeqCst) {
+                true => Action::Drop,
+                false => Action::Forward,
+            }
+        });
         let claim = env.objects.create(&env.claim(name, &class)).await?;
         lost.wait(TIMEOUT).await?;
         // Our directory exists but the reply was lost; nfs-subdir uses its own directory and creates the volume.
@@ -90,6 +101,7 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
         let volume = env.objects.create(&volume).await?;
         env.wait_bound(&claim).await?;
         fs::write(directory.join("data"), "data")?;
+        completed.store(true, Ordering::SeqCst);
         rig::wait::until("a single directory", TIMEOUT, async || {
             match shared::names(&env.data().join("all")).map_err(|error| error.to_string())? {
                 names if names.len() == 1 => Ok(()),
@@ -141,7 +153,7 @@ async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
     let (from, to) = (directory.clone(), env.data().join(archive));
     let name = encode_rename(base.as_bytes());
     let once = std::sync::Once::new();
-    legacy.proxy.on_record(rig::Direction::Up, move |request| {
+    legacy.proxy.on_record(Direction::Up, move |request| {
         if has_bytes(request, &name) {
             once.call_once(|| fs::rename(&from, &to).expect("the other one archives"));
         }

@@ -11,8 +11,8 @@ use rig::{
 };
 use serde_json::json;
 
-/// Starting a container from a local image takes 2 s.
-const RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+/// Starting a container from a local image takes 2 s, and longer on a busy machine.
+const RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(180);
 
 /// Runs this program again in a sandbox. Inside a sandbox, starts the cluster and runs until its standard input is
 /// closed.

@@ -25,10 +25,10 @@ pub(crate) const SERVICE_ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-op
 pub(crate) const USERNAME: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
 /// Its watches must be in sync; that takes a second on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
-/// The grace period of its pod.
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Its endpoints respond from memory.
-const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Its pod has a grace period of 30 s; a machine that stalls takes longer.
+const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+/// Its endpoints respond from memory, but the machine may stall, and most tests ask only once.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A kubeconfig for the operator's own ServiceAccount. Only [`Operator::install`] and [`Operator::kubeconfig`] create
 /// it, so that an operator in a test never has other permissions than in production.

@@ -328,10 +328,14 @@ mod tests {
     #[tokio::test]
     async fn a_child_is_terminated_killed_and_dropped() {
         let run = RunDir::new().unwrap();
-        let process = Process::start(shell(&run, "trap 'exit 7' TERM; while :; do sleep 0.01; done"))
-            .await
-            .unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let script = "trap 'exit 7' TERM; echo trapped; while :; do sleep 0.01; done";
+        let process = Process::start(shell(&run, script)).await.unwrap();
+        crate::wait::until("the signal to be trapped", KILL_TIMEOUT, async || {
+            let log = process.log_tail();
+            if log.contains("trapped") { Ok(()) } else { Err(log) }
+        })
+        .await
+        .unwrap();
         assert_eq!(process.terminate(KILL_TIMEOUT).await.unwrap().code(), Some(7));
 
         let process = Process::start(shell(&run, "exec sleep 60")).await.unwrap();

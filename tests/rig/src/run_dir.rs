@@ -126,6 +126,8 @@ fn remove_dead(base: &Path, retention: Duration) {
         let kept_since = fs::metadata(path.join(KEPT)).and_then(|kept| kept.modified()).ok();
         let kept_for = kept_since.map(|since| SystemTime::now().duration_since(since).unwrap_or_default());
         if kept_for.is_some_and(|kept_for| kept_for < retention) {
+            // Closing the file may not be enough: a child that is being started has a copy until it runs its program.
+            let _ = lock.unlock();
             continue;
         }
         // Another process may remove it at the same time. The next run removes the rest.

@@ -17,7 +17,7 @@ const TEST_ID_VARIABLE: &str = "RIG_CLEANUP_TEST_ID";
 /// Environment variable with the part that [`start_part_and_wait`] starts.
 const PART_VARIABLE: &str = "RIG_CLEANUP_PART";
 /// Killed processes exit in milliseconds, and later on a machine that is busy with other tests.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that runs a part of the rig.
 struct PartProcess {

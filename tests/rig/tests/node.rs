@@ -50,7 +50,7 @@ mod node {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         MachineState {
             addresses: printed("ip", &["-brief", "address"]),
-            routes: printed("ip", &["route", "show", "table", "all"]),
+            routes: routes(),
             rules: printed("nft", &["list", "ruleset"]),
             sysctls: sysctls
                 .map(|name| fs::read_to_string(Path::new("/proc/sys").join(name)).ok())
@@ -58,6 +58,23 @@ mod node {
             folders: folders.map(|folder| Path::new(folder).exists()).to_vec(),
             mounts: mounts.lines().map(String::from).collect(),
         }
+    }
+
+    /// Returns the routes without the remaining time of those that a router advertised, which passes.
+    fn routes() -> String {
+        let printed = printed("ip", &["route", "show", "table", "all"]);
+        let lines = printed.lines().map(|line| {
+            let (mut words, mut kept) = (line.split_whitespace(), Vec::new());
+            while let Some(word) = words.next() {
+                if word == "expires" {
+                    words.next();
+                } else {
+                    kept.push(word);
+                }
+            }
+            kept.join(" ")
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// Returns the cgroups with a name, in all hierarchies.

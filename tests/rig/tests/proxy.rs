@@ -17,12 +17,13 @@ use rig::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::timeout,
 };
 
 const SHORT: Duration = Duration::from_millis(200);
-const LONG: Duration = Duration::from_secs(5);
+/// Timeout for what takes milliseconds on a machine that does not stall.
+const LONG: Duration = Duration::from_secs(60);
 
 async fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -97,20 +98,21 @@ async fn records_and_the_end_of_a_connection_are_forwarded() {
 
 #[tokio::test]
 async fn a_delay_adds_latency_and_does_not_limit_throughput() {
+    /// So many that one after the other would take longer than a machine stalls.
+    const RECORDS: u8 = 200;
+    const DELAY: Duration = Duration::from_millis(500);
     let (proxy, mut client) = proxy().await;
-    proxy.delay(Duration::from_millis(100), Duration::from_millis(50));
+    proxy.delay(DELAY, DELAY);
     let start = Instant::now();
-    for number in 0..20_u8 {
+    for number in 0..RECORDS {
         client.send(&[number]).await;
     }
-    for number in 0..20_u8 {
+    for number in 0..RECORDS {
         assert_eq!(client.receive().await.unwrap(), [number]);
     }
     let took = start.elapsed();
-    assert!(
-        (Duration::from_millis(150)..Duration::from_millis(600)).contains(&took),
-        "{took:?}"
-    );
+    // If one direction sent one record after the other, it would take 100 s.
+    assert!((2 * DELAY..LONG).contains(&took), "{took:?}");
 }
 
 #[tokio::test]
@@ -207,10 +209,10 @@ async fn the_reply_of_one_request_is_lost_on_its_own_connection() {
 
 #[tokio::test]
 async fn without_a_server_behind_it_a_connection_is_reset() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let unused = listener.local_addr().unwrap();
-    drop(listener);
-    let proxy = Proxy::start(unused).await.unwrap();
+    // Bound, so that nobody else gets the port, but not listening.
+    let unused = TcpSocket::new_v4().unwrap();
+    unused.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let proxy = Proxy::start(unused.local_addr().unwrap()).await.unwrap();
     let mut client = Client::new(&proxy).await;
     assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }

@@ -17,6 +17,9 @@ use ahash::random_state::{self, RandomSource};
 
 use sim::world::{self, Scenario};
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const USAGE: &str = "\
 usage: sim run SEED=N [ACTIONS=200] [TRACE=1] [REPLICAS=3] [KILLS=0] [API_FAULTS=0] [NFS_FAULTS=0] [ACCIDENTS=0]
                [ADMINISTRATORS=0] [SKIP=MASK]

@@ -1,13 +1,12 @@
 //! Crashes at every moment: an operation is interrupted before and after each of its calls, and repeated by a new
 //! client.
 
+use std::collections::HashSet;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::MetadataExt as _;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use export_store::path_reservations::Holder;
 use export_store::{ErrorKind, ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
@@ -16,12 +15,45 @@ use rig::{Action, Direction};
 use tokio::sync::Notify;
 
 use crate::fixture::{StoreClient, StoreFixture, identify, reclaim, refused, request};
+use crate::nfs::TIMEOUT;
 
 /// An operation of one client.
 pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs `operation` with a client whose connection is cut at the n-th record in this direction. Returns false if the
-/// operation completed before. Upwards, the request is lost; downwards, it was executed and the reply is lost.
+/// The records between a client and the server.
+#[derive(Default)]
+struct Traffic {
+    /// Number in the direction that is counted.
+    passed: usize,
+    /// Nothing passes any more.
+    is_dead: bool,
+    /// Requests that the server has not answered, by their transaction ID: the first word of both (RFC 5531 section 9).
+    unanswered: HashSet<[u8; 4]>,
+}
+
+impl Traffic {
+    /// Decides on a record. Returns true if it is the n-th in the counted direction.
+    fn pass(&mut self, record: &[u8], way: Direction, counted: Direction, nth: usize) -> (Action, bool) {
+        let id = *record.first_chunk::<4>().unwrap();
+        if way == Direction::Down {
+            self.unanswered.remove(&id);
+        }
+        let dies = way == counted && !self.is_dead && self.passed == nth;
+        self.passed += usize::from(way == counted);
+        self.is_dead |= dies;
+        if self.is_dead {
+            return (Action::Drop, dies);
+        }
+        if way == Direction::Up {
+            self.unanswered.insert(id);
+        }
+        (Action::Forward, dies)
+    }
+}
+
+/// Runs `operation` with a client that dies at the n-th record in this direction. Returns false if the operation
+/// completed before. Upwards, the request is lost; downwards, it was executed and the reply is lost. When this returns,
+/// the server has executed all requests that arrived.
 pub async fn dies(
     fixture: &StoreFixture,
     direction: Direction,
@@ -33,31 +65,39 @@ pub async fn dies(
         ..fixture.client()
     };
     let export = client.open().await;
-    let death = Arc::new(Notify::new());
-    let passed = AtomicUsize::new(0);
-    let reported = Arc::clone(&death);
-    fixture.proxy.on_record(direction, move |_| {
-        if passed.fetch_add(1, Ordering::SeqCst) < nth {
-            return Action::Forward;
-        }
-        reported.notify_one();
-        Action::Cut
-    });
+    let (death, traffic) = (Arc::new(Notify::new()), Arc::<Mutex<Traffic>>::default());
+    for way in [Direction::Up, Direction::Down] {
+        let (reported, traffic) = (Arc::clone(&death), Arc::clone(&traffic));
+        fixture.proxy.on_record(way, move |record| {
+            let (action, dies) = traffic.lock().unwrap().pass(record, way, direction, nth);
+            if dies {
+                reported.notify_one();
+            }
+            action
+        });
+    }
     let mut task = tokio::spawn(operation(export));
     let died = tokio::select! {
-        // First, because without a session the cut fails the operation immediately.
         biased;
         () = death.notified() => true,
         outcome = &mut task => { outcome.unwrap(); false }
     };
     if died {
+        // Requests in flight are executed now, and not during what follows. The client does not notice.
+        rig::wait::until("the server to answer", TIMEOUT, async || {
+            let left = traffic.lock().unwrap().unanswered.len();
+            match left {
+                0 => Ok(()),
+                left => Err(format!("{left} requests are not answered")),
+            }
+        })
+        .await
+        .unwrap();
         task.abort();
         let _ = task.await;
     }
     fixture.proxy.cut();
     fixture.proxy.clear_hooks();
-    // Calls in flight arrive.
-    tokio::time::sleep(Duration::from_millis(20)).await;
     died
 }
 

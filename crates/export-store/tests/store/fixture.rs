@@ -132,7 +132,8 @@ impl StoreClient {
                 owner: rand::random::<[u8; 16]>().to_vec(),
                 verifier: rand::random(),
             },
-            deadline: Duration::from_secs(20),
+            // A machine that stalls must not fail a call.
+            deadline: Duration::from_secs(60),
             ..Target::new("127.0.0.1", self.path)
         };
         let keeper = StoreConfig {

@@ -78,13 +78,13 @@ impl Server {
             port: self.port,
             mount_port: Some(self.port),
             source_port: SourcePort::Any,
-            deadline: Duration::from_secs(20),
+            deadline: Duration::from_secs(60),
             ..Target::new("127.0.0.1", "/export")
         }
     }
 
     pub async fn connect(&self) -> Result<Client, NfsError> {
-        Client::connect(self.target(), Arc::new(Tcp), IDLE_TIMEOUT, within(20).deadline).await
+        Client::connect(self.target(), Arc::new(Tcp), IDLE_TIMEOUT, within(60).deadline).await
     }
 
     pub async fn client(&self) -> Client {

@@ -1,12 +1,11 @@
 //! NFSv4.0 with a real server: differences from versions with sessions.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use nfs_client::{Client, NfsError, Protocol, RemoveOutcome, SetAttributes, SourcePort, Status, Target, VersionChoice};
 use rig::proxy::{encode_rename, has_bytes};
 
-use crate::support::{self, DedicatedServer, name};
+use crate::support::{self, DedicatedServer, LEASE, name};
 
 fn target(port: u16, version: VersionChoice) -> Target {
     Target {
@@ -30,7 +29,7 @@ async fn auto_falls_back_to_4_0_and_reports_that_it_does_not_fence() {
         (negotiated.protocol, negotiated.protocol.supports_fencing()),
         (Protocol::V4_0, false)
     );
-    assert_eq!(negotiated.lease, Duration::from_secs(10));
+    assert_eq!(negotiated.lease, LEASE);
     let newer = target(server.port, VersionChoice::Exactly(Protocol::V4_1));
     let refused = Client::connect(newer).await.unwrap_err();
     assert!(matches!(refused, NfsError::ProtocolNotSupported { .. }), "{refused}");

@@ -10,7 +10,7 @@ use nfs_client::{
 };
 use rig::{KernelVm, NfsOptions, NfsServer, RunDir};
 
-pub use self::server::DedicatedServer;
+pub use self::server::{DedicatedServer, LEASE};
 
 /// Timeout for a state that is reached in seconds on an idle machine.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
@@ -49,7 +49,8 @@ pub fn target(port: u16, version: VersionChoice) -> Target {
             owner: rand::random::<[u8; 16]>().to_vec(),
             verifier: [1; 8],
         },
-        deadline: Duration::from_secs(20),
+        // A machine that stalls must not fail a call.
+        deadline: Duration::from_secs(60),
         ..Target::new("127.0.0.1", "/data")
     }
 }

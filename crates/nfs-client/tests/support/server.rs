@@ -1,8 +1,12 @@
 //! An NFS server for one test.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rig::{Export, NfsOptions, NfsServer, RunDir, Squash, StableStorage};
+
+/// The lease of its clients: longer than a machine stalls, because a client whose lease expired connects again.
+pub const LEASE: Duration = Duration::from_secs(90);
 
 /// A running NFSv4 server with the export `/data`. It is killed, and its folder removed, on drop.
 pub struct DedicatedServer {
@@ -66,6 +70,7 @@ impl DedicatedServer {
 fn of(export: Export) -> NfsOptions {
     NfsOptions {
         exports: vec![export],
+        lease_seconds: u32::try_from(LEASE.as_secs()).unwrap(),
         ..NfsOptions::default()
     }
 }

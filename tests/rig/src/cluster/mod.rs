@@ -37,9 +37,9 @@ use crate::{
 };
 
 /// It takes 4 s on two idle cores, and longer on a machine that also builds.
-const START_TIMEOUT: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(240);
 /// The API server waits until watches have ended, and takes longer on a machine that stalls.
-const STOP_TIMEOUT: Duration = Duration::from_secs(90);
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 

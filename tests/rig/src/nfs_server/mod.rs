@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// It takes a tenth of a second on an idle machine, and longer while other tests start their clusters.
-const START_TIMEOUT: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// It waits for its threads, and one of them sleeps for seconds.
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 /// What the server logs when it has started, and when it has applied changed exports.
 const STARTED: &str = "NFS SERVER INITIALIZED";
 const RELOADED: &str = "Reread exports complete";

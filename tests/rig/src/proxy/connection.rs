@@ -30,10 +30,9 @@ enum Termination {
     Close,
 }
 
-/// Serves a client's connection until it ends.
-pub(super) async fn serve(state: &ProxyState, number: u64, mut client: TcpStream) {
-    // Subscribe now: earlier cuts do not concern this connection.
-    let mut cuts = state.cuts.subscribe();
+/// Serves a client's connection until it ends. `cuts` changes with each cut since the connection was accepted: earlier
+/// cuts do not concern it, and no later one is missed.
+pub(super) async fn serve(state: &ProxyState, number: u64, mut client: TcpStream, mut cuts: watch::Receiver<()>) {
     let connected = tokio::select! {
         connected = connect(state) => connected,
         _ = cuts.changed() => Err(io::ErrorKind::ConnectionReset.into()),

@@ -214,8 +214,8 @@ async fn accept(
         tokio::select! {
             client = next(listener.as_ref()) => {
                 let number = state.accepted.fetch_add(1, Ordering::Relaxed);
-                let state = state.clone();
-                connections.spawn(async move { connection::serve(&state, number, client).await });
+                let (state, cuts) = (state.clone(), state.cuts.subscribe());
+                connections.spawn(async move { connection::serve(&state, number, client, cuts).await });
             }
             Some(_) = connections.join_next() => {}
             request = requests.recv() => {

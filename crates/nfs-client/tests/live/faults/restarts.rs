@@ -1,12 +1,13 @@
 //! Servers that are killed and restarted under load, with and without their client state.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nfs_client::{Client, Protocol, Target, VersionChoice};
 use rig::StableStorage;
 
-use crate::support::{name, server, target};
+use crate::support::{TIMEOUT, name, server, target};
 
 const FILES: usize = 40;
 
@@ -19,17 +20,28 @@ async fn restarted(protocol: Protocol, recovery: StableStorage) {
     let data = server.data_dir("/data").unwrap();
     let export = Client::connect(target).await.unwrap();
     let root = Arc::new(export.root().await.unwrap().handle);
+    let answered = Arc::new(AtomicUsize::new(0));
     let calls: Vec<_> = (0..FILES)
         .map(|number| {
-            let (export, root) = (export.clone(), root.clone());
+            let (export, root, answered) = (export.clone(), root.clone(), answered.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(5 * number as u64)).await;
                 let name = name(&format!("file{number}"));
-                export.create_file(&root, &name, b"content", 0o600).await
+                let created = export.create_file(&root, &name, b"content", 0o600).await;
+                answered.fetch_add(1, Ordering::Relaxed);
+                created
             })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    // On a machine that stalls, all calls may arrive at the same time, and none of them be answered before the kill.
+    rig::wait::until("the first answer", TIMEOUT, async || {
+        match answered.load(Ordering::Relaxed) {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await
+    .unwrap();
     server.restart(recovery).await.unwrap();
     let (mut created, mut unknown) = (0, 0);
     for (number, call) in calls.into_iter().enumerate() {
