@@ -88,8 +88,8 @@ impl BackendTask for Recovery {
 
 /// Publishes the outcome of a pass, and wakes the waiting claims: those of left-out volumes then report the reason.
 fn publish(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: RecoveryOutcome) {
-    let result = condition::result_condition(&outcome);
-    if backend.recovery.finish(outcome) {
+    if let Some(outcome) = backend.recovery.finish(outcome) {
+        let result = condition::result_condition(&outcome);
         let severity = match result.status {
             Some(true) => Severity::Normal,
             _ => Severity::Warning,

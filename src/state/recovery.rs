@@ -58,7 +58,7 @@ pub struct RecoveryOutcome {
     pub revision: BackendRevision,
     /// Number of recorded volumes in use that exist now.
     pub existing: u64,
-    /// Number of those that this pass recreated.
+    /// Number of those that were recreated, by this pass and by those before it with this revision.
     pub recreated: u64,
     /// Number of skipped volumes.
     pub skipped: u64,
@@ -122,16 +122,24 @@ impl RecoveryState {
         self.lock().processed = Some((done, of));
     }
 
-    /// Records a completed pass. Returns true if its result differs from the previous one.
-    pub fn finish(&self, outcome: RecoveryOutcome) -> bool {
+    /// Records a completed pass. Returns its outcome if it differs from the previous one.
+    pub fn finish(&self, mut outcome: RecoveryOutcome) -> Option<Arc<RecoveryOutcome>> {
         let mut progress = self.lock();
+        if let Some(former) = progress
+            .outcome
+            .as_ref()
+            .filter(|former| former.revision == outcome.revision)
+        {
+            outcome.recreated += former.recreated;
+        }
         let comparable = |outcome: &RecoveryOutcome| (outcome.skipped, outcome.first.clone(), outcome.recreated > 0);
         let changed = progress.outcome.as_deref().map(comparable) != Some(comparable(&outcome));
+        let outcome = Arc::new(outcome);
         *progress = RecoveryProgress {
-            outcome: Some(Arc::new(outcome)),
+            outcome: Some(Arc::clone(&outcome)),
             ..RecoveryProgress::default()
         };
-        changed
+        changed.then_some(outcome)
     }
 
     /// Requests a pass if skipped volumes wait for this object.
@@ -314,6 +322,28 @@ mod tests {
     }
 
     #[test]
+    fn a_repeated_pass_does_not_hide_what_an_earlier_one_recreated() {
+        let state = RecoveryState::default();
+        let pass = |generation: i64, recreated: u64| RecoveryOutcome {
+            revision: BackendRevision {
+                annotations: BTreeMap::new(),
+                generation: Some(generation),
+            },
+            existing: 4,
+            recreated,
+            ..RecoveryOutcome::default()
+        };
+        let recreated = || state.progress().outcome.map(|outcome| outcome.recreated);
+        assert!(state.finish(pass(1, 3)).is_some());
+        assert_eq!(state.finish(pass(1, 0)), None, "nothing new");
+        assert_eq!(recreated(), Some(3));
+        state.finish(pass(1, 1));
+        assert_eq!(recreated(), Some(4));
+        state.finish(pass(2, 0));
+        assert_eq!(recreated(), Some(0), "another request");
+    }
+
+    #[test]
     fn a_volume_is_kept_for_its_claim_until_it_is_bound_or_gone() {
         let (reserved, claim) = (RecoveryHolds::default(), ("team".to_owned(), "data".to_owned()));
         let name = json!({"namespace": "team", "name": "data"});
@@ -382,9 +412,9 @@ mod tests {
             outcome.skip("pvc-1", reason.to_owned(), Some(("team".into(), "data".into())));
             outcome
         };
-        assert!(readoption.finish(left("a")));
-        assert!(!readoption.finish(left("a")));
-        assert!(readoption.finish(left("b")));
+        assert!(readoption.finish(left("a")).is_some());
+        assert!(readoption.finish(left("a")).is_none());
+        assert!(readoption.finish(left("b")).is_some());
         readoption.fail("cut".into());
         let progress = readoption.progress();
         assert!(progress.outcome.is_some(), "what was known stays known");

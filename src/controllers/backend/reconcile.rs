@@ -63,12 +63,13 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     if let Some(fresh) = fresh.filter(|fresh| status.next_beacon == Some(fresh.next.to_string())) {
         backend.plan_announcement(fresh);
     }
+    // Whether the status can be written or not: the next probe finds no transition.
+    if before.is_none_or(|before| before != ready.reason.to_string()) {
+        publish_transition(&ctx, &object, &ready);
+    }
     let written = write_status(&ctx, &object, &status).await;
     if written.is_ok() {
         backend.set_announced();
-        if before.is_none_or(|before| before != ready.reason.to_string()) {
-            publish_transition(&ctx, &object, &ready);
-        }
         if first && backend.next_beacon().is_some() {
             // The new leader replaces the beacon of the former one.
             ctx.request_probe(&backend.name);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rig::objects::{merge, reference};
-use rig::{Export, NfsOptions, NfsServer, RunDir, TestEnv};
+use rig::{Export, NfsOptions, NfsServer, RunDir, TestEnv, wait};
 use serde_json::{Value, json};
 
 use crate::archives::objects::{archived, in_state};
@@ -72,10 +72,36 @@ impl Swapped {
         let waiting = objects.create(&self.env.claim("waiting", &self.class)).await?;
         shared::wait_refused(&self.env, &waiting, "IdentityMismatch").await?;
         objects.delete(&self.claim).await?;
-        let note = shared::wait_reclaim_refused(&self.env, &self.volume).await?;
-        assert!(note.starts_with("IdentityMismatch"), "{note}");
+        self.reclaim_is_refused("IdentityMismatch").await?;
         assert_eq!(rig::snapshot(&disk)?, before);
         Ok(waiting)
+    }
+
+    /// Waits until the reclaim of the volume is refused for this reason. It may be refused for another one before, if
+    /// the server answers a probe late.
+    async fn reclaim_is_refused(&self, reason: &str) -> rig::Result<()> {
+        let objects = &self.env.objects;
+        wait::until("the reclaim to be refused", TIMEOUT, async || {
+            let events = objects.events(&self.volume).await.map_err(|error| error.to_string())?;
+            let refused = events.iter().filter(|event| event["reason"] == "VolumeFailedDelete");
+            let notes: Vec<&str> = refused.map(|event| shared::text(event, "/note")).collect();
+            match notes.iter().any(|note| note.starts_with(reason)) {
+                true => Ok(()),
+                false => Err(format!("{notes:?}")),
+            }
+        })
+        .await
+    }
+
+    /// Copies the export. The server is paused meanwhile: a probe creates and removes files, and `cp` fails if one
+    /// disappears.
+    fn copy_to(&self, copy: &Path) -> Test {
+        let former = self.disk()?;
+        self.nfs.pause()?;
+        let copied = Command::new("cp").arg("-a").args([former.as_path(), copy]).status();
+        self.nfs.resume()?;
+        assert!(copied?.success());
+        Ok(())
     }
 }
 
@@ -108,8 +134,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     let mut swapped = Swapped::start("swap-copy").await?;
     let former = swapped.disk()?;
     let copy = swapped.run.path().join("copy");
-    let copied = Command::new("cp").arg("-a").args([&former, &copy]).status()?;
-    assert!(copied.success());
+    swapped.copy_to(&copy)?;
     let before = rig::snapshot(&former)?;
     swapped.swap(&copy).await?;
     let waiting = swapped.nothing_is_made_or_removed().await?;

@@ -23,6 +23,8 @@ pub struct Broken<'a> {
     env: &'a TestEnv,
     pub backend: Value,
     claim: Value,
+    /// The message about the reason.
+    message: String,
 }
 
 impl<'a> Broken<'a> {
@@ -36,10 +38,19 @@ impl<'a> Broken<'a> {
     pub async fn found(env: &'a TestEnv, backend: Value, reasons: &[&str]) -> rig::Result<Self> {
         let seen = wait_reason(env, &backend, "Ready", reasons).await?;
         let reason = seen["reason"].as_str().unwrap();
-        let message = seen["message"].as_str().unwrap();
+        let message = seen["message"].as_str().unwrap().to_owned();
         assert!(message.contains(": ") || message.contains("; "), "no remedy: {message}");
-        let printed = kubectl_columns(env, &backend).await?;
-        assert_eq!(printed.get(1..3), Some(["False".into(), reason.to_owned()].as_slice()));
+        // The next probe may have had another result, if the server answered it late.
+        rig::wait::until("kubectl to print the reason", SEEN, async || {
+            let printed = kubectl_columns(env, &backend)
+                .await
+                .map_err(|error| error.to_string())?;
+            match printed.get(1..3) == Some(["False".into(), reason.to_owned()].as_slice()) {
+                true => Ok(()),
+                false => Err(format!("{printed:?}")),
+            }
+        })
+        .await?;
         let parameters = json!({"backend": backend.pointer("/metadata/name")});
         let class = env.objects.create(&env.class("class", parameters)).await?;
         let claim = env.objects.create(&env.claim("waiting", &class)).await?;
@@ -48,7 +59,12 @@ impl<'a> Broken<'a> {
             waits["message"].as_str().unwrap().contains(&env.unique_name("backend")),
             "{waits}"
         );
-        Ok(Self { env, backend, claim })
+        Ok(Self {
+            env,
+            backend,
+            claim,
+            message,
+        })
     }
 
     /// Waits until the claim is provisioned after the fix. The probe wakes the claim: its retry timer is longer than
@@ -158,9 +174,10 @@ async fn full_listener() -> std::io::Result<(TcpListener, Vec<TcpStream>)> {
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let listener = socket.listen(0)?;
     let mut waiting = Vec::new();
-    // On the loopback, a connection is established at once or never.
+    // On the loopback, a connection is established at once or never. If the queue was not full, it would accept that of
+    // the operator.
     while let Ok(created) =
-        tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(listener.local_addr()?)).await
+        tokio::time::timeout(Duration::from_secs(5), TcpStream::connect(listener.local_addr()?)).await
     {
         waiting.push(created?);
     }
@@ -210,10 +227,8 @@ async fn a_squashed_root_that_may_not_write_is_reported_with_the_owner_of_the_ex
     chown(env.data(), Some(2000), Some(2000))?;
     fs::set_permissions(env.data(), fs::Permissions::from_mode(0o755))?;
     let broken = Broken::from_the_start(&env, json!({}), &["AccessDenied"]).await?;
-    let found = env.objects.get(&broken.backend).await?.unwrap();
-    let message = condition(&found, "Ready").unwrap()["message"].to_string();
     for part in ["mode 0755 and belongs to 2000:2000", "spec.nfs.credential"] {
-        assert!(message.contains(part), "{message}");
+        assert!(broken.message.contains(part), "{}", broken.message);
     }
     let cure = json!({"spec": {"nfs": {"credential": {"uid": 2000, "gid": 2000}}}});
     env.objects.patch(&broken.backend, cure).await?;
@@ -240,8 +255,19 @@ async fn an_export_without_inodes_is_reported_and_claims_wait() -> Test {
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let ballast = env.data().join("ballast");
     fs::create_dir(&ballast)?;
-    let created = (0..100).take_while(|number| empty_file(&ballast.join(number.to_string())));
-    assert!(created.count() < 64);
+    // A probe that is under way gives the inodes of its files back.
+    rig::wait::until("the inodes to run out", SEEN, async || {
+        let created = fs::read_dir(&ballast).map_err(|error| error.to_string())?.count();
+        let unlimited = (created..64).all(|number| empty_file(&ballast.join(number.to_string())));
+        assert!(!unlimited, "{created} of 64 existed");
+        let found = env.objects.get(&backend).await.map_err(|error| error.to_string())?;
+        let found = found.ok_or("the backend is gone")?;
+        match condition(&found, "Ready") {
+            Some(ready) if ready["reason"] == "NoInodes" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
     let broken = Broken::found(&env, backend, &["NoInodes"]).await?;
     fs::remove_dir_all(ballast)?;
     broken.recovers().await?;

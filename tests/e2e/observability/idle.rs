@@ -7,7 +7,7 @@ use rig::objects::reference;
 use serde_json::{Value, json};
 
 use crate::support::dedicated_cluster::DedicatedCluster;
-use crate::support::shared::{Failure, Test};
+use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// Returns the number of writes of the operator in the audit log, by verb and resource.
 fn writes(audit: &str) -> BTreeMap<String, usize> {
@@ -55,12 +55,29 @@ async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_pro
         env.bound(&claim).await?;
         let reported = "nfs-operator.io/Provisioned";
         env.objects
-            .wait_condition(&claim, reported, "True", None, crate::support::shared::TIMEOUT)
+            .wait_condition(&claim, reported, "True", None, TIMEOUT)
             .await?;
     }
-    // The number of volumes changes the status once; after two more probes it is stable.
-    tokio::time::sleep(Duration::from_secs(11)).await;
-    let before = writes(&std::fs::read_to_string(env.cluster.audit_log())?);
+    let audit = env.cluster.audit_log();
+    // The number of volumes changes the status once, and events are sent later. After that, probes cause no write.
+    rig::wait::until("the operator to be idle", TIMEOUT, async || {
+        let others = || {
+            let log = std::fs::read_to_string(&audit).map_err(|error| error.to_string())?;
+            let mut writes = writes(&log);
+            writes.remove("update leases/");
+            Ok::<_, String>(writes)
+        };
+        let before = others()?;
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let (now, status) = (others()?, status(&env).await.map_err(|error| error.to_string())?);
+        if now == before && status["volumes"] == 50 {
+            Ok(())
+        } else {
+            Err(format!("{before:?}, then {now:?}: {status}"))
+        }
+    })
+    .await?;
+    let before = writes(&std::fs::read_to_string(&audit)?);
     assert!(
         before.values().sum::<usize>() > 100,
         "the log has the writes of before: {before:?}"
@@ -68,7 +85,7 @@ async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_pro
     let status_before = status(&env).await?;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(status(&env).await?, status_before);
-    let after = writes(&std::fs::read_to_string(env.cluster.audit_log())?);
+    let after = writes(&std::fs::read_to_string(&audit)?);
     let mut news: BTreeMap<&String, usize> = BTreeMap::new();
     for (what, count) in &after {
         let more = count - before.get(what).copied().unwrap_or(0);

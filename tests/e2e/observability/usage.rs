@@ -1,6 +1,7 @@
 //! Usage of volumes: counted in the background, reported on the volume, the claim, the archive and the backend.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -8,6 +9,7 @@ use std::sync::LazyLock;
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
 
+use crate::recovery::cluster_loss::available;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
@@ -19,6 +21,13 @@ fn counted_daily() -> Value {
 
 /// The backend.
 static MAIN: LazyLock<Value> = LazyLock::new(|| reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main"));
+
+/// Creates a file of 5 MiB, with all its blocks: some file systems allocate them when the data are written to the disk.
+fn create_large(path: &Path) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(&vec![1; 5 << 20])?;
+    file.sync_all()
+}
 
 /// `du`.
 fn du(root: &Path) -> Result<String, Failure> {
@@ -82,8 +91,12 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     let env = DedicatedCluster::start_with_args(counted_daily(), &["--volume-metrics"]).await?;
     let claim = env.objects.create(&env.claim("data")).await?;
     let volume = env.bound(&claim).await?;
+    let provisioned = "nfs-operator.io/Provisioned";
+    env.objects
+        .wait_condition(&claim, provisioned, "True", None, TIMEOUT)
+        .await?;
     let directory = env.directory(&volume)?;
-    fs::write(directory.join("large"), vec![1; 5 << 20])?;
+    create_large(&directory.join("large"))?;
     fs::hard_link(directory.join("large"), directory.join("again"))?;
     std::os::unix::fs::symlink("/", directory.join("everything"))?;
     count(&env).await?;
@@ -105,18 +118,25 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     );
     assert!(text(over, "/message").contains("requests 1Mi"), "{over}");
     env.objects.wait_event(&claim, "OverRequest", TIMEOUT).await?;
-    let metrics = env.operator.metrics().await?;
     let of_volume = format!(
         "nfs_operator_volume_used_bytes{{backend=\"main\",claim=\"data\",claim_namespace=\"default\",volume=\"{}\"}} {}",
         text(&volume, "/metadata/name"),
         du(&directory)?
     );
-    assert!(metrics.contains(&of_volume), "{metrics}");
     let of_backend = format!(
         "nfs_operator_backend_used_bytes{{backend=\"main\"}} {}",
         du(&directory)?
     );
-    assert!(metrics.contains(&of_backend), "{metrics}");
+    // The watch may deliver the volume as it was before the count, and only then as it is since.
+    rig::wait::until("the usage in the metrics", TIMEOUT, async || {
+        let metrics = env.operator.metrics().await.map_err(|error| error.to_string())?;
+        if metrics.contains(&of_volume) && metrics.contains(&of_backend) {
+            Ok(())
+        } else {
+            Err(metrics)
+        }
+    })
+    .await?;
 
     // Without changes, nothing is written.
     count(&env).await?;
@@ -134,10 +154,7 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     assert_eq!(usage_annotation(&reported, "used-bytes"), du(&directory)?);
     let claim_now = now(&env, &claim).await?;
     assert!(condition(&claim_now, OVER).is_none(), "{claim_now}");
-    assert!(
-        condition(&claim_now, "nfs-operator.io/Provisioned").is_some(),
-        "the others stay"
-    );
+    assert!(condition(&claim_now, provisioned).is_some(), "the others stay");
     Ok(())
 }
 
@@ -204,11 +221,13 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
     let env = DedicatedCluster::start(counted_daily()).await?;
     let claim = env.objects.create(&env.claim("data")).await?;
     let volume = env.bound(&claim).await?;
-    fs::write(env.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
+    create_large(&env.directory(&volume)?.join("large"))?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
     let name = text(&volume, "/metadata/name");
     let archive = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
+    // The operator has seen it, and reported its state.
+    available(&env, &archive).await?;
     count(&env).await?;
     let reported = now(&env, &archive).await?;
     let lies = env.data()?.join(text(&reported, "/spec/directory"));
@@ -227,19 +246,23 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
     let heads: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(heads.get(6..), Some(["REQUEST", "SIZE", "STATE"].as_slice()), "{table}");
     assert!(table.contains("1Mi") && table.contains("5Mi"), "{table}");
-    // An archive does not change, and is not counted again.
-    fs::remove_file(lies.join("large"))?;
     env.objects
         .patch(&archive, json!({"spec": {"legalHold": true}}))
         .await?;
-    count(&env).await?;
+    // The operator has seen this change, and so its own one before, which the next count goes by.
     let held = env.objects.wait(&archive, "to be held", TIMEOUT, |archive| {
         match text(archive, "/status/state") {
-            "Held" => Ok(archive["status"]["usage"].clone()),
+            "Held" => Ok(()),
             state => Err(state.to_owned()),
         }
     });
-    assert_eq!(held.await?, *usage);
+    held.await?;
+    // An archive does not change, and is not counted again.
+    fs::remove_file(lies.join("large"))?;
+    count(&env).await?;
+    let again = now(&env, &archive).await?;
+    assert_eq!(again["status"]["usage"], *usage);
+    assert_eq!(text(&again, "/status/state"), "Held");
     Ok(())
 }
 

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use rig::objects::merge;
-use rig::{Action, wait};
+use rig::objects::{merge, reference};
+use rig::wait;
 use serde_json::{Value, json};
 
-use crate::ha::crashes::making_of;
+use crate::ha::crashes::{lose_replies_from, making_of};
 use crate::recovery::cluster_loss::{adopt, archived, clusters, done, frequent_probes, guide};
 use crate::recovery::volumes::{
     ask, ask_for, asking, assert_recovered, claim_in, namespace, rebuilt, wait_recovery_message, with_data,
@@ -53,6 +53,17 @@ async fn assert_new_volume(env: &DedicatedCluster, claim: &Value, former: &Value
         "the former data lie where they were"
     );
     Ok(())
+}
+
+/// Waits until the backend reports this number of volumes: until the operator has seen them appear or disappear.
+async fn wait_counted(env: &DedicatedCluster, volumes: u64) -> Test {
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let counted = |found: &Value| match found["status"]["volumes"].as_u64() {
+        Some(count) if count == volumes => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    let what = format!("to report {volumes} volumes");
+    Ok(env.objects.wait(&backend, &what, TIMEOUT, counted).await?)
 }
 
 /// Deletes the object of a volume in spite of its finalizers.
@@ -224,9 +235,12 @@ async fn after_a_restore_of_etcd_claims_wait_for_their_recorded_volumes_and_an_a
     // The same holds if the operator sees the objects disappear.
     let seen = env.claim("seen");
     let volume = with_data(&env, &seen).await?;
+    wait_counted(&env, 1).await?;
     lose(&env, &volume).await?;
     env.objects.delete(&seen).await?;
     env.objects.wait_gone(&seen, TIMEOUT).await?;
+    // Its watches of volumes and of claims are independent.
+    wait_counted(&env, 0).await?;
     env.objects.create(&seen).await?;
     assert_claim_misses_its_volume(&env, &seen, name_of(&volume)).await?;
     assert_eq!(env.volumes().await?.len(), 0);
@@ -336,11 +350,8 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
     let (empty, begun) = (env.claim("empty"), env.claim("begun"));
     env.objects.create(&empty).await?;
     let volume = env.bound(&empty).await?;
-    let mut lost = env.proxy.lose_reply(Action::Drop, |request| {
-        rig::proxy::has_bytes(request, &making_of("default-begun-pvc-", 36))
-    });
+    lose_replies_from(&env.proxy, making_of("default-begun-pvc-", 36));
     env.objects.create(&begun).await?;
-    lost.wait(TIMEOUT).await?;
     let is_begun = |env: &DedicatedCluster| -> Result<bool, Failure> {
         Ok(env.names()?.iter().any(|name| name.starts_with("default-begun-")))
     };

@@ -16,6 +16,13 @@ use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const ACCEPT: &str = "nfs-operator.io/accept-identity";
 
+/// Returns a spec with rare probes, for two operators on one export. A process that does not know the beacon takes over
+/// if nothing renews it for three of these intervals, for example because the machine stalls. If both renew it at the
+/// same moment, the last one wins.
+fn rare_probes() -> Value {
+    json!({"probeInterval": "10s"})
+}
+
 fn main() -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main")
 }
@@ -81,7 +88,7 @@ fn assert_kept(env: &DedicatedCluster, volumes: &[&Value]) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_live_clusters_with_one_secret_only_the_accepted_one_changes_the_export() -> Test {
-    let first = DedicatedCluster::start(frequent_probes()).await?;
+    let first = DedicatedCluster::start(rare_probes()).await?;
     let id = export_id(&first).await?;
     let data = with_data(&first, &first.claim("data")).await?;
     let empty = empty_volume(&first, "empty").await?;
@@ -90,7 +97,7 @@ async fn of_two_live_clusters_with_one_secret_only_the_accepted_one_changes_the_
     first.run_as_admin(&guide.save).await?;
 
     let second = first.second_cluster(&guide.restore).await?;
-    let backend = second.backend_object(&json!({"spec": frequent_probes()}));
+    let backend = second.backend_object(&json!({"spec": rare_probes()}));
     second.objects.create(&backend).await?;
     second.class("nfs", json!({})).await?;
     let remedy = ["another process renews it", "stop a second operator", ACCEPT, &id];
@@ -139,10 +146,12 @@ async fn a_cluster_that_was_cloned_from_a_snapshot_changes_nothing_and_the_first
     // The clone has no objects of these claims.
     let later = with_data(&first, &first.claim("later")).await?;
     let empty = empty_volume(&first, "later-empty").await?;
-    replace_beacon(&mut first).await?;
-
     // The clone connects through the same proxy, because its backend has the same address.
     let leases = NfsLeases::observe(&first.proxy);
+    replace_beacon(&mut first).await?;
+    let before = leases.seen();
+    let own = before.last().ok_or("the first cluster did not connect")?;
+
     let second = first.cloned_cluster(&snapshot).await?;
     said_of(
         &second,
@@ -159,15 +168,16 @@ async fn a_cluster_that_was_cloned_from_a_snapshot_changes_nothing_and_the_first
     said_of(&second, "Ready", "BeaconMismatch", &["newer than"]).await?;
     assert!(second.objects.get(&data).await?.is_some(), "it is not reclaimed");
     assert_kept(&first, &[&data, &later, &empty, &further])?;
-    // Its session was never ended: it did not connect again, and the clone connected only with an owner of its own.
-    assert_eq!(leases.seen(), Vec::<[u8; 8]>::new());
+    // Nobody ended its session: the clone connected only with an owner of its own.
+    let after = leases.seen().split_off(before.len());
+    assert!(after.iter().all(|client| client == own), "{own:?} {after:?}");
     Ok(())
 }
 
 /// The beacon in the snapshot may still be the one on the export, and NFSv3 has no fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_nfsv3_at_least_one_of_a_cluster_and_its_clone_stops_until_one_is_accepted() -> Test {
-    let mut first = DedicatedCluster::start_with_v3(frequent_probes()).await?;
+    let first = DedicatedCluster::start_with_v3(rare_probes()).await?;
     let id = export_id(&first).await?;
     let data = with_data(&first, &first.claim("data")).await?;
     let empty = empty_volume(&first, "empty").await?;

@@ -305,6 +305,8 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
         &json!({"metadata": {"annotations": {READOPT: "true"}}, "spec": spec}),
     );
     let silent = env.objects.create(&silent).await?;
+    // The operator has seen it: its watches of backends and of claims are independent.
+    said_of_silent(&env, &silent).await?;
     let kind = "nfs-operator.io/Provisioned";
     for name in ["first", "second"] {
         let claim = env.objects.create(&env.claim(name)).await?;

@@ -133,7 +133,7 @@ impl DedicatedCluster {
     }
 
     /// Copies the objects of the cluster to a new directory.
-    pub async fn snapshot(&mut self) -> Result<PathBuf, Failure> {
+    pub async fn snapshot(&self) -> Result<PathBuf, Failure> {
         Ok(self.cluster.snapshot(&self.run).await?)
     }
 

@@ -287,13 +287,16 @@ impl Cluster {
         wait_ready(&self.client().await?, &[&self.etcd, &self.api_server]).await
     }
 
-    /// Copies the objects to a new directory. etcd is stopped meanwhile.
-    pub async fn snapshot(&mut self, run: &RunDir) -> Result<PathBuf> {
+    /// Copies the objects to a new directory, as they are on disk after a crash of etcd.
+    ///
+    /// etcd is paused meanwhile. If it was stopped, writes would fail for seconds after its restart: the API server has
+    /// connections to it for each kind, and each reconnects after a pause of its own, whatever `/readyz` reports.
+    pub async fn snapshot(&self, run: &RunDir) -> Result<PathBuf> {
         let snapshot = run.new_dir("snapshot")?.join("etcd");
-        self.etcd.terminate(STOP_TIMEOUT).await?;
-        copy_folder(&self.layout.etcd_data(), &snapshot).await?;
-        self.restart(Component::Etcd).await?;
-        Ok(snapshot)
+        self.etcd.pause()?;
+        let copied = copy_folder(&self.layout.etcd_data(), &snapshot).await;
+        self.etcd.resume()?;
+        copied.map(|()| snapshot)
     }
 
     /// Replaces all objects with those of a [snapshot](Self::snapshot), and restarts the whole control plane, whose caches
