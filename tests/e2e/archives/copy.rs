@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::archives::objects::{archive_of, archived, in_state, path};
 use crate::archives::restore::asking;
-use crate::clones::claims::{at_full_speed, claim_condition_message, contents, copy_gone, slow, staging, under_way};
+use crate::clones::claims::{at_full_speed, claim_condition_message, contents, copy_gone, slow, under_way};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
@@ -111,29 +111,6 @@ async fn kept() -> Result<(DedicatedCluster, Value, Contents), shared::Failure> 
 }
 
 type Contents = std::collections::BTreeMap<String, Vec<u8>>;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_repeatedly_while_it_copies_an_archive_ends_with_one_complete_copy() -> Test {
-    let (mut env, archive, source) = kept().await?;
-    let claim = env.objects.create(&copying(env.claim("new"), &archive)).await?;
-    for _ in 0..3 {
-        let seen = under_way(&env).await?;
-        assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
-        env.operator.kill9().await?;
-        // From now on the archive would be moved; a copy that has started remains a copy.
-        let annotations = json!({"metadata": {"annotations": {"nfs-operator.io/restore": null}}});
-        env.objects.patch(&claim, annotations).await?;
-        env.operator.restart().await?;
-    }
-    at_full_speed(&env);
-    let volume = env.bound(&claim).await?;
-    assert_eq!(contents(&env.directory(&volume)?)?, source);
-    assert_eq!(contents(&env.data()?.join(text(&archive, "/spec/directory")))?, source);
-    assert_eq!(env.volumes().await?.len(), 1);
-    assert_eq!(staging(&env)?, Vec::<String>::new());
-    shared::wait_trash_empty(&env.data()?).await?;
-    Ok(())
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_complete() -> Test {

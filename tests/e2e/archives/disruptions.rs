@@ -1,7 +1,6 @@
-//! Archives after a crash of the operator, after the deletion of their CRD, and archives of an earlier release.
+//! Archives after the deletion of their CRD, and archives of an earlier release.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use rig::objects::reference;
 use serde_json::{Value, json};
@@ -30,15 +29,6 @@ async fn released(env: &DedicatedCluster, count: usize) -> Result<Vec<Value>, Fa
     Ok(volumes)
 }
 
-async fn kill_at_random(env: &mut DedicatedCluster, times: u32) -> Test {
-    for _ in 0..times {
-        tokio::time::sleep(Duration::from_millis(100 + u64::from(rand::random::<u16>() % 900))).await;
-        env.operator.kill9().await?;
-        env.operator.restart().await?;
-    }
-    Ok(())
-}
-
 async fn settle(env: &DedicatedCluster, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Test {
     let names = rig::wait::until(what, TIMEOUT, async || {
         let names = env.archives().await.map_err(|error| error.to_string())?;
@@ -57,55 +47,6 @@ fn names_of(volumes: &[Value]) -> BTreeSet<String> {
         .iter()
         .map(|volume| text(volume, "/metadata/name").to_owned())
         .collect()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_repeatedly_creates_one_object_per_archive_and_completes_requested_purges() -> Test {
-    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
-    let volumes = released(&env, 20).await?;
-    kill_at_random(&mut env, 4).await?;
-    for volume in &volumes {
-        env.objects.wait_gone(volume, TIMEOUT).await?;
-    }
-    assert_eq!(
-        env.archives().await?,
-        names_of(&volumes),
-        "an object from the moment the volume is gone"
-    );
-    assert_eq!(env.names()?.len(), 20);
-    let (doomed, kept) = volumes.split_at(12);
-    for volume in doomed {
-        let archive = archive_of(volume);
-        env.objects
-            .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
-            .await?;
-        env.objects.delete(&archive).await?;
-    }
-    kill_at_random(&mut env, 4).await?;
-    let left = names_of(kept);
-    settle(&env, "the deleted archives to be gone", |names| *names == left).await?;
-    assert_eq!(env.names()?.len(), kept.len());
-    // The operator may not have started yet. It removes the draft of a record that it was killed with when it has.
-    rig::wait::until(
-        "the records of the other archives, and no drafts",
-        TIMEOUT,
-        async || {
-            let records = env.records().map_err(|error| error.to_string())?;
-            let records: BTreeSet<String> = records.into_iter().map(|(name, _)| name).collect();
-            if records == left {
-                Ok(())
-            } else {
-                Err(format!("{records:?}"))
-            }
-        },
-    )
-    .await?;
-    for volume in kept {
-        let archive = env.objects.get(&archive_of(volume)).await?.ok_or("no object")?;
-        let data = env.data()?.join(text(&archive, "/spec/directory")).join("data");
-        assert_eq!(std::fs::read_to_string(data)?, text(&archive, "/spec/claim/name"));
-    }
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use rig::{Action, wait};
 use serde_json::{Value, json};
 
 use crate::archives::on_demand::backup;
-use crate::clones::claims::{at_full_speed, contents, slow, staging, under_way, wait_metric};
+use crate::clones::claims::{at_full_speed, contents, slow, staging, under_way};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 
@@ -43,30 +43,6 @@ async fn settled(env: &DedicatedCluster, records: usize) -> Test {
     })
     .await?;
     shared::wait_trash_empty(&env.data()?).await?;
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_copy() -> Test {
-    let (mut env, object, source) = begun().await?;
-    let reported = env
-        .objects
-        .wait_condition(&object, "Available", "False", Some("Copying"), TIMEOUT);
-    let message = text(&reported.await?, "/message").to_owned();
-    assert!(message.starts_with("copying claim default/old: "), "{message}");
-    let series = "nfs_operator_copy_files{claim_namespace=\"default\",claim=\"old\",archive=\"nightly\"}";
-    wait_metric(&env, series).await?;
-    for _ in 0..3 {
-        let seen = under_way(&env).await?;
-        assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
-        env.operator.kill9().await?;
-        env.operator.restart().await?;
-    }
-    at_full_speed(&env);
-    let archive = available(&env, &object).await?;
-    assert_eq!(contents(&env.data()?.join(text(&archive, "/spec/directory")))?, source);
-    settled(&env, 2).await?;
-    assert_eq!(env.names()?.len(), 2);
     Ok(())
 }
 

@@ -59,25 +59,6 @@ async fn left(env: &DedicatedCluster, wanted: &[&str]) -> Test {
     Ok(())
 }
 
-/// Waits until there are so many archives, directories and records.
-///
-/// They do not vanish together: an operator that is killed while it purges or restores an archive may have deleted the
-/// object and not yet the record. The next process releases the object before it reaches the export, and then creates
-/// it again to complete what the record announces.
-async fn counted(env: &DedicatedCluster, wanted: (usize, usize, usize)) -> Test {
-    rig::wait::until("the archives, directories and records", TIMEOUT, async || {
-        let archives = archives(env).await.map_err(|error| error.to_string())?.len();
-        let names = env.names().map_err(|error| error.to_string())?.len();
-        let records = env.records().map_err(|error| error.to_string())?.len();
-        match (archives, names, records) {
-            found if found == wanted => Ok(()),
-            found => Err(format!("{found:?} instead of {wanted:?}")),
-        }
-    })
-    .await?;
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test {
     let env = DedicatedCluster::start_with_args(policy(json!({"retention": "1h"})), &QUICK).await?;
@@ -165,30 +146,6 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn purges_resume_after_the_operator_is_killed() -> Test {
-    let mut env = DedicatedCluster::start_with_args(policy(json!({"retention": "5s"})), &QUICK).await?;
-    for n in 0..12 {
-        env.objects.create(&env.claim(&format!("data-{n}"))).await?;
-    }
-    let mut volumes = Vec::new();
-    for n in 0..12 {
-        let volume = env.bound(&env.claim(&format!("data-{n}"))).await?;
-        std::fs::write(env.directory(&volume)?.join("data"), format!("{n}"))?;
-        env.objects.delete(&env.claim(&format!("data-{n}"))).await?;
-        volumes.push(volume);
-    }
-    for _ in 0..5 {
-        tokio::time::sleep(Duration::from_millis(200 + u64::from(rand::random::<u16>() % 1000))).await;
-        env.operator.kill9().await?;
-        env.operator.restart().await?;
-    }
-    for volume in &volumes {
-        env.objects.wait_gone(volume, TIMEOUT).await?;
-    }
-    counted(&env, (0, 0, 0)).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_reports_that_its_archive_expired_and_gets_it_if_an_administrator_extends_the_retention() -> Test {
     let env = DedicatedCluster::start_with_args(policy(json!({})), &NEVER).await?;
     let archive = archived(&env, "data", "late").await?;
@@ -209,34 +166,6 @@ async fn a_claim_reports_that_its_archive_expired_and_gets_it_if_an_administrato
     let volume = env.bound(&claim).await?;
     assert_eq!(std::fs::read_to_string(env.directory(&volume)?.join("data"))?, "late");
     Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_during_restores_loses_and_duplicates_nothing() -> Test {
-    let mut env = DedicatedCluster::start_with_args(policy(json!({})), &QUICK).await?;
-    let mut names = Vec::new();
-    for n in 0..10 {
-        let archive = archived(&env, &format!("data-{n}"), &format!("{n}")).await?;
-        names.push(text(&archive, "/metadata/name").to_owned());
-    }
-    for (n, name) in names.iter().enumerate() {
-        env.objects
-            .create(&asking(env.claim(&format!("again-{n}")), name))
-            .await?;
-    }
-    for _ in 0..5 {
-        tokio::time::sleep(Duration::from_millis(50 + u64::from(rand::random::<u16>() % 500))).await;
-        env.operator.kill9().await?;
-        env.operator.restart().await?;
-    }
-    for n in 0..names.len() {
-        let volume = env.bound(&env.claim(&format!("again-{n}"))).await?;
-        assert_eq!(
-            std::fs::read_to_string(env.directory(&volume)?.join("data"))?,
-            format!("{n}")
-        );
-    }
-    counted(&env, (0, names.len(), names.len())).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -262,27 +262,6 @@ pub async fn wait_metric(env: &DedicatedCluster, series: &str) -> rig::Result<()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_repeatedly_while_it_copies_ends_with_one_complete_copy() -> Test {
-    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
-    let source = slow(&env).await?;
-    let claim = env.objects.create(&copy_of("old", env.claim("new"))).await?;
-    for _ in 0..3 {
-        let seen = under_way(&env).await?;
-        let created: Vec<_> = seen.into_iter().filter(|name| name.contains("-new-")).collect();
-        assert_eq!(created, Vec::<String>::new(), "seen before it was complete");
-        env.operator.kill9().await?;
-        env.operator.restart().await?;
-    }
-    at_full_speed(&env);
-    let volume = env.bound(&claim).await?;
-    assert_eq!(contents(&env.directory(&volume)?)?, source);
-    assert_eq!(env.volumes().await?.len(), 2);
-    assert_eq!(staging(&env)?, Vec::<String>::new());
-    shared::wait_trash_empty(&env.data()?).await?;
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_whose_claim_is_deleted_stops_and_leaves_nothing_behind() -> Test {
     let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     slow(&env).await?;
