@@ -247,3 +247,35 @@ pub(crate) async fn discard_staged(
     let file_id = folder.attributes.fileid;
     trash::move_to_trash(store, verified, (claim, volume), (&staging, &name), file_id).await
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replaced_connection_is_no_end_of_a_copy_and_an_endless_replacement_is() {
+        let not_confirmed = || CopyError::Export(ExportError::IdentityNotConfirmed);
+        for (replacements, succeeds) in [(0, true), (ATTEMPTS - 1, true), (ATTEMPTS, false)] {
+            let mut attempts = 0;
+            let outcome = after_reconnections(|| {
+                attempts += 1;
+                let outcome = if attempts > replacements {
+                    Ok(())
+                } else {
+                    Err(not_confirmed())
+                };
+                async { outcome }
+            });
+            assert_eq!(outcome.await.is_ok(), succeeds, "{replacements}");
+            assert_eq!(attempts, ATTEMPTS.min(replacements + 1));
+        }
+        let mut attempts = 0;
+        let changed = after_reconnections(|| {
+            attempts += 1;
+            async { Err::<(), _>(CopyError::ExportChanged) }
+        });
+        assert!(matches!(changed.await.unwrap_err(), CopyError::ExportChanged));
+        assert_eq!(attempts, 1);
+    }
+}

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::ErrorKind;
 use export_store::{
-    DirectoryRequest, ExportStore, Holder, PathReservations, Reclaimed, RecoveryReport, ReservedPath, RollbackOutcome,
+    CopyLimits, CopyProgress, CopySource, DirectoryRequest, ExportStore, Holder, PathReservations, Reclaimed,
+    RecoveryReport, ReservedPath, RollbackOutcome, copy_volume,
 };
 use rig::proxy::has_bytes;
 use rig::{Action, Direction, Squash};
@@ -232,6 +233,42 @@ async fn a_record_of_another_claim_a_damaged_record_or_a_foreign_object_in_its_p
     let open: Vec<_> = settled.open.iter().map(|record| record.volume.as_str()).collect();
     assert_eq!(open, ["pvc-7"]);
     assert_eq!(fixture.listed(), ["a", "g"]);
+}
+
+/// A process that stops while it writes a record leaves an empty file where the server has no atomic creation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_whose_writer_stopped_stands_in_nobodys_way() {
+    let fixture = StoreFixture::start().await;
+    let export = Arc::new(fixture.store().await);
+    let truncate = |volume: &str| fs::write(crate::trust::path(&fixture, CLUSTER, volume), "").unwrap();
+    let source = export.provision(&request("1", "source")).await.unwrap().file_id;
+    let source = CopySource::Volume(reclaim("1", "source", source));
+    truncate("pvc-2");
+    let progress = Arc::new(CopyProgress::default());
+    let target = request("2", "copy");
+    copy_volume(
+        (&export, &source),
+        (&export, &target),
+        &CopyLimits::default(),
+        &progress,
+    )
+    .await
+    .unwrap();
+    let volume = export.provision(&request("3", "volume")).await.unwrap();
+    truncate("pvc-3");
+    let unrecorded = reclaim("3", "volume", volume.file_id);
+    let recorded = export.create_missing_record(&unrecorded, false);
+    assert_eq!(recorded.await.unwrap(), volume.file_id);
+    export.provision(&request("4", "abandoned")).await.unwrap();
+    truncate("pvc-4");
+    let claim = request("4", "abandoned").claim.uid;
+    let next = fixture.store().await;
+    assert_eq!(next.rollback("pvc-4", &claim).await.unwrap(), RollbackOutcome::Gone);
+    assert_eq!(fixture.records(), ["pvc-1", "pvc-2", "pvc-3"]);
+    assert!(
+        fixture.on_disk("abandoned").is_dir(),
+        "nothing says that it is the operator's"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
