@@ -478,12 +478,13 @@ struct Usage {
     unanswered: usize,
 }
 
-/// Bounds for what the operator uses during an attack. Whatever the attack, they include 200 requests and 64 KiB of log
-/// for what others do meanwhile.
+/// Bounds for what the operator uses during an attack. Whatever the attack, they include 200 requests, 64 KiB of log and
+/// 10 s of CPU time of a debug build for what others do meanwhile.
 ///
 /// What is not done is checked again after a time, so an attack causes more on a slow machine: the bound for requests
-/// is for each [`CHECKED_AGAIN`], and that for the log is for each [`LOGGED_AGAIN`]. Only copies, of which there are
-/// few, cause requests more often: they report their progress every 15 s.
+/// is for each [`CHECKED_AGAIN`], and those for the log and the CPU are for each [`LOGGED_AGAIN`]: what burns more than
+/// a third of a core without end is detected. Only copies, of which there are few, cause requests more often: they
+/// report their progress every 15 s.
 pub struct Bounds {
     /// What the attacker made, such as claims.
     pub count: usize,
@@ -491,6 +492,8 @@ pub struct Bounds {
     pub requests: usize,
     /// Bytes of log for each.
     pub log_bytes: usize,
+    /// CPU time for each, in milliseconds.
+    pub cpu_milliseconds: usize,
 }
 
 impl Usage {
@@ -507,6 +510,11 @@ impl Usage {
         assert!(
             self.log_bytes <= log_bytes,
             "{attack}: {self}, at most {log_bytes} bytes of log"
+        );
+        let cpu_milliseconds = (10_000 + bounds.count * bounds.cpu_milliseconds) as u64 * times(LOGGED_AGAIN);
+        assert!(
+            self.cpu_seconds * 1000.0 <= cpu_milliseconds as f64,
+            "{attack}: {self}, at most {cpu_milliseconds} ms of CPU time"
         );
     }
 }

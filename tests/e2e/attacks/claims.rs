@@ -115,6 +115,7 @@ async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
         count: WAITING + PADDED,
         requests: 4,
         log_bytes: 2048,
+        cpu_milliseconds: 50,
     };
     env.attack("claims over the limit", bounds, async {
         env.create_claims((0..PADDED).map(padded_claim)).await?;
@@ -133,6 +134,7 @@ async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
         count: SMALL,
         requests: 40,
         log_bytes: 2048,
+        cpu_milliseconds: 500,
     };
     env.attack("small claims that come and go", bounds, async {
         for number in 0..SMALL {
@@ -150,6 +152,7 @@ async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
         count: FLOOD,
         requests: 12,
         log_bytes: 2048,
+        cpu_milliseconds: 100,
     };
     env.attack("claims that are provisioned", bounds, async {
         let claims = (0..FLOOD).map(|number| claim(ATTACKER, &format!("flood-{number}"), ATTACKED, "1Mi"));
@@ -179,6 +182,7 @@ async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
         count: 2 * CONNECTIONS,
         requests: 0,
         log_bytes: 0,
+        cpu_milliseconds: 20,
     };
     env.attack("half-open connections", bounds, env.serve_bystander("connections"))
         .await?;

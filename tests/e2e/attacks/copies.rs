@@ -72,6 +72,7 @@ async fn copies_of_deep_linked_and_sparse_trees_stop_nobody() -> Test {
         count: 2 * LEVELS * (1 + BESIDE),
         requests: 0,
         log_bytes: 0,
+        cpu_milliseconds: 20,
     };
     env.attack("copies of deep trees", bounds, async {
         let mut copies = Vec::new();
@@ -91,6 +92,7 @@ async fn copies_of_deep_linked_and_sparse_trees_stop_nobody() -> Test {
         count: 2 * SPARSE_FILES + NAMES,
         requests: 0,
         log_bytes: 0,
+        cpu_milliseconds: 500,
     };
     env.attack("copies of sparse and linked files", bounds, async {
         for (name, source, size) in [

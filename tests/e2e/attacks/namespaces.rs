@@ -83,6 +83,7 @@ async fn three_namespaces_take_turns_on_one_backend() -> Test {
         count: claims.len(),
         requests: 12,
         log_bytes: 2048,
+        cpu_milliseconds: 100,
     };
     let mut volumes = Vec::new();
     env.attack("claims of two attackers", bounds, async {
@@ -130,6 +131,7 @@ async fn three_namespaces_take_turns_on_one_backend() -> Test {
         count: claims.len(),
         requests: 12,
         log_bytes: 4096,
+        cpu_milliseconds: 200,
     };
     env.attack(
         "deletions of two attackers",

@@ -29,6 +29,7 @@ async fn claims_of_archives_and_sizes_that_they_do_not_get_stop_nobody() -> Test
         count: RESTORES,
         requests: 2,
         log_bytes: 2048,
+        cpu_milliseconds: 50,
     };
     env.attack("claims of archives that do not exist", bounds, async {
         env.create_claims((0..RESTORES).map(restore)).await?;
@@ -56,6 +57,7 @@ async fn claims_of_archives_and_sizes_that_they_do_not_get_stop_nobody() -> Test
         count: EXPANSIONS,
         requests: 16,
         log_bytes: 2048,
+        cpu_milliseconds: 200,
     };
     env.attack("expansions over the limit", bounds, async {
         let claims = (0..EXPANSIONS).map(|number| claim(ATTACKER, &format!("large-{number}"), ATTACKED, "1Mi"));

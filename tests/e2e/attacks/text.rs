@@ -46,6 +46,7 @@ async fn hostile_text_and_references_cause_few_requests_and_short_logs() -> Test
         count: FORGED,
         requests: 4,
         log_bytes: 2048,
+        cpu_milliseconds: 50,
     };
     env.attack("claims with control characters", bounds, async {
         let forged = (0..FORGED).map(|number| {
@@ -68,6 +69,7 @@ async fn hostile_text_and_references_cause_few_requests_and_short_logs() -> Test
         count: MISNAMED,
         requests: 1,
         log_bytes: 1024,
+        cpu_milliseconds: 50,
     };
     env.attack("claims that name other volumes", bounds, async {
         let names = ["?limit=0", "../pods", text(&bystanders_volume, "/metadata/name")];
@@ -96,6 +98,7 @@ async fn hostile_text_and_references_cause_few_requests_and_short_logs() -> Test
         count: CYCLE,
         requests: 4,
         log_bytes: 2048,
+        cpu_milliseconds: 50,
     };
     env.attack("claims that copy each other", bounds, async {
         let cycle = (0..CYCLE).map(|number| {
@@ -113,6 +116,7 @@ async fn hostile_text_and_references_cause_few_requests_and_short_logs() -> Test
         count: 0,
         requests: 0,
         log_bytes: 0,
+        cpu_milliseconds: 0,
     };
     env.attack("the same, afterwards", bounds, env.serve_bystander("idle"))
         .await?;

@@ -104,6 +104,7 @@ async fn deleted_trees_that_are_deep_or_refilled_delay_the_purge_of_others_only_
         count: DEEP + REFILLED + NEIGHBOURS,
         requests: 20,
         log_bytes: 4096,
+        cpu_milliseconds: 5 * LEVELS,
     };
     env.attack("deep and refilled trees", bounds, async {
         for claim in deep.iter().chain(&refilled) {
