@@ -154,16 +154,13 @@ sim: need-rust ## Run the operator in simulated clusters, each from a seed (SEED
 	@cargo build -q --profile sim -p sim
 	@target/sim/sim $(if $(SEED),run,many) $(foreach name,$(SIM_SETTINGS),$(if $($(name)),$(name)=$($(name))))
 
-# With administrators and accidents, some seeds fail: see "Open findings" in docs/reliability.md.
-SIM_TEST := ADMINISTRATORS=0 ACCIDENTS=0
-
 .PHONY: sim-test
 sim-test: need-rust
 	@echo "500 simulated clusters, and whether a seed always gives the same run"
 	@cargo build -q --profile sim -p sim
 	@target/sim/sim regressions
 	@target/sim/sim twice SEEDS=20
-	@target/sim/sim many SEEDS=500 $(SIM_TEST)
+	@target/sim/sim many SEEDS=500
 
 .PHONY: sim-mutations
 sim-mutations: need-rust ## Revert one safeguard after the other, and update in docs/reliability.md after how many seeds the simulation detects it (SEEDS=20000 NAME=beacon-is-not-checked); hours

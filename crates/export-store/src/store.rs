@@ -398,8 +398,15 @@ impl ExportStore {
     /// Returns the archive of a volume, if it belongs to this backend.
     pub async fn find_archive(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
         let _lock = self.lock_volume(volume).await?;
-        self.with_verified(move |verified| async move { archives::find(self, &verified, volume).await })
-            .await
+        let found = self
+            .with_verified(move |verified| async move { archives::find(self, &verified, volume).await })
+            .await?;
+        let is_tracked = self.state().archives.contains(volume);
+        if found.is_none() && is_tracked {
+            // Its record was removed by a call whose reply was lost.
+            archives::untrack(self, volume);
+        }
+        Ok(found)
     }
 
     /// Returns the volumes whose archives this backend has: those that [`recover`](Self::recover) found and those

@@ -29,7 +29,7 @@ pub(super) async fn deletion_blocker(
         return None;
     }
     let message = match content_blocker(ctx, object, backend, probe) {
-        None => beacon_blocker(ctx, backend, probe).await,
+        None => beacon_blocker(ctx, object, backend, probe).await,
         blocker => blocker,
     };
     message.map(|message| PlannedCondition::fails(Reason::Deleting, message))
@@ -58,11 +58,23 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
 
 /// The status of a backend must stay if it alone has the present beacon: the other backends on the export would report a
 /// mismatch after a restart. Each probe hands the beacon over.
-async fn beacon_blocker(ctx: &Context, backend: &Backend, probe: &Probe) -> Option<String> {
-    let (export, identity) = (probe.export.as_ref()?, probe.confirmed()?);
+async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) -> Option<String> {
+    let reported = object.status.as_ref().and_then(|status| status.export_id.clone());
+    let export_id = probe.confirmed().map(|identity| identity.id.clone()).or(reported)?;
+    let others = remaining_beacons(ctx, backend, &export_id);
+    if others.is_empty() {
+        return None;
+    }
+    let confirmed = probe.export.as_ref().filter(|_| probe.confirmed().is_some());
+    let Some(export) = confirmed else {
+        // The others may know an earlier beacon only.
+        return Some(format!(
+            "waits until its export is confirmed again, because other backends are on it; or annotate the backend with \
+             {ABANDON}=true to remove it now"
+        ));
+    };
     let beacon = export.beacon().await?;
-    let others = remaining_beacons(ctx, backend, &identity.id);
-    let is_left = others.is_empty() || others.iter().any(|known| known.accepts(Some(&beacon)));
+    let is_left = others.iter().any(|known| known.accepts(Some(&beacon)));
     (!is_left).then(|| {
         format!(
             "waits until another backend on the export has its beacon in the status: see the conditions of the others, \

@@ -73,6 +73,11 @@ impl Layout {
         ProcessSpec::new(name, program, args, self.folder.join(format!("{name}.log")))
     }
 
+    /// Returns the URL of etcd's JSON interface.
+    pub(super) fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.etcd_port)
+    }
+
     /// Returns the directory of the objects.
     pub(super) fn etcd_data(&self) -> PathBuf {
         self.folder.join("etcd")

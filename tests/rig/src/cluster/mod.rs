@@ -21,6 +21,7 @@ use kube::{
     api::PostParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde_json::{Value, json};
 
 use self::{
     kubeconfig::User,
@@ -285,6 +286,30 @@ impl Cluster {
         let spec: ProcessSpec = slot.spec().clone();
         *slot = Process::start(spec).await?;
         wait_ready(&self.client().await?, &[&self.etcd, &self.api_server]).await
+    }
+
+    /// Forgets the history of all objects, as `etcdctl compaction` does, and restarts the API server, whose caches retain
+    /// a part of it.
+    pub async fn forget_history(&mut self) -> Result<()> {
+        // Key: a single zero byte.
+        let read = self.call_etcd("range", &json!({"key": "AA=="})).await?;
+        let revision = read.pointer("/header/revision").cloned().unwrap_or_default();
+        self.call_etcd("compaction", &json!({"revision": revision, "physical": true}))
+            .await?;
+        self.restart(Component::ApiServer).await
+    }
+
+    /// Sends a request to etcd's JSON interface.
+    async fn call_etcd(&self, call: &str, request: &Value) -> Result<Value> {
+        let url = format!("{}/v3/kv/{call}", self.layout.etcd_url());
+        let action = || format!("POST {url}");
+        let client = reqwest::Client::builder().no_proxy().build().with_context(action)?;
+        let sent = client.post(&url).body(request.to_string()).send().await;
+        let answer = sent
+            .and_then(reqwest::Response::error_for_status)
+            .with_context(action)?;
+        let text = answer.text().await.with_context(action)?;
+        serde_json::from_str(&text).with_context(action)
     }
 
     /// Copies the objects to a new directory, as they are on disk after a crash of etcd.

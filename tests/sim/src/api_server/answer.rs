@@ -88,16 +88,32 @@ impl Refusal {
         Self::invalid_metadata(kind, name, "metadata.uid")
     }
 
-    /// A field of the metadata may not be changed like this. Two validations find it.
+    /// A field of the metadata may not be changed like this. Two validations find it, except for volumes.
     pub fn invalid_metadata(kind: &Kind, name: &str, field: &str) -> Self {
         let message = format!(
             "{}.{} {name:?} is invalid: {field}: field is immutable",
             kind.kind, kind.group
         );
         let cause = json!({"reason": "FieldValueInvalid", "message": "field is immutable", "field": field});
-        let causes = [cause.clone(), cause];
+        let causes = match kind.plural {
+            "persistentvolumes" => vec![cause],
+            _ => vec![cause.clone(), cause],
+        };
         Self::new(422, "Invalid", &message)
             .with_details(json!({"name": name, "group": kind.group, "kind": kind.kind, "causes": causes}))
+    }
+
+    /// The namespace of a new object is being deleted.
+    pub fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
+        let message = format!(
+            "{} {name:?} is forbidden: unable to create new content in namespace {namespace} because it is being \
+             terminated",
+            kind.resource()
+        );
+        let causes = json!([{"reason": "NamespaceTerminating", "field": "metadata.namespace",
+            "message": format!("namespace {namespace} is being terminated")}]);
+        Self::new(403, "Forbidden", &message)
+            .with_details(json!({"name": name, "group": kind.group, "kind": kind.plural, "causes": causes}))
     }
 
     /// The request makes no sense.

@@ -12,7 +12,7 @@ use super::kinds::Kind;
 pub type Manager = (String, bool, bool);
 
 /// The fields that each manager owns.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ownership(BTreeMap<Manager, BTreeSet<Path>>);
 
 impl Ownership {
@@ -45,12 +45,16 @@ impl Ownership {
         let before = self.0.get(manager).cloned().unwrap_or_default();
         // Items before the fields in them.
         for path in &before {
-            if !wanted.contains_key(path) && self.others(manager, path).is_empty() {
+            let is_wanted = wanted.contains_key(path) || !self.others(manager, path).is_empty();
+            if !is_wanted && !fields::is_filled(object, path) {
                 fields::remove(object, path);
             }
         }
         for (path, value) in &wanted {
-            fields::set(object, path, value);
+            // An empty map leaves the fields of others alone.
+            if !(value.is_object() && fields::is_filled(object, path)) {
+                fields::set(object, path, value);
+            }
         }
         fields::reorder(object, configuration);
         self.0.insert(manager.clone(), wanted.into_keys().collect());

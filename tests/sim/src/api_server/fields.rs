@@ -129,6 +129,17 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
     }
 }
 
+/// Returns true if the value at a path is a map with fields.
+pub fn is_filled(root: &Value, path: &[Segment]) -> bool {
+    let found = path.iter().try_fold(root, |value, segment| match segment {
+        Segment::Field(name) => value.get(name),
+        Segment::Item(..) | Segment::Member(_) => None,
+    });
+    found
+        .and_then(Value::as_object)
+        .is_some_and(|fields| !fields.is_empty())
+}
+
 /// Brings the items of associative lists into the order that they have in a configuration. Items that are not in it keep
 /// their places.
 pub fn reorder(value: &mut Value, configuration: &Value) {

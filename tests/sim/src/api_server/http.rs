@@ -250,7 +250,13 @@ impl ApiServer {
         let parameters = Parameters::parse(call.query);
         if call.method == Method::GET {
             if target.name.is_none() && parameters.is_set("watch") {
-                let watch = Watch::begin(Arc::clone(&self.store), link.clone(), target, &parameters)?;
+                let watch = Watch::begin(
+                    Arc::clone(&self.store),
+                    link.clone(),
+                    target,
+                    &parameters,
+                    call.metadata_only,
+                )?;
                 return Ok((200, Content::Watch(Box::new(watch))));
             }
             let mut store = self.lock();
@@ -298,7 +304,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     fn shown(&self, object: Arc<Value>) -> Content {
-        match self.metadata_only && object.get("items").is_none() {
+        match self.metadata_only {
             true => Content::Object(Arc::new(list::metadata_of(&object))),
             false => Content::Object(object),
         }

@@ -25,7 +25,8 @@ pub fn get(store: &Store, target: &Target) -> Result<Arc<Value>, Refusal> {
 /// Reads a page of a list. All pages show the objects at the time of the first.
 pub fn list(store: &mut Store, target: &Target, parameters: &Parameters) -> Result<Value, Refusal> {
     let (revision, mut objects) = match parameters.get("continue") {
-        Some(token) => store.continued.remove(token).ok_or_else(|| {
+        // A page can be read again.
+        Some(token) => store.continued.get(token).cloned().ok_or_else(|| {
             Refusal::expired(
                 "The provided continue parameter is too old to display a consistent list result. You can start a new \
                  list without the continue parameter.",
@@ -60,11 +61,25 @@ pub fn list(store: &mut Store, target: &Target, parameters: &Parameters) -> Resu
     }))
 }
 
-/// Returns only the metadata of an object.
+/// Returns only the metadata of an object, or of those in a list.
 pub fn metadata_of(object: &Value) -> Value {
+    let Some(items) = object.get("items").and_then(Value::as_array) else {
+        return json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": object.get("metadata"),
+        });
+    };
+    let items: Vec<Value> = items.iter().map(metadata_of).collect();
+    let mut metadata = object.get("metadata").cloned().unwrap_or_default();
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.retain(|_, value| *value != "");
+    }
     json!({
-        "kind": "PartialObjectMetadata",
+        "kind": "PartialObjectMetadataList",
         "apiVersion": "meta.k8s.io/v1",
-        "metadata": object.get("metadata"),
+        "metadata": metadata,
+        // null instead of an empty list.
+        "items": Some(items).filter(|items| !items.is_empty()),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! It serves the kinds that the operator uses ([`kinds`]): reads, paged lists, watches, creates, deletes with
 //! preconditions and finalizers, updates, merge, JSON and apply patches, and the status subresource. A table of request
-//! sequences compares its answers with those of a real API server (`tests/semantics.rs`).
+//! sequences compares its answers with those of a real API server (`tests/semantics`).
 
 pub mod answer;
 mod apply;

@@ -38,7 +38,10 @@ impl Target {
             [] => (None, false),
             [name] => (Some((*name).to_owned()), false),
             [name, "status"] if kind.has_status => (Some((*name).to_owned()), true),
-            _ => return Err(unknown()),
+            _ => {
+                let message = "the server could not find the requested resource";
+                return Err(Refusal::new(404, "NotFound", message));
+            }
         };
         Ok(Self {
             kind,

@@ -36,7 +36,7 @@ pub fn set_defaults(kind: &Kind, object: &mut Value) {
         }
         "nfsbackends" | "nfsarchives" => {
             if let Some(schema) = schema(kind) {
-                set_schema_defaults(&schema, object);
+                set_schema_defaults(schema, object);
             }
         }
         _ => {}
@@ -48,7 +48,7 @@ pub fn set_defaults_on_update(kind: &Kind, object: &mut Value) {
     if kind.custom
         && let Some(schema) = schema(kind)
     {
-        set_schema_defaults(&schema, object);
+        set_schema_defaults(schema, object);
     }
 }
 
@@ -65,7 +65,8 @@ fn default(object: &mut Value, path: &[&str], field: &str, value: Value) {
     }
 }
 
-/// Copies the data source of a claim to the other field that can hold it: `dataSource` has no namespace.
+/// Copies the data source of a claim to the other field that can hold it: `dataSource` has no namespace. The API shows
+/// the group of a source also if there is none.
 fn copy_data_source(claim: &mut Value) {
     let Some(spec) = claim.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
@@ -78,6 +79,11 @@ fn copy_data_source(claim: &mut Value) {
         }
         _ => None,
     };
+    for field in ["dataSource", "dataSourceRef"] {
+        if let Some(source) = spec.get_mut(field).and_then(Value::as_object_mut) {
+            source.entry("apiGroup").or_insert(Value::Null);
+        }
+    }
 }
 
 /// Adds the finalizer that keeps an object while it is used.
@@ -92,7 +98,7 @@ fn protect(object: &mut Value, finalizer: &str) {
 }
 
 /// Returns the schema of a custom kind.
-fn schema(kind: &Kind) -> Option<Value> {
+fn schema(kind: &Kind) -> Option<&'static Value> {
     static BACKENDS: OnceLock<Option<Value>> = OnceLock::new();
     static ARCHIVES: OnceLock<Option<Value>> = OnceLock::new();
     let of = |definition| {
@@ -100,8 +106,8 @@ fn schema(kind: &Kind) -> Option<Value> {
         definition.pointer("/spec/versions/0/schema/openAPIV3Schema").cloned()
     };
     match kind.plural {
-        "nfsbackends" => BACKENDS.get_or_init(|| of(NfsBackend::crd())).clone(),
-        _ => ARCHIVES.get_or_init(|| of(NfsArchive::crd())).clone(),
+        "nfsbackends" => BACKENDS.get_or_init(|| of(NfsBackend::crd())).as_ref(),
+        _ => ARCHIVES.get_or_init(|| of(NfsArchive::crd())).as_ref(),
     }
 }
 

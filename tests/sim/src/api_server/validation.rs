@@ -1,23 +1,23 @@
 //! Validation of changes: the fields of built-in kinds that may not change. The schemas of custom kinds are not checked.
 
+use nfs_operator::decide::quantity;
 use serde_json::Value;
 
 use super::answer::Refusal;
 use super::kinds::Kind;
+use crate::objects::text;
 
 /// Checks that a change of an object is allowed.
 pub fn check_update(kind: &Kind, name: &str, before: &Value, after: &Value) -> Result<(), Refusal> {
-    let immutable = |path: &str| match before.pointer(path) == after.pointer(path) {
+    let immutable_as = |path: &str, field: &str| match before.pointer(path) == after.pointer(path) {
         true => Ok(()),
-        false => {
-            let field = path.trim_start_matches('/').replace('/', ".");
-            Err(Refusal::invalid(kind, name, &field, "field is immutable"))
-        }
+        false => Err(Refusal::invalid(kind, name, field, "field is immutable")),
     };
+    let immutable = |path: &str| immutable_as(path, path.trim_start_matches('/'));
     match kind.plural {
         "persistentvolumes" => {
-            immutable("/spec/nfs")?;
-            immutable("/spec/volumeMode")
+            immutable_as("/spec/nfs", "spec.persistentvolumesource")?;
+            immutable_as("/spec/volumeMode", "volumeMode")
         }
         "persistentvolumeclaims" => {
             // The whole spec, except for the requests and a volume that was not chosen yet.
@@ -34,18 +34,36 @@ pub fn check_update(kind: &Kind, name: &str, before: &Value, after: &Value) -> R
                 }
                 spec
             };
-            match fixed(before) == fixed(after) {
-                true => Ok(()),
-                false => Err(Refusal::invalid(kind, name, "spec", "spec is immutable after creation")),
+            if fixed(before) != fixed(after) {
+                return Err(Refusal::invalid(kind, name, "spec", "spec is immutable after creation"));
             }
+            check_request(kind, name, before, after)
         }
         "storageclasses" => {
             immutable("/provisioner")?;
             immutable("/parameters")?;
-            immutable("/reclaimPolicy")
+            immutable("/reclaimPolicy")?;
+            immutable("/volumeBindingMode")
         }
-        "secrets" if before.get("immutable") == Some(&Value::Bool(true)) => immutable("/data"),
+        "secrets" if before.get("immutable") == Some(&Value::Bool(true)) => {
+            immutable("/immutable")?;
+            immutable("/data")
+        }
         _ => Ok(()),
+    }
+}
+
+/// A claim requests less than before only while that is more than it has.
+fn check_request(kind: &Kind, name: &str, before: &Value, after: &Value) -> Result<(), Refusal> {
+    let request = "/spec/resources/requests/storage";
+    let size = |object: &Value, path: &str| quantity::bytes(text(object, path)).unwrap_or(0);
+    let (requested, had) = (size(after, request), size(before, "/status/capacity/storage"));
+    match requested < size(before, request) && requested <= had {
+        true => {
+            let cause = "field can not be less than status.capacity";
+            Err(Refusal::invalid(kind, name, "spec.resources.requests.storage", cause))
+        }
+        false => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::answer::Refusal;
 use super::http::Link;
+use super::list;
 use super::request::{Parameters, Target};
 use super::store::{ChangeKind, Store};
 
@@ -30,6 +31,8 @@ pub struct Watch {
     changed: watch::Receiver<u64>,
     ends: Instant,
     bookmarks: bool,
+    /// Shows only the metadata of objects.
+    metadata_only: bool,
     ready: VecDeque<Value>,
     ended: bool,
 }
@@ -41,6 +44,7 @@ impl Watch {
         link: Link,
         target: Target,
         parameters: &Parameters,
+        metadata_only: bool,
     ) -> Result<Self, Refusal> {
         let (current, compacted, changed, existing) = {
             let store = store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,6 +83,7 @@ impl Watch {
             changed,
             ends: Instant::now() + Duration::from_secs(seconds.unwrap_or(DURATION)),
             bookmarks: parameters.is_set("allowWatchBookmarks"),
+            metadata_only,
             ready,
             ended: false,
         })
@@ -103,7 +108,7 @@ impl Watch {
                 return None;
             }
             if let Some(event) = self.ready.pop_front() {
-                return Some(event);
+                return Some(self.shown(event));
             }
             self.changed.mark_unchanged();
             self.collect();
@@ -120,11 +125,23 @@ impl Watch {
                     let metadata = json!({"resourceVersion": self.seen.to_string(), "creationTimestamp": null});
                     let object = json!({"kind": self.target.kind.kind, "apiVersion": self.target.kind.api_version(),
                         "metadata": metadata});
-                    return Some(json!({"type": "BOOKMARK", "object": object}));
+                    return Some(self.shown(json!({"type": "BOOKMARK", "object": object})));
                 }
                 Err(_) => {}
             }
         }
+    }
+
+    /// Returns an event as the client wants to see it.
+    fn shown(&self, mut event: Value) -> Value {
+        let is_error = event.get("type").is_some_and(|kind| kind == "ERROR");
+        if self.metadata_only
+            && !is_error
+            && let Some(object) = event.get_mut("object")
+        {
+            *object = list::metadata_of(object);
+        }
+        event
     }
 
     /// Takes the changes since the last look.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::answer::Refusal;
-use super::apply::Manager;
+use super::apply::{Manager, Ownership};
 use super::kinds::Kind;
 use super::request::{Parameters, Target};
 use super::store::{Key, Store};
@@ -13,12 +13,13 @@ use super::validation::{check_finalizers, check_update};
 use super::{patch, schema};
 
 /// Fields of the metadata that only the server sets.
-const SERVER_METADATA: [&str; 6] = [
+const SERVER_METADATA: [&str; 7] = [
     "uid",
     "resourceVersion",
     "generation",
     "creationTimestamp",
     "deletionTimestamp",
+    "deletionGracePeriodSeconds",
     "managedFields",
 ];
 
@@ -77,7 +78,7 @@ impl Writer<'_> {
         if self.store.get(&key).is_some() {
             return Err(Refusal::already_exists(self.kind(), &name));
         }
-        self.check_namespace()?;
+        self.check_namespace(&name)?;
         let manager = self.manager(false);
         self.insert(key, object, &manager).map(|object| (201, object))
     }
@@ -94,6 +95,7 @@ impl Writer<'_> {
             fields.insert("apiVersion".to_owned(), json!(kind.api_version()));
             fields.insert("kind".to_owned(), json!(kind.kind));
         }
+        let named = object.clone();
         schema::set_defaults(kind, &mut object);
         let (uid, time) = (self.store.uid(), self.store.time());
         let metadata = object
@@ -113,13 +115,31 @@ impl Writer<'_> {
             metadata.insert("generation".to_owned(), json!(1));
         }
         normalize(&mut object);
-        let mut ownership = super::apply::Ownership::default();
-        ownership.update(&Value::Null, &object, manager);
-        Ok(self.store.put(key, object, ownership, self.by))
+        let mut ownership = Ownership::default();
+        // An apply owns what it names; any other create owns the defaults, too.
+        let (_, applies, _) = manager;
+        ownership.update(&Value::Null, if *applies { &named } else { &object }, manager);
+        Ok(self.put(key, object, ownership))
+    }
+
+    /// Stores an object, unless the request is only checked.
+    fn put(&mut self, key: Key, object: Value, ownership: Ownership) -> Arc<Value> {
+        match self.parameters.get("dryRun") {
+            Some(_) => Arc::new(object),
+            None => self.store.put(key, object, ownership, self.by),
+        }
+    }
+
+    /// Removes an object, unless the request is only checked. Returns its last state.
+    fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
+        match self.parameters.get("dryRun") {
+            Some(_) => self.store.get(key).map(|stored| Arc::clone(&stored.object)),
+            None => self.store.remove(key, self.by),
+        }
     }
 
     /// Objects are created in namespaces that exist and are not deleted.
-    fn check_namespace(&self) -> Result<(), Refusal> {
+    fn check_namespace(&self, name: &str) -> Result<(), Refusal> {
         let namespace = &self.target.namespace;
         if !self.kind().namespaced || namespace == "default" {
             return Ok(());
@@ -135,9 +155,7 @@ impl Writer<'_> {
                 Err(Refusal::not_found(kind, namespace))
             }
             Some(found) if found.object.pointer("/metadata/deletionTimestamp").is_some() => {
-                let message =
-                    format!("unable to create new content in namespace {namespace} because it is being terminated");
-                Err(Refusal::new(403, "Forbidden", &message))
+                Err(Refusal::terminating(self.kind(), name, namespace))
             }
             Some(_) => Ok(()),
         }
@@ -170,11 +188,9 @@ impl Writer<'_> {
     pub fn replace(&mut self, object: Value) -> Written {
         // Of the kinds here, only Leases are created by an update.
         if self.kind().plural == "leases" && self.found().is_err() {
-            self.check_namespace()?;
-            let (key, manager) = (
-                self.key(self.target.name.as_deref().unwrap_or_default()),
-                self.manager(false),
-            );
+            let name = self.target.name.as_deref().unwrap_or_default();
+            self.check_namespace(name)?;
+            let (key, manager) = (self.key(name), self.manager(false));
             return self.insert(key, object, &manager).map(|object| (201, object));
         }
         let (key, before) = self.found()?;
@@ -225,30 +241,27 @@ impl Writer<'_> {
                     );
                     return Err(Refusal::conflict(self.kind(), &name, &cause));
                 }
-                self.check_namespace()?;
+                self.check_namespace(&name)?;
                 let key = self.key(&name);
                 let created = self.insert(key, configuration.clone(), &manager)?;
                 return Ok((201, created));
             }
         };
         let mut after = (*before).clone();
-        let mut ownership = self
-            .store
-            .get(&key)
-            .map(|stored| stored.ownership.clone())
-            .unwrap_or_default();
+        let owned = self.store.get(&key).map(|stored| stored.ownership.clone());
+        let owned = owned.unwrap_or_default();
+        let mut ownership = owned.clone();
         let force = self.parameters.is_set("force");
         let mut configuration = configuration.clone();
         self.restrict(&mut configuration);
         ownership.apply((self.kind(), &key.name), &mut after, &configuration, &manager, force)?;
         for field in ["uid", "resourceVersion"] {
-            if let Some(value) = configuration.pointer(&format!("/metadata/{field}"))
-                && !(field == "uid" && self.target.status && self.kind().custom)
-            {
+            if let Some(value) = configuration.pointer(&format!("/metadata/{field}")) {
                 patch::merge(&mut after, &json!({"metadata": {field: value}}));
             }
         }
-        self.finish(key, &before, after, Some(ownership))
+        let changed_owners = ownership != owned;
+        self.finish(key, &before, after, ownership, changed_owners)
     }
 
     /// Removes what a write to this subresource does not change.
@@ -258,6 +271,12 @@ impl Writer<'_> {
         };
         if self.target.status {
             fields.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+            // Of the metadata of a custom object, only the precondition counts.
+            if self.kind().custom
+                && let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut)
+            {
+                metadata.retain(|name, _| name == "resourceVersion");
+            }
         } else if self.kind().has_status {
             fields.remove("status");
         }
@@ -268,7 +287,7 @@ impl Writer<'_> {
         let mut ownership = stored.unwrap_or_default();
         let after = self.merged_subresources(before, after);
         ownership.update(before, &after, manager);
-        self.finish(key, before, after, Some(ownership))
+        self.finish(key, before, after, ownership, false)
     }
 
     /// Takes the parts that this request may not change from the object as it was.
@@ -285,12 +304,8 @@ impl Writer<'_> {
             keep(&mut after, "spec");
             if kind.custom {
                 let resource_version = after.pointer("/metadata/resourceVersion").cloned();
-                let uid = after.pointer("/metadata/uid").cloned();
                 keep(&mut after, "metadata");
-                patch::merge(
-                    &mut after,
-                    &json!({"metadata": {"resourceVersion": resource_version, "uid": uid}}),
-                );
+                patch::merge(&mut after, &json!({"metadata": {"resourceVersion": resource_version}}));
             }
         } else if kind.has_status {
             keep(&mut after, "status");
@@ -298,13 +313,15 @@ impl Writer<'_> {
         after
     }
 
-    /// Checks and stores a changed object. Removes it if it is being deleted and nothing keeps it.
+    /// Checks and stores a changed object. Removes it if it is being deleted and nothing keeps it. An object that is as
+    /// before is stored again only if an apply changed who owns it.
     fn finish(
         &mut self,
         key: Key,
         before: &Arc<Value>,
         mut after: Value,
-        ownership: Option<super::apply::Ownership>,
+        ownership: Ownership,
+        changed_owners: bool,
     ) -> Written {
         let kind = self.kind();
         let given = |field: &str| text(&after, &format!("/metadata/{field}")).map(str::to_owned);
@@ -323,8 +340,8 @@ impl Writer<'_> {
             patch::merge(&mut after, &json!({"metadata": {"namespace": key.namespace}}));
         }
         check_finalizers(kind, &key.name, before, &after)?;
+        schema::set_defaults_on_update(kind, &mut after);
         if !self.target.status {
-            schema::set_defaults_on_update(kind, &mut after);
             check_update(kind, &key.name, before, &after)?;
         }
         normalize(&mut after);
@@ -336,14 +353,13 @@ impl Writer<'_> {
             patch::merge(&mut after, &json!({"metadata": {"generation": generation + 1}}));
         }
         if is_removable(&after) {
-            self.store.remove(&key, self.by);
+            self.remove(&key);
             return Ok((200, Arc::new(after)));
         }
-        if after == **before {
+        if after == **before && !changed_owners {
             return Ok((200, Arc::clone(before)));
         }
-        let ownership = ownership.unwrap_or_default();
-        Ok((200, self.store.put(key, after, ownership, self.by)))
+        Ok((200, self.put(key, after, ownership)))
     }
 
     /// Deletes an object: at once, or when its last finalizer is removed.
@@ -366,13 +382,12 @@ impl Writer<'_> {
         let is_deleting = before.pointer("/metadata/deletionTimestamp").is_some();
         if !is_deleting {
             let time = self.store.time();
-            patch::merge(
-                &mut after,
-                &json!({"metadata": {"deletionTimestamp": time, "deletionGracePeriodSeconds": 0}}),
-            );
-            if kind.plural == "namespaces" {
-                patch::merge(&mut after, &json!({"status": {"phase": "Terminating"}}));
-            }
+            patch::merge(&mut after, &json!({"metadata": {"deletionTimestamp": time}}));
+            let mark = match kind.plural {
+                "namespaces" => json!({"status": {"phase": "Terminating"}}),
+                _ => json!({"metadata": {"deletionGracePeriodSeconds": 0}}),
+            };
+            patch::merge(&mut after, &mark);
             if kind.has_generation() {
                 let generation = before
                     .pointer("/metadata/generation")
@@ -382,14 +397,14 @@ impl Writer<'_> {
             }
         }
         if is_removable(&after) {
-            let removed = self.store.remove(&key, self.by).unwrap_or(before);
+            let removed = self.remove(&key).unwrap_or(before);
             return Ok((200, self.deleted(&key, removed)));
         }
         if is_deleting {
             return Ok((200, before));
         }
         let ownership = self.store.get(&key).map(|stored| stored.ownership.clone());
-        Ok((200, self.store.put(key, after, ownership.unwrap_or_default(), self.by)))
+        Ok((200, self.put(key, after, ownership.unwrap_or_default())))
     }
 
     /// Returns the answer to the deletion of an object that was removed.
@@ -428,9 +443,12 @@ fn is_removable(object: &Value) -> bool {
         && (!is_namespace || is_empty("/spec/finalizers"))
 }
 
-/// Removes empty fields of the metadata, which the API does not show, and adds those of conditions that it always shows.
+/// Removes empty fields, which the API does not show in metadata and in the status of a claim, and adds those of
+/// conditions that it always shows.
 fn normalize(object: &mut Value) {
+    remove_empty(object, "metadata");
     if object.get("kind").is_some_and(|kind| kind == "PersistentVolumeClaim") {
+        remove_empty(object, "status");
         let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
         for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
             for time in ["lastProbeTime", "lastTransitionTime"] {
@@ -438,10 +456,13 @@ fn normalize(object: &mut Value) {
             }
         }
     }
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+}
+
+fn remove_empty(object: &mut Value, part: &str) {
+    let Some(fields) = object.get_mut(part).and_then(Value::as_object_mut) else {
         return;
     };
-    metadata.retain(|_, value| match value {
+    fields.retain(|_, value| match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),

@@ -249,12 +249,15 @@ impl Oracle {
         }
     }
 
-    /// Records which archives may be purged now.
+    /// Records which archives may be purged now. An object may have been created and deleted again since the last time.
     fn permit_purges(&mut self) {
         let archives = self.api.all("nfsarchives");
         let backends = self.api.all("nfsbackends");
         let now = self.api.now();
-        for archive in &archives {
+        let (changes, _) = self.api.changes_after(self.seen.0);
+        let changes = changes.iter().filter(|change| change.key.plural == "nfsarchives");
+        let changed = changes.map(|change| &change.object);
+        for archive in archives.iter().chain(changed) {
             let backend = backends
                 .iter()
                 .find(|backend| name(backend) == text(archive, "/spec/backend"));

@@ -17,6 +17,8 @@ const OBSERVED: Duration = Duration::from_secs(360);
 const MAX_REQUESTS: u64 = 60;
 /// Calls to each NFS server in a minute: each backend is probed every 30 s, and every 10 s while it is being deleted.
 const MAX_CALLS: u64 = 300;
+/// Time in which each backend is probed at least once, and its status written.
+const PROBED: Duration = Duration::from_secs(75);
 /// Time in which a fresh start must have found everything.
 const FRESH: Duration = Duration::from_secs(600);
 
@@ -52,7 +54,7 @@ impl World {
 
     /// Starts all processes again, and checks that they find the state that they showed before.
     pub(super) async fn start_afresh(&mut self) -> Result<(), Violation> {
-        let before = shown(&self.api);
+        let before = self.shown_after_probes().await?;
         self.trace.record("world", "starts all processes again");
         self.processes.restart_all();
         let mut waited = Duration::ZERO;
@@ -74,6 +76,20 @@ impl World {
                     after.get(what).unwrap_or(&Value::Null)
                 )));
             }
+        }
+    }
+
+    /// Returns what the operator shows once each backend was probed since an object was created or deleted: an archive may
+    /// just have expired.
+    async fn shown_after_probes(&mut self) -> Result<BTreeMap<String, Value>, Violation> {
+        let mut before = shown(&self.api);
+        loop {
+            self.pass(PROBED).await?;
+            let after = shown(&self.api);
+            if before.keys().eq(after.keys()) {
+                return Ok(after);
+            }
+            before = after;
         }
     }
 }

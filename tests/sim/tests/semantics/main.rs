@@ -2,45 +2,106 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod applies;
+mod archives;
+mod creates;
+mod deletes;
+mod lists;
+mod patches;
+mod requests;
+mod statuses;
 mod table;
+mod updates;
+mod volumes;
+mod watches;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::http::{Request, header};
 use kube::Client;
 use kube::client::Body;
+use rig::cluster::Component;
 use rig::{Cluster, RunDir};
 use serde_json::{Value, json};
 use sim::api_server::{ApiServer, NoFaults};
 use sim::clock::SimulatedClock;
 use sim::life::Life;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use table::{Sequence, Step};
+use requests::{FORGET_HISTORY, Sequence, Step};
 
 /// What a server answered: the code, and what remains of the body without what differs between any two servers.
 type Answer = (u16, Value);
 
+/// One of the servers.
+enum Server {
+    Real(Box<Cluster>),
+    Simulated(ApiServer),
+}
+
+impl Server {
+    async fn client(&self) -> Client {
+        match self {
+            Self::Real(cluster) => cluster.client().await.unwrap(),
+            Self::Simulated(server) => {
+                let service = server.service("test", Life::default(), Arc::new(NoFaults));
+                Client::new(service, "default")
+            }
+        }
+    }
+
+    /// Forgets the changes that there were: watches cannot resume, and lists cannot be continued.
+    async fn forget_history(&mut self) {
+        match self {
+            Self::Real(cluster) => cluster.forget_history().await.unwrap(),
+            Self::Simulated(server) => server.compact(),
+        }
+    }
+}
+
 /// Sends the requests of a sequence one after the other.
-async fn run(client: &Client, sequence: &Sequence) -> Vec<Answer> {
+async fn run(server: &mut Server, sequence: &Sequence) -> Vec<Answer> {
+    let mut client = server.client().await;
     let mut saved = BTreeMap::new();
+    let mut shown = Shown::default();
     let mut answers = Vec::new();
     for (number, step) in sequence.steps.iter().enumerate() {
-        let (code, body) = send(client, step, &saved).await;
+        if step.method == FORGET_HISTORY {
+            server.forget_history().await;
+            client = server.client().await;
+            answers.push((0, Value::Null));
+            continue;
+        }
+        let (code, body) = send(&client, step, &saved).await;
         saved.insert(format!("{number}"), body.clone());
-        answers.push((code, normalized(code, body)));
+        answers.push((code, shown.normalized(code, body)));
     }
     answers
 }
 
+/// Sends a request, until the server has read what it needs for an answer: the real one has just been started.
 async fn send(client: &Client, step: &Step, saved: &BTreeMap<String, Value>) -> Answer {
+    loop {
+        let answer = send_once(client, step, saved).await;
+        if answer.0 != 429 {
+            return answer;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn send_once(client: &Client, step: &Step, saved: &BTreeMap<String, Value>) -> Answer {
     let uri = with_values(step.path, saved);
+    let is_watch = uri.contains("watch=true");
     let mut request = Request::builder().method(step.method).uri(uri);
-    if !step.content_type.is_empty() {
-        request = request.header(header::CONTENT_TYPE, step.content_type);
+    for (name, value) in [(header::CONTENT_TYPE, step.content_type), (header::ACCEPT, step.accept)] {
+        if !value.is_empty() {
+            request = request.header(name, value);
+        }
     }
     let body = match &step.body {
         Value::Null => Vec::new(),
@@ -51,6 +112,10 @@ async fn send(client: &Client, step: &Step, saved: &BTreeMap<String, Value>) -> 
     let bytes = to_bytes(axum::body::Body::new(answer.into_body()), 1 << 20)
         .await
         .unwrap();
+    if is_watch && code == 200 {
+        let events = serde_json::Deserializer::from_slice(&bytes).into_iter();
+        return (code, Value::Array(events.map(Result::unwrap).collect()));
+    }
     (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
@@ -67,36 +132,79 @@ fn with_values(text: &str, saved: &BTreeMap<String, Value>) -> String {
     text
 }
 
-/// Removes what differs between any two servers: identifiers, times, field managers, and the words of refusals.
-fn normalized(code: u16, mut body: Value) -> Value {
-    if code >= 400 {
-        let causes = body
-            .pointer("/details/causes")
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default();
-        let fields: Vec<Value> = causes.iter().map(|cause| cause["field"].clone()).collect();
-        return json!({"reason": body["reason"], "fields": fields});
-    }
-    if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
-        for item in items {
-            *item = item.pointer("/metadata/name").cloned().unwrap_or_default();
+/// The UIDs and resource versions of objects that a server has shown in a sequence.
+#[derive(Default)]
+struct Shown(BTreeMap<&'static str, Vec<Value>>);
+
+impl Shown {
+    /// Returns the number of an identifier among those that were shown, so that the same one has the same number.
+    fn number(&mut self, field: &'static str, identifier: &Value) -> Value {
+        let shown = self.0.entry(field).or_default();
+        let known = shown.iter().position(|other| other == identifier);
+        let number = known.unwrap_or(shown.len());
+        if known.is_none() {
+            shown.push(identifier.clone());
         }
+        json!(number)
     }
-    if body["kind"] == "Status" {
-        return json!({"status": body["status"]});
-    }
-    if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
-            metadata.remove(field);
+
+    /// Removes what differs between any two servers: identifiers (only their numbers remain), times, field managers,
+    /// bookmarks, and the words of refusals.
+    fn normalized(&mut self, code: u16, mut body: Value) -> Value {
+        if let Value::Array(events) = body {
+            let events = events.into_iter().filter(|event| event["type"] != "BOOKMARK");
+            return events.map(|event| self.event(event)).collect();
         }
-        for field in ["deletionTimestamp", "continue"] {
-            if let Some(value) = metadata.get_mut(field) {
-                *value = json!("set");
+        if code >= 400 {
+            let causes = body
+                .pointer("/details/causes")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
+            let fields: Vec<Value> = causes.iter().map(|cause| cause["field"].clone()).collect();
+            return json!({"reason": body["reason"], "fields": fields});
+        }
+        if body["kind"] == "Status" {
+            return json!({"status": body["status"]});
+        }
+        let is_list = body.get("items").is_some();
+        if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
+            for item in items {
+                *item = item.pointer("/metadata/name").cloned().unwrap_or_default();
             }
         }
+        if let Some(status) = body.get_mut("status").and_then(Value::as_object_mut) {
+            status.remove("lastPhaseTransitionTime");
+        }
+        if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["creationTimestamp", "managedFields"] {
+                metadata.remove(field);
+            }
+            if is_list {
+                // Other objects may have been changed.
+                metadata.remove("resourceVersion");
+            }
+            for field in ["uid", "resourceVersion"] {
+                if let Some(value) = metadata.get_mut(field) {
+                    *value = self.number(field, value);
+                }
+            }
+            for field in ["deletionTimestamp", "continue"] {
+                if let Some(value) = metadata.get_mut(field).filter(|value| **value != "") {
+                    *value = json!("set");
+                }
+            }
+        }
+        body
     }
-    body
+
+    /// The same for an event of a watch.
+    fn event(&mut self, mut event: Value) -> Value {
+        let code = if event["type"] == "ERROR" { 410 } else { 200 };
+        let object = event["object"].take();
+        event["object"] = self.normalized(code, object);
+        event
+    }
 }
 
 #[tokio::test]
@@ -107,13 +215,15 @@ async fn the_simulated_api_server_answers_as_the_real_one() {
         .apply_crds(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds"))
         .await
         .unwrap();
-    let real = cluster.client().await.unwrap();
-    let clock = SimulatedClock::new(Instant::now());
-    let server = ApiServer::new(1, Arc::new(clock));
-    let simulated = Client::new(server.service("test", Life::default(), Arc::new(NoFaults)), "default");
+    // No controller writes to the objects.
+    cluster.kill9(Component::ControllerManager).await.unwrap();
+    let simulated = ApiServer::new(1, Arc::new(SimulatedClock::new(Instant::now())));
+    // Like that of the real one, its history does not begin with the first resource version.
+    simulated.restore(&simulated.snapshot());
+    let (mut real, mut simulated) = (Server::Real(Box::new(cluster)), Server::Simulated(simulated));
     let mut wrong = Vec::new();
     for sequence in table::sequences() {
-        let (expected, found) = (run(&real, &sequence).await, run(&simulated, &sequence).await);
+        let (expected, found) = tokio::join!(run(&mut real, &sequence), run(&mut simulated, &sequence));
         for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
             if expected != found {
                 let step = &sequence.steps[number];
@@ -124,6 +234,8 @@ async fn the_simulated_api_server_answers_as_the_real_one() {
             }
         }
     }
-    cluster.stop().await.unwrap();
+    if let Server::Real(cluster) = real {
+        cluster.stop().await.unwrap();
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
