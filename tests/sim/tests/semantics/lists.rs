@@ -162,8 +162,10 @@ pub fn sequences() -> Vec<Sequence> {
                 ),
                 forget_history(),
                 get("/apis/nfs-operator.io/v1alpha1/nfsbackends?limit=1&continue=$2.continue"),
-                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2\
-                     &resourceVersion=$2.resourceVersion"),
+                get(
+                    "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60\
+                     &resourceVersion=$2.resourceVersion",
+                ),
                 get("/apis/nfs-operator.io/v1alpha1/nfsbackends?limit=1"),
                 get("/apis/nfs-operator.io/v1alpha1/nfsbackends?limit=1&continue=$7.continue"),
             ]

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::http::{Request, header};
+use futures::StreamExt as _;
 use kube::Client;
 use kube::client::Body;
 use rig::cluster::Component;
@@ -30,9 +31,14 @@ use serde_json::{Value, json};
 use sim::api_server::{ApiServer, NoFaults};
 use sim::clock::SimulatedClock;
 use sim::life::Life;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use requests::{FORGET_HISTORY, Sequence, Step};
+
+/// Maximum time until an expected event of a watch arrives.
+const STALL: Duration = Duration::from_secs(60);
+/// Time without an event after which a watch has shown everything.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// What a server answered: the code, and what remains of the body without what differs between any two servers.
 type Answer = (u16, Value);
@@ -63,8 +69,9 @@ impl Server {
     }
 }
 
-/// Sends the requests of a sequence one after the other.
-async fn run(server: &mut Server, sequence: &Sequence) -> Vec<Answer> {
+/// Sends the requests of a sequence one after the other. `expected` are the answers of the other server: a watch does not
+/// end before it has as many events.
+async fn run(server: &mut Server, sequence: &Sequence, expected: &[Answer]) -> Vec<Answer> {
     let mut client = server.client().await;
     let mut saved = BTreeMap::new();
     let mut shown = Shown::default();
@@ -76,7 +83,8 @@ async fn run(server: &mut Server, sequence: &Sequence) -> Vec<Answer> {
             answers.push((0, Value::Null));
             continue;
         }
-        let (code, body) = send(&client, step, &saved).await;
+        let events = expected.get(number).and_then(|(_, body)| Some(body.as_array()?.len()));
+        let (code, body) = send(&client, step, &saved, events.unwrap_or_default()).await;
         saved.insert(format!("{number}"), body.clone());
         answers.push((code, shown.normalized(code, body)));
     }
@@ -84,9 +92,9 @@ async fn run(server: &mut Server, sequence: &Sequence) -> Vec<Answer> {
 }
 
 /// Sends a request, until the server has read what it needs for an answer: the real one has just been started.
-async fn send(client: &Client, step: &Step, saved: &BTreeMap<String, Value>) -> Answer {
+async fn send(client: &Client, step: &Step, saved: &BTreeMap<String, Value>, events: usize) -> Answer {
     loop {
-        let answer = send_once(client, step, saved).await;
+        let answer = send_once(client, step, saved, events).await;
         if answer.0 != 429 {
             return answer;
         }
@@ -94,7 +102,7 @@ async fn send(client: &Client, step: &Step, saved: &BTreeMap<String, Value>) -> 
     }
 }
 
-async fn send_once(client: &Client, step: &Step, saved: &BTreeMap<String, Value>) -> Answer {
+async fn send_once(client: &Client, step: &Step, saved: &BTreeMap<String, Value>, events: usize) -> Answer {
     let uri = with_values(step.path, saved);
     let is_watch = uri.contains("watch=true");
     let mut request = Request::builder().method(step.method).uri(uri);
@@ -109,14 +117,28 @@ async fn send_once(client: &Client, step: &Step, saved: &BTreeMap<String, Value>
     };
     let answer = client.send(request.body(Body::from(body)).unwrap()).await.unwrap();
     let code = answer.status().as_u16();
-    let bytes = to_bytes(axum::body::Body::new(answer.into_body()), 1 << 20)
-        .await
-        .unwrap();
+    let body = axum::body::Body::new(answer.into_body());
     if is_watch && code == 200 {
-        let events = serde_json::Deserializer::from_slice(&bytes).into_iter();
-        return (code, Value::Array(events.map(Result::unwrap).collect()));
+        return (code, Value::Array(watch(body, events).await));
     }
+    let bytes = to_bytes(body, 1 << 20).await.unwrap();
     (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+/// Returns the events of a watch, once there are so many, and no other one follows for some time.
+async fn watch(body: axum::body::Body, at_least: usize) -> Vec<Value> {
+    let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
+    loop {
+        let events = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
+        // The last one may be incomplete.
+        let events: Vec<Value> = events.map_while(Result::ok).collect();
+        let found = events.iter().filter(|event| event["type"] != "BOOKMARK").count();
+        let pause = if found < at_least { STALL } else { QUIET };
+        match timeout(pause, stream.next()).await {
+            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk.unwrap()),
+            Ok(None) | Err(_) => return events,
+        }
+    }
 }
 
 /// Replaces `$N.field` by a field of the metadata in the answer to request `N`.
@@ -223,7 +245,8 @@ async fn the_simulated_api_server_answers_as_the_real_one() {
     let (mut real, mut simulated) = (Server::Real(Box::new(cluster)), Server::Simulated(simulated));
     let mut wrong = Vec::new();
     for sequence in table::sequences() {
-        let (expected, found) = tokio::join!(run(&mut real, &sequence), run(&mut simulated, &sequence));
+        let found = run(&mut simulated, &sequence, &[]).await;
+        let expected = run(&mut real, &sequence, &found).await;
         for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
             if expected != found {
                 let step = &sequence.steps[number];

@@ -14,11 +14,11 @@ pub fn sequences() -> Vec<Sequence> {
                 merge(LEASE, json!({"spec": {"holderIdentity": "other"}})),
                 delete(LEASE, json!({})),
                 get(
-                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=2\
+                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=60\
                      &allowWatchBookmarks=true&resourceVersion=$0.resourceVersion",
                 ),
                 get(
-                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=2\
+                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=60\
                      &allowWatchBookmarks=true&resourceVersion=$1.resourceVersion",
                 ),
             ],
@@ -30,8 +30,10 @@ pub fn sequences() -> Vec<Sequence> {
                 post(BACKENDS, backend()),
                 get(WATCH_FROM_0),
                 get("/apis/nfs-operator.io/v1alpha1/nfsbackends?limit=500"),
-                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2\
-                     &allowWatchBookmarks=true&resourceVersion=$3.resourceVersion"),
+                get(
+                    "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60\
+                     &allowWatchBookmarks=true&resourceVersion=$3.resourceVersion",
+                ),
                 delete(BACKEND, json!({})),
             ],
         ),
@@ -39,16 +41,16 @@ pub fn sequences() -> Vec<Sequence> {
             "a watch without a resource version, or from 0, begins with what exists",
             [
                 post(BACKENDS, backend()),
-                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2"),
-                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2&resourceVersion=0"),
+                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60"),
+                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60&resourceVersion=0"),
                 delete(BACKEND, json!({})),
-                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2"),
+                get("/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60"),
             ],
         ),
         sequence(
             "a watch from a resource version that is too old ends with an error",
             [get(
-                "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2&resourceVersion=1",
+                "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60&resourceVersion=1",
             )],
         ),
         sequence(
@@ -85,7 +87,7 @@ pub fn sequences() -> Vec<Sequence> {
                 delete(CLAIM, json!({})),
                 post(CLAIMS, claim()),
                 get(
-                    "/api/v1/persistentvolumeclaims?watch=true&timeoutSeconds=2&allowWatchBookmarks=true\
+                    "/api/v1/persistentvolumeclaims?watch=true&timeoutSeconds=60&allowWatchBookmarks=true\
                      &resourceVersion=$0.resourceVersion",
                 ),
             ]
@@ -107,11 +109,11 @@ pub fn sequences() -> Vec<Sequence> {
                 ),
                 delete("/apis/coordination.k8s.io/v1/namespaces/default/leases/b", json!({})),
                 get(
-                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=2\
+                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=60\
                      &fieldSelector=metadata.name%3Da&resourceVersion=$0.resourceVersion",
                 ),
                 get(
-                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=2\
+                    "/apis/coordination.k8s.io/v1/namespaces/default/leases?watch=true&timeoutSeconds=60\
                      &fieldSelector=metadata.name%3Da",
                 ),
                 delete(LEASE, json!({})),
@@ -127,11 +129,11 @@ pub fn sequences() -> Vec<Sequence> {
                 metadata_of(merge(NODE, json!({"metadata": {"labels": {"zone": "b"}}}))),
                 delete(NODE, json!({})),
                 metadata_of(get(
-                    "/api/v1/nodes?watch=true&timeoutSeconds=2&allowWatchBookmarks=true\
+                    "/api/v1/nodes?watch=true&timeoutSeconds=60&allowWatchBookmarks=true\
                      &resourceVersion=$0.resourceVersion",
                 )),
                 metadata_of(get(
-                    "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2&resourceVersion=1",
+                    "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60&resourceVersion=1",
                 )),
             ],
         ),
@@ -142,7 +144,7 @@ pub fn sequences() -> Vec<Sequence> {
                 merge(VOLUME_STATUS, json!({"status": {"phase": "Bound"}})),
                 merge(VOLUME, json!({"spec": {"capacity": {"storage": "2Gi"}}})),
                 get(
-                    "/api/v1/persistentvolumes?watch=true&timeoutSeconds=2&allowWatchBookmarks=true\
+                    "/api/v1/persistentvolumes?watch=true&timeoutSeconds=60&allowWatchBookmarks=true\
                      &resourceVersion=$0.resourceVersion",
                 ),
             ]
@@ -152,5 +154,5 @@ pub fn sequences() -> Vec<Sequence> {
     ]
 }
 
-const WATCH_FROM_0: &str = "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=2\
+const WATCH_FROM_0: &str = "/apis/nfs-operator.io/v1alpha1/nfsbackends?watch=true&timeoutSeconds=60\
                             &allowWatchBookmarks=true&resourceVersion=$0.resourceVersion";
