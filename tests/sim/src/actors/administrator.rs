@@ -25,7 +25,7 @@ pub const BACKENDS: [&str; 3] = ["main", "second", "remote"];
 
 const KIND: &str = "/apis/nfs-operator.io/v1alpha1/nfsbackends";
 
-/// A class: its name, and its parameters. Without `onDelete`, the backend decides what becomes of the data of its claims.
+/// A class: its name, and its parameters. Without `onDelete`, the policy of the backend applies to its claims.
 static CLASSES: [(&str, &[(&str, &str)]); 6] = [
     ("archived", &[("onDelete", "archive")]),
     ("deleted", &[("onDelete", "delete")]),

@@ -38,10 +38,7 @@ pub fn sequences() -> Vec<Sequence> {
         sequence(
             "a finalizer keeps an object until it is removed",
             [
-                post(
-                    BACKENDS,
-                    with(backend(), &json!({"metadata": {"finalizers": ["example.org/keep"]}})),
-                ),
+                post(BACKENDS, backend_with_finalizers(&json!(["example.org/keep"]))),
                 delete(BACKEND, json!({})),
                 delete(BACKEND, json!({})),
                 merge(BACKEND, json!({"metadata": {"finalizers": null}})),
@@ -55,10 +52,7 @@ pub fn sequences() -> Vec<Sequence> {
         sequence(
             "a finalizer on an object that is being deleted",
             [
-                post(
-                    BACKENDS,
-                    with(backend(), &json!({"metadata": {"finalizers": ["example.org/keep"]}})),
-                ),
+                post(BACKENDS, backend_with_finalizers(&json!(["example.org/keep"]))),
                 delete(BACKEND, json!({})),
                 merge(
                     BACKEND,
@@ -152,10 +146,7 @@ pub fn sequences() -> Vec<Sequence> {
             [
                 post(
                     BACKENDS,
-                    with(
-                        backend(),
-                        &json!({"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}),
-                    ),
+                    backend_with_finalizers(&json!(["example.org/a", "example.org/b"])),
                 ),
                 delete(BACKEND, json!({})),
                 merge(BACKEND, json!({"metadata": {"finalizers": ["example.org/b"]}})),
@@ -221,10 +212,7 @@ pub fn sequences() -> Vec<Sequence> {
             [
                 post(
                     BACKENDS,
-                    with(
-                        backend(),
-                        &json!({"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}),
-                    ),
+                    backend_with_finalizers(&json!(["example.org/a", "example.org/b"])),
                 ),
                 delete(BACKEND, json!({})),
                 merge(BACKEND, json!({"metadata": {"finalizers": ["example.org/c"]}})),

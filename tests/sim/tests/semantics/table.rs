@@ -41,9 +41,14 @@ pub fn backend() -> Value {
         "spec": {"server": "nfs.example.org", "path": "/export"}})
 }
 
+/// A backend with these finalizers.
+pub fn backend_with_finalizers(finalizers: &Value) -> Value {
+    with(backend(), &json!({"metadata": {"finalizers": finalizers}}))
+}
+
 /// A backend with a finalizer, which keeps it while it is deleted.
 pub fn kept_backend() -> Value {
-    with(backend(), &json!({"metadata": {"finalizers": ["example.org/keep"]}}))
+    backend_with_finalizers(&json!(["example.org/keep"]))
 }
 
 /// A claim whose finalizer keeps it while it is deleted.

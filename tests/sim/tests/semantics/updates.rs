@@ -1,8 +1,8 @@
 //! Updates.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::requests::{Sequence, delete, get, merge, post, put, sequence};
+use crate::requests::{Sequence, Step, delete, get, merge, post, put, sequence};
 use crate::table::*;
 
 pub fn sequences() -> Vec<Sequence> {
@@ -19,13 +19,7 @@ pub fn sequences() -> Vec<Sequence> {
                             "spec": {"holderIdentity": "other"}}),
                     ),
                 ),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"resourceVersion": "$0.resourceVersion"}}),
-                    ),
-                ),
+                put_lease(&json!({"resourceVersion": "$0.resourceVersion"})),
                 delete(LEASE, json!({})),
             ],
         ),
@@ -38,20 +32,8 @@ pub fn sequences() -> Vec<Sequence> {
             [
                 post(LEASES, lease("a")),
                 delete(LEASE, json!({})),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"resourceVersion": "$0.resourceVersion"}}),
-                    ),
-                ),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"resourceVersion": "$0.resourceVersion", "uid": "$0.uid"}}),
-                    ),
-                ),
+                put_lease(&json!({"resourceVersion": "$0.resourceVersion"})),
+                put_lease(&json!({"resourceVersion": "$0.resourceVersion", "uid": "$0.uid"})),
                 delete(LEASE, json!({})),
             ],
         ),
@@ -68,20 +50,8 @@ pub fn sequences() -> Vec<Sequence> {
                 post(LEASES, lease("a")),
                 delete(LEASE, json!({})),
                 post(LEASES, lease("a")),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"resourceVersion": "$0.resourceVersion"}}),
-                    ),
-                ),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"uid": "$0.uid", "resourceVersion": "$2.resourceVersion"}}),
-                    ),
-                ),
+                put_lease(&json!({"resourceVersion": "$0.resourceVersion"})),
+                put_lease(&json!({"uid": "$0.uid", "resourceVersion": "$2.resourceVersion"})),
                 delete(LEASE, json!({})),
             ],
         ),
@@ -128,20 +98,8 @@ pub fn sequences() -> Vec<Sequence> {
             "an update that changes nothing keeps the resource version",
             [
                 post(LEASES, lease("a")),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"resourceVersion": "$0.resourceVersion"}}),
-                    ),
-                ),
-                put(
-                    LEASE,
-                    with(
-                        lease("a"),
-                        &json!({"metadata": {"resourceVersion": "$0.resourceVersion"}}),
-                    ),
-                ),
+                put_lease(&json!({"resourceVersion": "$0.resourceVersion"})),
+                put_lease(&json!({"resourceVersion": "$0.resourceVersion"})),
                 delete(
                     LEASE,
                     json!({"preconditions": {"resourceVersion": "$0.resourceVersion"}}),
@@ -320,4 +278,9 @@ pub fn sequences() -> Vec<Sequence> {
             )],
         ),
     ]
+}
+
+/// Writes a lease with this metadata besides its name.
+fn put_lease(metadata: &Value) -> Step {
+    put(LEASE, with(lease("a"), &json!({ "metadata": metadata })))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::requests::{Sequence, delete, get, merge, post, sequence};
+use crate::requests::{Sequence, Step, delete, get, merge, post, sequence};
 use crate::table::*;
 
 pub fn sequences() -> Vec<Sequence> {
@@ -135,11 +135,8 @@ pub fn sequences() -> Vec<Sequence> {
         sequence(
             "a bound claim cannot request less than it has",
             [
-                post(CLASSES, with(class(), &json!({"allowVolumeExpansion": true}))),
-                post(
-                    CLAIMS,
-                    with(claim(), &json!({"spec": {"storageClassName": "k", "volumeName": "v"}})),
-                ),
+                post_expandable_class(),
+                post_expandable_claim(),
                 merge(
                     CLAIM_STATUS,
                     json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"},
@@ -163,11 +160,8 @@ pub fn sequences() -> Vec<Sequence> {
         sequence(
             "an expansion that is refused, and one that is done, are reported as the claim was read",
             [
-                post(CLASSES, with(class(), &json!({"allowVolumeExpansion": true}))),
-                post(
-                    CLAIMS,
-                    with(claim(), &json!({"spec": {"storageClassName": "k", "volumeName": "v"}})),
-                ),
+                post_expandable_class(),
+                post_expandable_claim(),
                 merge(
                     CLAIM_STATUS,
                     json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"},
@@ -260,4 +254,14 @@ pub fn sequences() -> Vec<Sequence> {
 fn secret(immutable: bool) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "immutable": immutable,
         "data": {"key": "YQ=="}})
+}
+
+fn post_expandable_class() -> Step {
+    post(CLASSES, with(class(), &json!({"allowVolumeExpansion": true})))
+}
+
+/// Creates a claim of that class, with a volume.
+fn post_expandable_claim() -> Step {
+    let spec = json!({"storageClassName": "k", "volumeName": "v"});
+    post(CLAIMS, with(claim(), &json!({ "spec": spec })))
 }
