@@ -130,7 +130,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     };
     metrics.backend_probed("backend", &figures, Timestamp::UNIX_EPOCH);
     let scanned = OrphansStatus {
-        last_scan: Some(Time(Timestamp::UNIX_EPOCH)),
+        last_scan_time: Some(Time(Timestamp::UNIX_EPOCH)),
         ..OrphansStatus::default()
     };
     metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
@@ -322,7 +322,7 @@ fn every_data_safety_rule_lists_tests_that_exist() -> io::Result<()> {
     let tests = all_tests(root)?;
     let text = page("docs/data-safety.md")?;
     let rules = data_safety_rules(&text);
-    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=24).collect::<Vec<_>>());
+    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=25).collect::<Vec<_>>());
     for (number, named) in rules {
         assert!(named.len() >= 3, "rule {number} lists only {named:?}");
         let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
@@ -428,6 +428,28 @@ fn table_of_names(object: NamedObject) -> String {
     table
 }
 
+const ONE_SHOT_REQUESTS: &str = "\
+## One-shot requests
+
+Some annotations of a backend request something once. The operator handles each value once and lists
+it in `status.handledRequests`, with the name of the annotation without its prefix. It never changes
+or removes such an annotation, so that it may be part of a manifest that Argo CD or Flux applies. A
+value that was handled has no effect any more, also after a restart of the operator, and also if the
+annotation is removed and set again. To repeat a request, set another value:
+
+```sh
+kubectl annotate --overwrite nfsb NAME nfs-operator.io/scan-requested-at=\"$(date -Is)\"
+kubectl get nfsb NAME -o jsonpath='{.status.handledRequests}'
+```
+
+The value of a `…-requested-at` annotation is any text. An annotation that decides about data names
+what it refers to: an identity, records, or volumes. To request the same once more, append `@` and
+any text, which has no other meaning: `nfs-operator.io/accept-identity=ID@2`.
+
+A request that cannot be carried out yet, for example because the server is down, stays open until
+it can, or until you remove the annotation or change its value.
+";
+
 /// Returns docs/annotations.md.
 fn page_of_names() -> String {
     let introduction = "\
@@ -442,12 +464,14 @@ of its own kinds ([reference](reference.md)). `make docs` generates it from the 
         ("NfsBackends", NamedObject::Backend),
         ("NfsArchives", NamedObject::Archive),
         ("Namespaces", NamedObject::Namespace),
+        ("CSIStorageCapacities", NamedObject::StorageCapacity),
     ];
-    sections
+    let tables = sections
         .iter()
         .fold(introduction.to_owned(), |page, (heading, object)| {
             format!("{page}\n## {heading}\n\n{}", table_of_names(*object))
-        })
+        });
+    format!("{tables}\n{ONE_SHOT_REQUESTS}")
 }
 
 #[test]

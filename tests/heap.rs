@@ -52,7 +52,7 @@ fn held() -> u64 {
 
 fn settings() -> Settings {
     Settings {
-        provisioner: "nfs-operator.io/nfs".into(),
+        provisioner_names: vec!["nfs-operator.io/nfs".into()],
         aliases: BTreeMap::new(),
         slots: 1,
         purge_pause: Duration::ZERO,

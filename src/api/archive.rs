@@ -4,6 +4,7 @@
     reason = "the derive takes one attribute for each printer column"
 )]
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use schemars::JsonSchema;
@@ -13,10 +14,10 @@ use super::backend::AllowedNamespaces;
 pub use super::schema::FileId;
 use super::usage::ArchiveUsage;
 
-/// Specification of an archive.
+/// What is requested of an archive.
 ///
 /// The operator creates an archive when it archives the directory of a deleted volume, and names it after the volume. A user
-/// creates one with any other name to request a backup of a claim; the operator then fills in the remaining fields.
+/// creates one to request a backup of a claim, or to import a released archive again.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "nfs-operator.io",
@@ -24,27 +25,29 @@ use super::usage::ArchiveUsage;
     kind = "NfsArchive",
     plural = "nfsarchives",
     shortname = "nfsa",
+    category = "storage",
     status = "NfsArchiveStatus",
+    selectable = ".spec.claimRef.namespace",
+    selectable = ".status.backendName",
     derive = "PartialEq",
-    doc = "NfsArchive is the archived data of a deleted claim, or a requested backup of a claim: its location, its origin and its retention. Short name: nfsa.",
-    validation = ("has(self.spec.fileID) || !self.metadata.name.startsWith('pvc-')", "names that begin with `pvc-` are reserved for archives of deleted volumes: choose another name"),
-    validation = ("has(self.spec.fileID) || size(self.metadata.name) <= 110", "the name must have at most 110 characters, because it is also the name of a record on the export"),
-    printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claim.name"),
-    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claim.namespace"),
-    printcolumn(name = "Backend", type_ = "string", json_path = ".spec.backend"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".spec.archivedAt"),
-    printcolumn(name = "Expires", type_ = "string", json_path = ".spec.expiresAt"),
-    printcolumn(name = "Request", type_ = "string", json_path = ".spec.size"),
-    printcolumn(name = "Size", type_ = "string", json_path = ".status.usage.size"),
+    doc = "NfsArchive is the archived data of a deleted claim, or a requested backup of a claim. Its spec has its claim and its retention, its status has its location and its origin. Short name: nfsa.",
+    validation = ("size(self.metadata.name) <= 110", "metadata.name must have at most 110 characters, because it is also the name of a record on the export: choose a shorter name"),
+    printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claimRef.name"),
+    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claimRef.namespace"),
+    printcolumn(name = "Backend", type_ = "string", json_path = ".status.backendName"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
-    printcolumn(name = "Directory", type_ = "string", json_path = ".spec.directory", priority = 1),
-    printcolumn(name = "Held", type_ = "boolean", json_path = ".spec.legalHold", priority = 1),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.requestedSize"),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".status.expires"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".status.archiveTime"),
     printcolumn(
-        name = "On-Delete",
+        name = "Deletion-Policy",
         type_ = "string",
         json_path = ".spec.deletionPolicy",
         priority = 1
     ),
+    printcolumn(name = "Hold", type_ = "boolean", json_path = ".spec.legalHold", priority = 1),
+    printcolumn(name = "Directory", type_ = "string", json_path = ".status.directory", priority = 1),
+    printcolumn(name = "Used", type_ = "string", json_path = ".status.usage.size", priority = 1),
     printcolumn(
         name = "Message",
         type_ = "string",
@@ -53,75 +56,14 @@ use super::usage::ArchiveUsage;
     )
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = ("has(self.backend) == has(self.exportID) && has(self.backend) == has(self.volume) && (has(self.backend) || !has(self.claim.uid))",
-                  "specify only the namespace and name of the claim: backend, exportID, volume and claim.uid are written by the operator, together"),
-    validation = ("has(self.directory) == has(self.fileID) && (!has(self.fileID) || has(self.backend))",
-                  "directory and fileID are written by the operator once the data exist"),
-    validation = ("has(self.backend) || !has(self.claim.namespaceUID)", "claim.namespaceUID is written by the operator"),
-    validation = ("has(self.fileID) || (!has(self.size) && !has(self.storageClassName) && !has(self.volumeCreatedAt) && !has(self.archivedAt))",
-                  "size, storageClassName, volumeCreatedAt and archivedAt are written by the operator once the data exist"),
-    validation = ("has(self.backend) || (self.claim.__namespace__.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.claim.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$'))",
-                  "claim must have a valid namespace and a valid name"),
-    validation = ("(!has(oldSelf.backend) || has(self.backend)) && (!has(oldSelf.fileID) || has(self.fileID))",
-                  "fields that the operator wrote can't be removed"),
-    validation = ("!has(oldSelf.backend) || self.claim == oldSelf.claim", "claim can't be changed"),
-    validation = ("!has(oldSelf.fileID) || (has(self.size) == has(oldSelf.size) && has(self.storageClassName) == has(oldSelf.storageClassName) && has(self.volumeCreatedAt) == has(oldSelf.volumeCreatedAt) && has(self.archivedAt) == has(oldSelf.archivedAt))",
-                  "size, storageClassName, volumeCreatedAt and archivedAt can't be changed"),
-)]
 pub struct NfsArchiveSpec {
-    /// Name of the NfsBackend that stores the archive. Set by the operator, like all fields down to `archivedAt` except
-    /// the namespace and name of the claim.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = 253))]
-    #[x_kube(validation = ("self == oldSelf", "backend can't be changed"))]
-    pub backend: String,
-    /// Identity of the export that stores the archive.
-    #[serde(default, rename = "exportID", skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = 64))]
-    #[x_kube(validation = ("self == oldSelf", "exportID can't be changed"))]
-    pub export_id: String,
-    /// Name of the archive's directory at the root of the export. Unset while a backup is pending or in progress.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = 255))]
-    #[x_kube(validation = ("self == oldSelf", "directory can't be changed"))]
-    pub directory: String,
-    /// Fileid of the archive's directory. Unset while `directory` is unset.
-    #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self == oldSelf", "fileID can't be changed"))]
-    pub file_id: Option<FileId>,
-    /// Name of the PersistentVolume that was archived or backed up.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = 110))]
-    #[x_kube(validation = ("self == oldSelf", "volume can't be changed"))]
-    pub volume: String,
-    /// Claim that the data belonged to. To request a backup, specify the namespace and name of a claim, and nothing else.
-    #[x_kube(validation = ("self.__namespace__ == oldSelf.__namespace__ && self.name == oldSelf.name", "claim can't be changed"))]
-    pub claim: ArchivedClaim,
-    /// Storage that the claim requested. Unset if unknown (archives of release 0.1.0).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    #[x_kube(validation = ("self == oldSelf", "size can't be changed"))]
-    pub size: Option<String>,
-    /// StorageClass of the claim. Unset if unknown, like `size`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = ("self == oldSelf", "storageClassName can't be changed"))]
-    pub storage_class_name: Option<String>,
-    /// Time when the volume was created, which is the age of the data: `archivePolicy.keepLast` keeps the archives with the
-    /// newest data. Unset if unknown, like `size`, and for volumes that were recreated from their records; such an archive is
-    /// neither counted nor purged by `keepLast`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self == oldSelf", "volumeCreatedAt can't be changed"))]
-    pub volume_created_at: Option<Time>,
-    /// Time when the data were archived, by the API server's clock. Unset if unknown, like `size`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self == oldSelf", "archivedAt can't be changed"))]
-    pub archived_at: Option<Time>,
+    /// Claim that the data belonged to. For a backup, the claim to copy.
+    #[x_kube(validation = ("self == oldSelf", "claimRef can't be changed: create an archive with another name"))]
+    pub claim_ref: ArchivedClaim,
     /// Time after which the archive may be purged. If unset, the archive is kept forever, unless the backend's
     /// `archivePolicy.keepLast` limits the number of archives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Time>,
+    pub expiration_time: Option<Time>,
     /// Protects the archive while true: it is not purged, and this object cannot be deleted.
     #[serde(default)]
     pub legal_hold: bool,
@@ -134,62 +76,164 @@ pub struct NfsArchiveSpec {
 }
 
 impl NfsArchive {
-    /// Returns true unless this is a backup that is not complete yet.
-    pub fn is_complete(&self) -> bool {
-        self.spec.file_id.is_some()
+    /// Returns the observed state, which is empty before the operator wrote it.
+    pub fn observed(&self) -> &NfsArchiveStatus {
+        self.status.as_ref().unwrap_or(&UNOBSERVED)
     }
 
-    /// Returns true if this is a requested backup. Archives of deleted volumes have the name of their volume, and validation
-    /// keeps the name of a backup from beginning with `pvc-`.
+    /// Returns true if the data exist and their location is known. False for a backup that is not complete yet, and while
+    /// the status is lost.
+    pub fn is_complete(&self) -> bool {
+        self.observed()
+            .file_id
+            .as_ref()
+            .is_some_and(|id| id.parse::<u64>().is_ok())
+    }
+
+    /// Returns true if this is a requested backup. Archives of deleted volumes have the name of their volume.
     pub fn is_on_demand(&self) -> bool {
-        self.spec.volume != self.name_any()
+        match self.observed().volume_name.as_str() {
+            "" => !self.has_reserved_name(),
+            volume => volume != self.name_any(),
+        }
+    }
+
+    /// Returns true if the name is reserved for archives of deleted volumes.
+    pub fn has_reserved_name(&self) -> bool {
+        self.name_any().starts_with(VOLUME_PREFIX)
     }
 }
 
+/// Prefix of the names of volumes, and therefore of the archives of deleted volumes.
+const VOLUME_PREFIX: &str = "pvc-";
+
+static UNOBSERVED: NfsArchiveStatus = NfsArchiveStatus {
+    observed_generation: None,
+    state: None,
+    backend_name: String::new(),
+    export_id: String::new(),
+    directory: String::new(),
+    file_id: None,
+    volume_name: String::new(),
+    claim_uid: String::new(),
+    namespace_uid: String::new(),
+    requested_size: None,
+    storage_class_name: None,
+    volume_creation_time: None,
+    archive_time: None,
+    expires: None,
+    usage: None,
+    conditions: Vec::new(),
+};
+
 /// Claim that the data of an archive belonged to.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, KubeSchema)]
 pub struct ArchivedClaim {
     /// Namespace of the claim.
-    #[schemars(length(max = 63))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", "claimRef.namespace must be a valid name of a namespace: lower case letters, digits and `-`"))]
     pub namespace: String,
-    /// UID of the namespace. Unset if unknown (volumes of nfs-subdir-external-provisioner).
-    #[serde(default, rename = "namespaceUID", skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = 64))]
-    pub namespace_uid: String,
     /// Name of the claim.
-    #[schemars(length(max = 253))]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')", "claimRef.name must be a valid name of a claim: lower case letters, digits, `-` and `.`"))]
     pub name: String,
-    /// UID of the claim.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schemars(length(min = 1, max = 64))]
-    pub uid: String,
 }
 
 /// What happens to the data of an archive when its object is deleted.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum DeletionPolicy {
-    /// Keep the data. The operator recreates the object after the next probe of the backend.
+    /// Keep the data on the export, without an object. An archive that is created with the same name and claim imports them
+    /// again.
     #[default]
     Retain,
     /// Move the data to the trash, from where they are purged.
     Delete,
 }
 
-/// Observed state of an archive.
+/// State of an archive, for printing. Programs use the conditions.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum ArchiveSummary {
+    /// A backup waits for something.
+    Pending,
+    /// A backup is being copied.
+    Copying,
+    /// The data exist.
+    Available,
+    /// The data exist, and have a legal hold.
+    Held,
+    /// The data exist, and will be purged.
+    Expired,
+    /// The data are being moved to the trash.
+    Purging,
+    /// The data are being restored to a volume.
+    Restoring,
+    /// The data do not exist at the recorded location.
+    Missing,
+    /// The data cannot be observed, or do not match the record.
+    Unknown,
+}
+
+/// Observed state of an archive. The record on the export is its source: a lost status is written again.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NfsArchiveStatus {
     /// Generation of the spec that this status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Summary of the conditions: Pending, Copying, Available, Held, Expired, Purging, Restoring, Missing or Unknown.
+    /// Summary of the conditions, for printing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
-    /// Conditions of the archive: Available; and, only while true, Expired, Purging, Restoring and Missing.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<Condition>,
+    pub state: Option<ArchiveSummary>,
+    /// Name of the NfsBackend that stores the archive.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub backend_name: String,
+    /// Identity of the export that stores the archive.
+    #[serde(default, rename = "exportID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub export_id: String,
+    /// Name of the archive's directory at the root of the export. Unset while a backup is pending or in progress.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 255))]
+    pub directory: String,
+    /// Fileid of the archive's directory. Unset while `directory` is unset.
+    #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
+    pub file_id: Option<FileId>,
+    /// Name of the PersistentVolume that was archived or backed up.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub volume_name: String,
+    /// UID of the claim.
+    #[serde(default, rename = "claimUID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub claim_uid: String,
+    /// UID of the claim's namespace. Unset if unknown (volumes of nfs-subdir-external-provisioner).
+    #[serde(default, rename = "namespaceUID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub namespace_uid: String,
+    /// Storage that the claim requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_size: Option<Quantity>,
+    /// StorageClass of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub storage_class_name: Option<String>,
+    /// Time when the volume was created, which is the age of the data: `archivePolicy.keepLast` keeps the archives with the
+    /// newest data. Unset if unknown, and for volumes that were recreated from their records; such an archive is neither
+    /// counted nor purged by `keepLast`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_creation_time: Option<Time>,
+    /// Time when the data were archived, by the API server's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive_time: Option<Time>,
+    /// `spec.expirationTime`, `never`, or `keepLast` if only the newer archives of the claim decide; for printing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub expires: Option<String>,
     /// Storage that the archive uses, once counted. Set only if `spec.usage` of the backend is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ArchiveUsage>,
+    /// Conditions of the archive: Available and Retained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
 }

@@ -7,17 +7,18 @@
     reason = "the derive takes one attribute for each printer column"
 )]
 
+use export_store::GroupRange;
 use k8s_openapi::api::core::v1::VolumeNodeAffinity;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::orphans::OrphansStatus;
-pub use super::schema::{
-    DirectoryPattern, ExportPath, GoDuration, MountOption, OctalMode, Retention, ServerAddress, StorageAmount,
-};
-use super::schema::{optional_owner_number, optional_port, owner_number, port};
+use super::requests::HandledRequest;
+pub use super::schema::{DirectoryPattern, Duration, ExportPath, MountOption, OctalMode, ServerAddress, StorageAmount};
+use super::schema::{exact_quantity, owner_number, pod_group, port, probe_interval, retention};
 pub use super::usage::UsageSettings;
 use super::usage::UsageStatus;
 
@@ -29,6 +30,9 @@ use super::usage::UsageStatus;
     kind = "NfsBackend",
     plural = "nfsbackends",
     shortname = "nfsb",
+    category = "storage",
+    selectable = ".spec.server",
+    selectable = ".status.export.id",
     status = "NfsBackendStatus",
     derive = "PartialEq",
     doc = "NfsBackend is an NFS export on which claims are provisioned, and the rules for its use. Short name: nfsb.",
@@ -86,7 +90,7 @@ pub struct NfsBackendSpec {
     /// Previous addresses of this export, which existing volumes still use. Set them after the server was renamed or the
     /// export moved, so that those volumes can still be reclaimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["server", "path"]))]
     pub former_addresses: Vec<ExportAddress>,
     /// Expected identity of the export (`.nfs-operator/identity`). If unset, the identity that is found or created first.
     #[serde(default, rename = "exportID", skip_serializing_if = "Option::is_none")]
@@ -97,10 +101,14 @@ pub struct NfsBackendSpec {
     pub nfs: NfsSettings,
     /// Mount options of the volumes, merged by key with those of the StorageClass, which take precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub mount_options: Vec<MountOption>,
     /// How directories for volumes are created.
     #[serde(default)]
+    #[x_kube(
+        validation = ("!has(self.gid) || !has(self.gidRange)",
+                      "directory.gid and directory.gidRange exclude each other: set gid for one group for all volumes, or gidRange for one group for each"),
+    )]
     pub directory: DirectorySettings,
     /// What happens to the data of a volume after its claim is deleted.
     #[serde(default)]
@@ -111,10 +119,11 @@ pub struct NfsBackendSpec {
     /// Namespaces whose claims may be provisioned on this backend. If unset, all namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
-    /// Annotations with which a claim may override this backend: `mode`, `uid`, `gid`, `on-delete`, `mount-options` and
-    /// `backend`, each with the prefix `nfs-operator.io/`. If unset, none are allowed.
+    /// Settings that a claim may override by an annotation with the prefix `nfs-operator.io/`: `Mode` (`mode`), `UID`
+    /// (`uid`), `GID` (`gid`), `OnDelete` (`on-delete`), `MountOptions` (`mount-options`) and `Backend` (`backend`). If unset,
+    /// none are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 6), extend("x-kubernetes-list-type" = "set"))]
     pub claim_overrides: Vec<ClaimOverride>,
     /// Measures in the background how much storage the volumes and archives on this backend use. If unset, usage is not
     /// measured.
@@ -129,7 +138,8 @@ pub struct NfsBackendSpec {
     pub suspend: bool,
     /// Interval between probes of the export, from 1s to 24h.
     #[serde(default = "default_probe_interval")]
-    pub probe_interval: GoDuration,
+    #[schemars(schema_with = "probe_interval")]
+    pub probe_interval: Duration,
 }
 
 /// Address of an export.
@@ -152,13 +162,21 @@ pub struct NfsSettings {
     pub port: i32,
     /// TCP port of the MOUNT service of NFSv3. If unset, rpcbind is queried.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_port")]
+    #[schemars(schema_with = "port")]
     pub mount_port: Option<i32>,
     /// Source port of the operator. `Reserved` selects a port below 1024, which servers with the export option `secure`
     /// require; if none can be bound, the operator uses any port and reports a warning.
     pub source_port: SourcePort,
-    /// User and group as which the operator accesses the export (AUTH_SYS). Change them for exports with root_squash.
-    pub credential: Credential,
+    /// How the operator authenticates to the server. If unset, AUTH_SYS as user 0 and group 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<NfsAuth>,
+}
+
+impl NfsSettings {
+    /// Returns the user and group as which the operator accesses the export.
+    pub fn sys(&self) -> SysAuth {
+        self.auth.as_ref().and_then(|auth| auth.sys).unwrap_or_default()
+    }
 }
 
 impl Default for NfsSettings {
@@ -168,7 +186,7 @@ impl Default for NfsSettings {
             port: 2049,
             mount_port: None,
             source_port: SourcePort::Reserved,
-            credential: Credential::default(),
+            auth: None,
         }
     }
 }
@@ -203,10 +221,18 @@ pub enum SourcePort {
     Any,
 }
 
+/// Authentication to the server. Exactly one member is set.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, KubeSchema)]
+#[x_kube(validation = ("has(self.sys)", "auth must have exactly one member: set sys, with uid and gid"))]
+pub struct NfsAuth {
+    /// AUTH_SYS: the server trusts the user and group that the operator names. Set them for exports with root_squash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sys: Option<SysAuth>,
+}
+
 /// User and group of the operator's requests.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
-#[serde(default)]
-pub struct Credential {
+pub struct SysAuth {
     /// Numeric user ID.
     #[schemars(schema_with = "owner_number")]
     pub uid: i64,
@@ -219,16 +245,23 @@ pub struct Credential {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DirectorySettings {
-    /// Permissions in octal. setuid, setgid and sticky bits are allowed.
-    pub mode: OctalMode,
-    /// Numeric user ID of the owner. If unset, that of the credential.
+    /// Permissions in octal. setuid, setgid and sticky bits are allowed. If unset, `2770` if `gidRange` is set, and `0777`
+    /// otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_owner_number")]
+    pub mode: Option<OctalMode>,
+    /// Numeric user ID of the owner. If unset, that in `nfs.auth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "owner_number")]
     pub uid: Option<i64>,
-    /// Numeric group ID of the owner. If unset, that of the credential.
+    /// Numeric group ID of the owner. If unset, that in `nfs.auth`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "optional_owner_number")]
+    #[schemars(schema_with = "owner_number")]
     pub gid: Option<i64>,
+    /// Groups from which each volume gets one of its own. Pods that mount the volume get the group, whatever user they run
+    /// as, and no other pods do. A group is in use as long as a volume or an archive on the export has it; while all are in
+    /// use, claims wait. If set, neither StorageClasses nor claims may set a `gid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid_range: Option<GidRange>,
     /// Name of the directory, relative to `path`. Variables: `${pvc.name}`, `${pvc.namespace}`, `${pvc.uid}`,
     /// `${pv.name}`, `${pvc.labels.KEY}`, `${pvc.annotations.KEY}`. May contain `/`.
     pub pattern: DirectoryPattern,
@@ -239,15 +272,39 @@ pub struct DirectorySettings {
     pub existing: Existing,
 }
 
+/// Range of numeric group IDs.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, KubeSchema)]
+#[x_kube(
+    validation = ("self.min <= self.max", "gidRange.min must not be greater than gidRange.max"),
+)]
+pub struct GidRange {
+    /// The lowest group.
+    #[schemars(schema_with = "pod_group")]
+    pub min: i64,
+    /// The highest group.
+    #[schemars(schema_with = "pod_group")]
+    pub max: i64,
+}
+
+impl DirectorySettings {
+    /// Returns the groups from which each volume gets one of its own.
+    pub fn group_range(&self) -> Option<GroupRange> {
+        let GidRange { min, max } = self.gid_range?;
+        let (min, max) = (u32::try_from(min).ok()?, u32::try_from(max).ok()?);
+        Some(GroupRange { min, max })
+    }
+}
+
 /// Directory pattern of a backend that sets none.
 pub const DEFAULT_PATTERN: &str = "${pvc.namespace}-${pvc.name}-${pv.name}";
 
 impl Default for DirectorySettings {
     fn default() -> Self {
         Self {
-            mode: "0777".into(),
+            mode: None,
             uid: None,
             gid: None,
+            gid_range: None,
             pattern: DEFAULT_PATTERN.into(),
             existing: Existing::Refuse,
         }
@@ -280,10 +337,11 @@ pub struct ArchivePolicy {
     /// `Archive` renames the directory to `archived-…` at the root of the export, `Delete` deletes the data, and `Retain`
     /// leaves it in place. The policy at the time of deletion applies. `onDelete` of a StorageClass takes precedence.
     pub on_delete: OnDelete,
-    /// Minimum retention of archives, such as `30d` or `1d12h`. Determines `expiresAt` of archives that are created from
+    /// Minimum retention of archives, such as `30d` or `1d12h`. Determines `expirationTime` of archives that are created from
     /// now on. If unset, archives are kept forever, or as defined by `keepLast`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retention: Option<Retention>,
+    #[schemars(schema_with = "retention")]
+    pub retention: Option<Duration>,
     /// Minimum number of archives to keep per claim (by namespace and name), newest first. If `retention` is also set, an
     /// archive is purged only if neither field requires it to be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -353,7 +411,7 @@ pub struct CapacityLimits {
 pub struct AllowedNamespaces {
     /// Names of allowed namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1024), inner(length(max = 63)))]
+    #[schemars(length(max = 1024), inner(length(max = 63)), extend("x-kubernetes-list-type" = "set"))]
     pub match_names: Vec<String>,
     /// Label selector of allowed namespaces; `{}` selects all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -369,13 +427,14 @@ impl AllowedNamespaces {
 
 /// Annotation with which a claim may override its backend.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
 pub enum ClaimOverride {
     /// Permissions of the directory.
     Mode,
     /// Owner of the directory.
+    #[serde(rename = "UID")]
     Uid,
     /// Group of the directory.
+    #[serde(rename = "GID")]
     Gid,
     /// What happens to the data after the claim is deleted.
     OnDelete,
@@ -385,7 +444,21 @@ pub enum ClaimOverride {
     Backend,
 }
 
-fn default_probe_interval() -> GoDuration {
+impl ClaimOverride {
+    /// Returns the value in `claimOverrides`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mode => "Mode",
+            Self::Uid => "UID",
+            Self::Gid => "GID",
+            Self::OnDelete => "OnDelete",
+            Self::MountOptions => "MountOptions",
+            Self::Backend => "Backend",
+        }
+    }
+}
+
+fn default_probe_interval() -> Duration {
     "30s".into()
 }
 
@@ -396,33 +469,14 @@ pub struct NfsBackendStatus {
     /// Generation of the spec that this status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions of the backend: Ready, Reachable, Writable, CapacityAvailable, IdentityConfirmed, TrashPurged, NoOrphans and
-    /// RecordsTrusted; and, after a recovery was requested, Readopted.
+    /// Conditions of the backend, which are always all present: Ready, Reachable, IdentityConfirmed, Writable,
+    /// CapacityAvailable, TrashPurgeable, Consistent, RecordsTrusted and Readopted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Identity of the export, once confirmed.
-    #[serde(default, rename = "exportID", skip_serializing_if = "Option::is_none")]
-    pub export_id: Option<String>,
-    /// Fileid of the root directory of the export. A copy of the export has another one.
-    #[serde(default, rename = "rootFileID", skip_serializing_if = "Option::is_none")]
-    pub root_file_id: Option<String>,
-    /// Fileid of the identity file on the export. A copy of the export has another one.
-    #[serde(default, rename = "identityFileID", skip_serializing_if = "Option::is_none")]
-    pub identity_file_id: Option<String>,
-    /// Fileid of this cluster's folder on the export. A copy of the export has another one.
-    #[serde(default, rename = "clusterFolderFileID", skip_serializing_if = "Option::is_none")]
-    pub cluster_folder_file_id: Option<String>,
-    /// Name of this cluster's folder on the export. It comes from the Secret with the key that signs records.
-    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
-    pub cluster_id: Option<String>,
-    /// Nonce in this cluster's folder on the export. An export or etcd that was restored from a backup, and another process in
-    /// this folder, have another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beacon: Option<String>,
-    /// Nonce that the operator writes to the export next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_beacon: Option<String>,
+    /// The export, once its identity is confirmed.
+    #[serde(default, skip_serializing_if = "ExportStatus::is_empty")]
+    pub export: ExportStatus,
     /// NFS version in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs_version: Option<String>,
@@ -445,30 +499,76 @@ pub struct NfsBackendStatus {
     /// most once a minute until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,
+    /// One-shot requests that were handled: the last value of each annotation. A value is not handled again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 32),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub handled_requests: Vec<HandledRequest>,
     /// Time of the last probe of the export; written at most once a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<Time>,
 }
 
-/// Space and inodes of an export. Values that the server does not report are unset.
+/// What identifies an export, and this cluster's folder on it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+pub struct ExportStatus {
+    /// Identity of the export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Fileid of the root directory of the export. A copy of the export has another one.
+    #[serde(default, rename = "rootFileID", skip_serializing_if = "Option::is_none")]
+    pub root_file_id: Option<String>,
+    /// Fileid of the identity file on the export. A copy of the export has another one.
+    #[serde(default, rename = "identityFileID", skip_serializing_if = "Option::is_none")]
+    pub identity_file_id: Option<String>,
+    /// Fileid of this cluster's folder on the export. A copy of the export has another one.
+    #[serde(default, rename = "clusterFolderFileID", skip_serializing_if = "Option::is_none")]
+    pub cluster_folder_file_id: Option<String>,
+    /// Name of this cluster's folder on the export. It comes from the Secret with the key that signs records.
+    #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// Nonce in this cluster's folder on the export. An export or etcd that was restored from a backup, and another process in
+    /// this folder, have another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beacon: Option<String>,
+    /// Nonce that the operator writes to the export next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_beacon: Option<String>,
+}
+
+impl ExportStatus {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Space and inodes of an export. Values that the server does not report are unset.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct CapacityStatus {
-    /// Size of the file system of the export.
+    /// Size of the file system of the export, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total: Option<String>,
-    /// Free space.
+    #[schemars(schema_with = "exact_quantity")]
+    pub total: Option<Quantity>,
+    /// Free space, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub available: Option<String>,
+    #[schemars(schema_with = "exact_quantity")]
+    pub available: Option<Quantity>,
     /// Sum of the requests of the volumes and archives on this backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub provisioned: Option<String>,
+    #[schemars(schema_with = "exact_quantity")]
+    pub provisioned: Option<Quantity>,
     /// Total number of inodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inodes: Option<String>,
+    #[schemars(schema_with = "exact_quantity")]
+    pub inodes: Option<Quantity>,
     /// Number of free inodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inodes_free: Option<String>,
+    #[schemars(schema_with = "exact_quantity")]
+    pub inodes_free: Option<Quantity>,
 }
 
 /// Deleted directories that are not purged yet.
@@ -480,7 +580,7 @@ pub struct TrashStatus {
     pub entries: i64,
     /// Time when the oldest of them was deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oldest: Option<Time>,
+    pub oldest_time: Option<Time>,
     /// Error of the last purge that could not remove a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,

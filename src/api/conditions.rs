@@ -21,11 +21,11 @@ pub enum BackendCondition {
     CapacityAvailable,
     /// The export has the expected identity.
     IdentityConfirmed,
-    /// No deleted directory failed to be purged.
-    TrashPurged,
+    /// Deleted directories can be purged: none of them failed to be.
+    TrashPurgeable,
     /// Every directory has a volume, and every volume has its directory.
-    NoOrphans,
-    /// All recorded volumes exist again after their objects were lost.
+    Consistent,
+    /// No requested recovery of lost volumes is open.
     Readopted,
     /// All records are signed by this cluster.
     RecordsTrusted,
@@ -37,19 +37,13 @@ impl fmt::Display for BackendCondition {
     }
 }
 
-/// Condition types of an archive.
+/// Condition types of an archive. Each archive has all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ArchiveCondition {
     /// The data exists and can be restored.
     Available,
-    /// The archive has expired.
-    Expired,
-    /// The archive is being moved to the trash.
-    Purging,
-    /// The archive is being restored to a volume.
-    Restoring,
-    /// The data does not exist at the recorded location.
-    Missing,
+    /// No rule purges the data.
+    Retained,
 }
 
 impl fmt::Display for ArchiveCondition {
@@ -74,6 +68,14 @@ macro_rules! reasons {
 reasons! {
     /// The backend is ready.
     Ready,
+    /// The server responds, and the export exists.
+    ServerAnswers,
+    /// The export has the expected identity.
+    IdentityVerified,
+    /// A file could be created and removed.
+    WritesSucceed,
+    /// The export has space for new volumes.
+    SpaceAvailable,
     /// The name of the server cannot be resolved.
     NameResolutionFailed,
     /// The server refuses the connection: no process listens on the port.
@@ -189,6 +191,8 @@ reasons! {
     NamespaceNotAllowed,
     /// The backends that the claim may use lack the requested capacity.
     CapacityExceeded,
+    /// Each group of the backend's gidRange is in use.
+    GroupsExhausted,
     /// The scheduler selected a node that no backend serves.
     NodeNotServed,
     /// The allowedTopologies of the StorageClass and the nodeAffinity of the backend exclude each other.
@@ -267,7 +271,15 @@ reasons! {
 
     /// A directory was archived and its object created (event on the claim); the data of the archive exists.
     Archived,
+    /// The data of the archive exists and can be restored.
+    DataPresent,
     /// The archive has a legal hold.
+    LegalHold,
+    /// The archive has not expired.
+    NotExpired,
+    /// No rule purges the archive.
+    KeptIndefinitely,
+    /// The archive cannot be purged, because it has a legal hold.
     ArchiveHeld,
     /// The namespace has the maximum number of archives on the backend.
     ArchiveLimitReached,
@@ -275,8 +287,14 @@ reasons! {
     ArchiveMissing,
     /// Another object has the name of the archive.
     ArchiveNameTaken,
+    /// The name is reserved for the archive of a deleted volume, and no export has a record of that archive.
+    ArchiveNameReserved,
     /// The archive was purged (event).
     ArchivePurged,
+    /// The object was deleted, and the data stay on the export (event).
+    ArchiveReleased,
+    /// The object was created for existing data on the export (event).
+    ArchiveImported,
     /// The requested archive does not exist, or may not be restored to the namespace of the claim.
     ArchiveNotFound,
     /// The requested archive is being purged, deleted, or restored to another claim.
@@ -296,6 +314,8 @@ reasons! {
 
     /// The volumes of the backend are being recreated from its records; claims wait until that is complete.
     Readopting,
+    /// No recovery of volumes is requested.
+    NothingToReadopt,
     /// All live records of the backend have a volume again.
     VolumesReadopted,
     /// Some records of the backend were skipped when its volumes were recreated.
@@ -406,6 +426,7 @@ impl From<ErrorKind> for Reason {
             ErrorKind::ExportMoved => Self::ExportMoved,
             ErrorKind::ExportNotFound => Self::ExportNotFound,
             ErrorKind::Fenced => Self::Fenced,
+            ErrorKind::GroupsExhausted => Self::GroupsExhausted,
             ErrorKind::IdMappingRequired => Self::IdMappingRequired,
             ErrorKind::IdentityMismatch => Self::IdentityMismatch,
             ErrorKind::IdentityNotConfirmed => Self::IdentityNotConfirmed,

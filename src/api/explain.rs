@@ -1,12 +1,17 @@
-//! Descriptions of fields for `kubectl explain`, which keeps line breaks and does not show defaults.
+//! Finish of the generated definitions: descriptions of fields for `kubectl explain`, which keeps line breaks and does not
+//! show defaults, and what the derived schemas lack.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
 use serde_json::Value;
 
-/// Joins the lines of each paragraph in all descriptions, and adds the defaults to those of the spec.
-pub(super) fn with_readable_descriptions(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+/// Maximum number of items of lists in types that Kubernetes defines, which have no limit of their own.
+const MAX_EMBEDDED_ITEMS: i64 = 256;
+
+/// Joins the lines of each paragraph in all descriptions, and adds the defaults to those of the spec. Removes `nullable`:
+/// the API server drops a null, which then means unset. Gives each list a type and a limit.
+pub(super) fn finish(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let root = version.schema.as_mut();
         if let Some(root) = root.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
@@ -21,6 +26,11 @@ pub(super) fn with_readable_descriptions(mut definition: CustomResourceDefinitio
 
 fn rewrite(schema: &mut JSONSchemaProps, in_spec: bool) {
     join_lines(schema);
+    schema.nullable = None;
+    if schema.type_.as_deref() == Some("array") {
+        schema.max_items.get_or_insert(MAX_EMBEDDED_ITEMS);
+        schema.x_kubernetes_list_type.get_or_insert_with(|| "atomic".to_owned());
+    }
     if in_spec {
         append_default(schema);
     }
@@ -38,6 +48,30 @@ fn join_lines(schema: &mut JSONSchemaProps) {
         *text = paragraphs.collect::<Vec<_>>().join("\n\n");
     }
 }
+
+/// Replaces floats without a fraction by integers.
+pub(super) fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number
+                .as_f64()
+                .filter(|float| float.fract() == 0.0 && float.abs() < MAX_EXACT);
+            if number.is_f64()
+                && let Some(whole) = whole
+            {
+                #[allow(clippy::cast_possible_truncation, reason = "it is whole and in range")]
+                let whole = whole as i64;
+                *number = whole.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(whole_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(whole_numbers),
+        _ => {}
+    }
+}
+
+/// 2^53: smaller whole floats are exact.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Appends the default of a scalar. The fields of an object have defaults of their own.
 fn append_default(schema: &mut JSONSchemaProps) {

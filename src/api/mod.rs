@@ -3,14 +3,18 @@
 pub mod archive;
 pub mod backend;
 pub mod conditions;
+#[cfg(test)]
+mod conventions;
+pub mod duration;
 mod explain;
 pub mod names;
 pub mod orphans;
 pub mod parameters;
 mod planned_condition;
 mod recovery_request;
+pub mod requests;
 mod schema;
-mod selector;
+pub mod selector;
 pub mod usage;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
@@ -18,7 +22,7 @@ pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
 pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
-pub use recovery_request::RecoveryRequest;
+pub use recovery_request::{AbandonedVolumes, RecoveryRequest};
 pub use usage::UsageStatus;
 
 use kube::CustomResourceExt;
@@ -26,7 +30,18 @@ use kube::CustomResourceExt;
 /// Returns the CustomResourceDefinitions of this operator, in the order in which to install them.
 pub fn custom_resource_definitions()
 -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    [NfsBackend::crd(), NfsArchive::crd()]
-        .map(explain::with_readable_descriptions)
-        .into()
+    [NfsBackend::crd(), NfsArchive::crd()].map(explain::finish).into()
+}
+
+/// Returns a definition as it is printed and applied. The Rust type has limits of numbers as floats, which would read as
+/// `1.0`.
+///
+/// # Errors
+/// The definition cannot be serialized.
+pub fn to_value(
+    definition: &k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+) -> Result<serde_json::Value, serde_json::Error> {
+    let mut value = serde_json::to_value(definition)?;
+    explain::whole_numbers(&mut value);
+    Ok(value)
 }

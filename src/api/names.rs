@@ -42,6 +42,8 @@ pub enum NamedObject {
     Backend,
     /// NfsArchive.
     Archive,
+    /// CSIStorageCapacity.
+    StorageCapacity,
 }
 
 /// A name that the operator writes or reads on an object. docs/annotations.md is generated from them.
@@ -228,30 +230,46 @@ names! {
     DIRECTORY_MISSING_CONDITION = "nfs-operator.io/DirectoryMissing";
 
     Annotation of Backend, "administrators" to "the operator":
-    /// The identity that an administrator accepts instead of the expected one. Removed when it was accepted.
-    ACCEPT_IDENTITY = "nfs-operator.io/accept-identity";
+    /// Any value requests a scan for orphans. [One-shot](#one-shot-requests).
+    SCAN_REQUESTED_AT = "nfs-operator.io/scan-requested-at";
 
     Annotation of Backend, "administrators" to "the operator":
-    /// `true` requests a scan for orphans. Removed when the scan starts.
-    SCAN_NOW = "nfs-operator.io/scan-now";
+    /// Any value requests a usage scan. [One-shot](#one-shot-requests).
+    COUNT_REQUESTED_AT = "nfs-operator.io/count-requested-at";
 
     Annotation of Backend, "administrators" to "the operator":
-    /// `true` requests a usage scan. Removed when the operator has seen it.
-    COUNT_NOW = "nfs-operator.io/count-now";
+    /// Any value requests objects for the archives that were deleted with `Retain`. [One-shot](#one-shot-requests),
+    /// handled when all of them exist.
+    IMPORT_ARCHIVES_REQUESTED_AT = "nfs-operator.io/import-archives-requested-at";
 
     Annotation of Backend, "administrators" to "the operator":
-    /// Requests that lost volumes are recreated from records: `true` for all live records, or the names of volumes,
-    /// separated by commas. Removed when all of them exist. `false` gives lost volumes up: claims get new ones.
+    /// Any value requests that lost volumes are recreated from all live records. [One-shot](#one-shot-requests),
+    /// handled when all of them exist.
+    READOPT_REQUESTED_AT = "nfs-operator.io/readopt-requested-at";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// The names of lost volumes to recreate from their records, separated by commas.
+    /// [One-shot](#one-shot-requests), handled when all of them exist.
     READOPT = "nfs-operator.io/readopt";
 
     Annotation of Backend, "administrators" to "the operator":
+    /// The names of lost volumes to give up, separated by commas, or the UID of the backend for all of them. Claims of
+    /// their names get new, empty volumes while the annotation is set.
+    ABANDON_LOST_VOLUMES = "nfs-operator.io/abandon-lost-volumes";
+
+    Annotation of Backend, "administrators" to "the operator":
+    /// The identity that an administrator accepts instead of the expected one, or `new` to create one on an export that
+    /// has none. [One-shot](#one-shot-requests).
+    ACCEPT_IDENTITY = "nfs-operator.io/accept-identity";
+
+    Annotation of Backend, "administrators" to "the operator":
     /// Records that are adopted although this cluster did not sign them, each as `<volume>` or `<cluster id>/<volume>`,
-    /// separated by commas. Removed when they were processed.
+    /// separated by commas. [One-shot](#one-shot-requests).
     ADOPT_RECORD = "nfs-operator.io/adopt-record";
 
     Annotation of Backend, "administrators" to "the operator":
-    /// On a backend that is being deleted: `true` allows the deletion although volumes or archives exist.
-    ABANDON = "nfs-operator.io/abandon-volumes";
+    /// On a backend that is being deleted: its UID allows the deletion although volumes or archives exist.
+    ABANDON_VOLUMES = "nfs-operator.io/abandon-volumes";
 
     Finalizer of Backend, "the operator" to "Kubernetes":
     /// Keeps the backend until it has no volumes and archives.
@@ -260,6 +278,14 @@ names! {
     Finalizer of Archive, "the operator" to "Kubernetes":
     /// Keeps the object until its deletion policy was applied.
     ARCHIVE_FINALIZER = "nfs-operator.io/archive";
+
+    Label of StorageCapacity, "the operator" to "the operator":
+    /// `nfs-operator`. The operator changes and deletes only objects with both labels.
+    CAPACITY_MANAGED_BY = "app.kubernetes.io/managed-by";
+
+    Label of StorageCapacity, "the operator" to "the operator":
+    /// The provisioner name of the class.
+    CAPACITY_DRIVER = "csi.storage.k8s.io/drivername";
 }
 
 /// Value of [`COPY_PRIORITY`].
@@ -279,6 +305,8 @@ pub mod managers {
     pub const USAGE: &str = "nfs-operator/usage";
     /// Findings of orphan scans: the condition `DirectoryMissing` on claims.
     pub const SCAN: &str = "nfs-operator/scan";
+    /// CSIStorageCapacity objects.
+    pub const STORAGE_CAPACITY: &str = "nfs-operator/storage-capacity";
     /// CRDs installed by `nfs-operator crd --apply`. The name is that of Helm, which created them: with another name, Helm 4
     /// detects a conflict when a chart of another version is installed after an uninstall.
     pub const CRD: &str = "helm";

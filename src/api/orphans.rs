@@ -102,11 +102,11 @@ pub struct OrphansStatus {
     pub skipped: i64,
     /// Orphans by kind. Kinds without orphans are omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
     pub kinds: Vec<OrphansOfKind>,
     /// Time when the last scan ended; written with the next change of the status, at most once a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_scan: Option<Time>,
+    pub last_scan_time: Option<Time>,
 }
 
 /// Orphans of one kind.
@@ -119,6 +119,7 @@ pub struct OrphansOfKind {
     pub count: i64,
     /// First few orphans, ordered by the name of the volume. The log of the operator lists more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub examples: Vec<Orphan>,
 }
 

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use super::duration;
+
 macro_rules! checked_string {
     ($(#[$doc:meta])* $name:ident, $schema:expr) => {
         $(#[$doc])*
@@ -104,7 +106,7 @@ checked_string! {
              "message": "pattern must be relative, without empty, `.` or `..` segments"},
             // What `decide::directory_pattern::Pattern` reads.
             {"rule": "self.matches('^([^$]|[$][{](pv[.]name|pvc[.]uid|(pvc|[.]PVC)[.](namespace|name|(labels|annotations)[.][^}]+))[}])*$')",
-             "message": "`$` must start one of ${pvc.namespace}, ${pvc.name}, ${pvc.uid}, ${pv.name}, ${pvc.labels.KEY}, ${pvc.annotations.KEY}"},
+             "message": "`$` in pattern must start one of ${pvc.namespace}, ${pvc.name}, ${pvc.uid}, ${pv.name}, ${pvc.labels.KEY}, ${pvc.annotations.KEY}"},
         ],
     })
 }
@@ -118,52 +120,22 @@ checked_string! {
         "minLength": 1,
         "maxLength": 256,
         "x-kubernetes-validations": [
-            {"rule": "self.matches('^[^,\\\\s]+$')", "message": "each item must be a single mount option without commas and spaces"},
+            {"rule": "self.matches('^[^,\\\\s]+$')", "message": "each of mountOptions must be a single option: write options with commas or spaces as several items"},
         ],
     })
 }
 
 checked_string! {
-    /// Duration in Go notation, such as `30s` or `5m`.
-    GoDuration,
-    json_schema!({
-        "type": "string",
-        "example": "30s",
-        "maxLength": 32,
-        "x-kubernetes-validations": [
-            {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",
-             "message": "must be a duration between 1s and 24h, such as \"30s\" or \"5m\""},
-        ],
-    })
+    /// Duration in the notation of Go, and days, such as `30s` or `1d12h`. Each field has its own limits.
+    Duration,
+    duration_between("", ("0s", "2400000h"), ANY_DAYS, "30s")
 }
 
-checked_string! {
-    /// Pause between usage scans, in Go notation.
-    CountInterval,
-    json_schema!({
-        "type": "string",
-        "example": "24h",
-        "maxLength": 32,
-        "x-kubernetes-validations": [
-            {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",
-             "message": "must be a duration between 1m and 720h, such as \"24h\""},
-        ],
-    })
-}
-
-checked_string! {
-    /// Duration in days, hours, minutes and seconds, such as `30d` or `1d12h`.
-    Retention,
-    json_schema!({
-        "type": "string",
-        "minLength": 2,
-        "maxLength": 32,
-        "example": "30d",
-        "x-kubernetes-validations": [
-            {"rule": "self.matches('^([0-9]{1,5}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,8}s)?$') && self.matches('[1-9]')",
-             "message": "must be a duration in days, hours, minutes and seconds, such as \"30d\" or \"1d12h\""},
-        ],
-    })
+impl Duration {
+    /// Returns the duration. The schema refuses an invalid one.
+    pub fn get(&self) -> Option<std::time::Duration> {
+        duration::parse(&self.0)
+    }
 }
 
 checked_string! {
@@ -174,7 +146,7 @@ checked_string! {
         "minLength": 1,
         "maxLength": 20,
         "x-kubernetes-validations": [
-            {"rule": "self.matches('^[0-9]+$')", "message": "must be a decimal number"},
+            {"rule": "self.matches('^[0-9]+$')", "message": "fileID must be a decimal number: copy it from the record"},
         ],
     })
 }
@@ -187,29 +159,63 @@ checked_string! {
         "example": "500Gi",
         "maxLength": 64,
         "x-kubernetes-validations": [
-            {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))", "message": "must be a quantity of 0 or more, such as \"500Gi\""},
+            {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
+             "message": "limit and reserve must be quantities of 0 or more: write a number and a unit, such as \"500Gi\""},
         ],
     })
+}
+
+/// Duration of a field with its limits, which are in Go's notation. CEL does not know days, and computing with parts of a
+/// string exceeds its budget: `days` is the pattern of the values with days.
+fn duration_between(field: &str, (min, max): (&str, &str), days: &str, example: &str) -> Schema {
+    let rule = format!(
+        "self.matches('^([0-9]{{1,9}}([.][0-9]{{1,9}})?(ms|s|m|h))+$') ? duration(self) >= duration('{min}') && \
+         duration(self) <= duration('{max}') : self.matches('{days}')"
+    );
+    let message = format!("{field} must be a duration from {min} to {max}: write it such as \"{example}\" or \"1d\"");
+    json_schema!({
+        "type": "string",
+        "example": example,
+        "maxLength": duration::MAX_LENGTH,
+        "x-kubernetes-validations": [{"rule": rule, "message": message}],
+    })
+}
+
+/// Interval of the probes.
+pub(super) fn probe_interval(_: &mut SchemaGenerator) -> Schema {
+    duration_between("probeInterval", ("1s", "24h"), "^1d$", "30s")
+}
+
+/// Interval of the usage scans.
+pub(super) fn usage_interval(_: &mut SchemaGenerator) -> Schema {
+    let days = "^(([1-9]|[12][0-9])d([0-9]{1,2}h)?([0-9]{1,2}m)?([0-9]{1,2}s)?|30d)$";
+    duration_between("usage.interval", ("1m", "720h"), days, "24h")
+}
+
+/// Retention of archives, up to more than two hundred years.
+pub(super) fn retention(_: &mut SchemaGenerator) -> Schema {
+    duration_between("archivePolicy.retention", ("1s", "2400000h"), ANY_DAYS, "720h")
+}
+
+/// Pattern of durations with days.
+const ANY_DAYS: &str = "^[1-9][0-9]{0,4}d([0-9]{1,2}h)?([0-9]{1,2}m)?([0-9]{1,2}s)?$";
+
+/// Exact quantity in a status. It may exceed 64 bits.
+pub(super) fn exact_quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "maxLength": 64, "example": "32Gi"})
 }
 
 /// Numeric user or group ID: 32 bits, except the maximum, which means "unchanged" in `chown`.
 pub(super) fn owner_number(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4_294_967_294_i64, "example": 1000})
 }
-/// Nullable [`owner_number`].
-pub(super) fn optional_owner_number(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = owner_number(generator);
-    schema.insert("nullable".into(), true.into());
-    schema
+
+/// Numeric ID of a group that the kubelet adds to pods: as [`owner_number`], without 0, which it ignores.
+pub(super) fn pod_group(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "format": "int64", "minimum": 1, "maximum": 4_294_967_294_i64, "example": 20000})
 }
 
 /// TCP port.
 pub(super) fn port(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int32", "minimum": 1, "maximum": 65535})
-}
-/// Nullable [`port`].
-pub(super) fn optional_port(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = port(generator);
-    schema.insert("nullable".into(), true.into());
-    schema
 }

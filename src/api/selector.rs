@@ -69,17 +69,21 @@ fn label_key(text: &str) -> Option<String> {
         .map(|_| key.to_owned())
 }
 
-/// Parses a label value: empty, or up to 63 characters of `[A-Za-z0-9_.-]` that start and end with a letter or digit.
 fn label_value(text: &str) -> Option<String> {
     let value = text.trim();
+    is_label_value(value).then(|| value.to_owned())
+}
+
+/// Returns true if a text is a valid label value: empty, or up to 63 characters of `[A-Za-z0-9_.-]` that start and end with a
+/// letter or digit.
+pub fn is_label_value(value: &str) -> bool {
     let is_alphanumeric = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_alphanumeric());
-    let is_valid = value.len() <= 63
+    value.len() <= 63
         && value
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         && is_alphanumeric(value.bytes().next())
-        && is_alphanumeric(value.bytes().last());
-    is_valid.then(|| value.to_owned())
+        && is_alphanumeric(value.bytes().last())
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api:
             // A claim may have failed because of the class.
             ctx.waiting_claims.wake_all();
             ctx.metrics.register_class(&class.name_any());
+            ctx.storage_capacity_changed.notify_one();
         }
         nfs_subdir::volume::class_changed(&ctx, class);
     })

@@ -111,8 +111,11 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
 pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>) -> &'static str {
     let mut indexer = ArchiveIndexer::default();
     let (indexed, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    // The operator's own status writes need no reconciliation.
-    let changes = predicates::generation.combine(predicates::finalizers);
+    // The operator's own status writes need no reconciliation, but a status that was lost is written again.
+    let described = |archive: &NfsArchive| Some(u64::from(archive.is_complete()));
+    let changes = predicates::generation
+        .combine(predicates::finalizers)
+        .combine(described);
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
         .default_backoff()

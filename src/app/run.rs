@@ -44,9 +44,9 @@ const CONTROLLERS: usize = 4;
 /// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Provisioner name.
-    pub provisioner: String,
-    /// Other provisioner names, each with its backend.
+    /// Provisioner names whose classes use all backends, at least one. The first is the controller of events.
+    pub provisioners: Vec<String>,
+    /// Provisioner names whose classes use one backend, each with that backend.
     pub aliases: BTreeMap<String, String>,
     /// The export of an nfs-subdir-external-provisioner that this operator replaces; it becomes a backend.
     pub nfs_subdir_export: Option<NfsSubdirExport>,
@@ -259,8 +259,8 @@ impl LeaderTask {
 
     /// Runs the controllers until the shutdown signal, or until one of them ends.
     async fn run(self, wiring: Wiring, ctx: &Arc<Context>) -> Result<(), OperatorError> {
-        let (cluster, provisioner) = (&ctx.cluster_id, &ctx.settings.provisioner);
-        tracing::info!(cluster, provisioner, "starting");
+        let (cluster, provisioners) = (&ctx.cluster_id, ctx.settings.provisioners().join(","));
+        tracing::info!(cluster, provisioners, "starting");
         if let Some(export) = &self.nfs_subdir_export {
             let Some(ensured) = ctx.shutdown.run_until_cancelled(export.ensure(&ctx.clients)).await else {
                 return Ok(());

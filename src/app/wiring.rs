@@ -11,15 +11,16 @@ use kube::runtime::reflector::{self, ObjectRef};
 use kube::{Api, Client, Resource};
 use rand::RngExt;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::caches;
 use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Environment, Options};
+use crate::api::names::DEFAULT_PROVISIONER;
 use crate::api::{NfsArchive, NfsBackend};
-use crate::controllers::claim;
+use crate::controllers::{claim, storage_capacity};
 use crate::runtime::clock::ServerClock;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::events::Events;
@@ -90,13 +91,14 @@ pub(super) fn wire(
     endpoints
         .metrics
         .count_waiting(move || claim::waiting_by_reason(counted.state().iter().map(Arc::as_ref)));
+    let controller = options.provisioners.first().map_or(DEFAULT_PROVISIONER, String::as_str);
     let ctx = Context {
-        events: Events::start(access.clients.calls.clone(), &options.provisioner, &host, clock.clone()),
+        events: Events::start(access.clients.calls.clone(), controller, &host, clock.clone()),
         clients: access.clients,
         cluster_id: access.records.cluster_id,
         records_key: access.records.key,
         settings: Settings {
-            provisioner: options.provisioner,
+            provisioner_names: options.provisioners,
             aliases: options.aliases,
             slots: options.slots,
             purge_pause: options.purge_pause,
@@ -143,6 +145,7 @@ pub(super) fn wire(
         last_written: LastWritten::default(),
         probe_requests,
         archive_requests: archive_tx,
+        storage_capacity_changed: Notify::new(),
     };
     let wiring = Wiring {
         claims: claim_writer,
@@ -168,6 +171,14 @@ impl Wiring {
             loop {
                 capacity.waiting_claims.wait_for_capacity().await;
                 wake_fitting_claims(&capacity);
+            }
+        });
+        storage_capacity::start(ctx);
+        let groups = Arc::clone(ctx);
+        tokio::spawn(async move {
+            loop {
+                groups.path_reservations.groups.freed().await;
+                groups.waiting_claims.group_freed();
             }
         });
         let client = &ctx.clients.watches;

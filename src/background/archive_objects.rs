@@ -1,5 +1,7 @@
 //! Creates the NfsArchive objects of archives that have none.
 
+use std::sync::Arc;
+
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
@@ -8,12 +10,13 @@ use kube::{Api, ResourceExt};
 
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::archive_object::{archive_object, archive_ref, is_same_archive, retention_terms};
+use crate::api::requests::BackendRequest;
+use crate::decide::archive_object::{archive_object, archive_ref, is_of_claim, is_same_archive, retention_terms};
 use crate::decide::terms::revision;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
-use crate::state::archives::count_archive;
+use crate::state::archives::{count_archive, count_released};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ExportError, ExportStore, SignatureStatus};
@@ -42,19 +45,29 @@ pub enum CreateError {
 }
 
 /// Creates the objects of a backend's archives that have none: archives of an earlier release, and those whose object was
-/// lost or whose creation was interrupted.
-pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &ExportStore) {
-    let missing = export
+/// lost or whose creation was interrupted. If an administrator requests that, also those of released archives.
+pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) {
+    count_released(ctx, &backend.name, export);
+    let known = backend.last_probe();
+    let request = BackendRequest::ImportArchives;
+    // Before the records were read, no archive is known.
+    let requested = backend.requests.due(&known.object, request);
+    let requested = requested.filter(|_| backend.is_recovered_on(export));
+    let missing: Vec<String> = export
         .archives()
         .into_iter()
         // Unsigned records must not crowd out the others.
-        .filter(|volume| !export.is_unsigned(volume) && ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
-    let creations = stream::iter(missing.take(MAX_CREATED)).map(|volume| async move {
-        let created = ensure_object(ctx, &backend.name, export, &volume).await;
+        .filter(|volume| !export.is_unsigned(volume) && (requested.is_some() || !export.is_released(volume)))
+        .filter(|volume| ctx.stores.archives.get(&ObjectRef::new(volume)).is_none())
+        .collect();
+    let mut complete = missing.len() <= MAX_CREATED;
+    let creations = stream::iter(missing.into_iter().take(MAX_CREATED)).map(|volume| async move {
+        let created = create_object(ctx, &backend.name, export, &volume, requested.is_some()).await;
         (volume, created)
     });
     let mut creations = creations.buffer_unordered(MAX_CONCURRENT);
     while let Some((volume, created)) = creations.next().await {
+        complete &= created.is_ok();
         match created {
             Ok(()) | Err(CreateError::Write(WriteError::Conflict)) => {}
             Err(error) => tracing::warn!(
@@ -64,14 +77,29 @@ pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &E
             ),
         }
     }
+    if let Some(value) = requested.filter(|_| complete) {
+        backend.requests.complete(request, value, ctx.clock.now());
+        ctx.request_probe(&backend.name);
+    }
 }
 
-/// Creates the object of a volume's archive if it does not exist. Does nothing if the volume has no archive.
+/// Creates the object of a volume's archive if it does not exist. Does nothing if the volume has no archive, or a released
+/// one.
 pub async fn ensure_object(
     ctx: &Context,
     backend: &str,
     export: &ExportStore,
     volume: &str,
+) -> Result<(), CreateError> {
+    create_object(ctx, backend, export, volume, false).await
+}
+
+async fn create_object(
+    ctx: &Context,
+    backend: &str,
+    export: &ExportStore,
+    volume: &str,
+    import: bool,
 ) -> Result<(), CreateError> {
     let Some(recorded) = export.find_archive(volume).await? else {
         return Ok(());
@@ -84,10 +112,18 @@ pub async fn ensure_object(
     // Before the volume is deleted, so that no claim gets the space in between, and before the watch can report that the
     // object was deleted.
     count_archive(ctx, &wanted);
-    match api.create(&PostParams::default(), &wanted).await {
+    if recorded.archive.released && !import {
+        return Ok(());
+    }
+    // The API server ignores the status of a new object; the controller of archives writes it.
+    let requested = NfsArchive {
+        status: None,
+        ..wanted.clone()
+    };
+    match api.create(&PostParams::default(), &requested).await {
         Ok(created) => {
             publish_archived_event(ctx, &wanted);
-            if let Some(archive) = archive_ref(&created) {
+            if let Some(archive) = archive_ref(&wanted) {
                 let terms = retention_terms(&created);
                 export
                     .bind_archive_object(&archive, &terms, &revision(&created))
@@ -102,6 +138,10 @@ pub async fn ensure_object(
                 .map_err(WriteError::action("read the archive's object"))?;
             match existing {
                 Some(existing) if is_same_archive(&existing, &wanted) => Ok(()),
+                // Its status is not written yet: the controller of archives finds this record.
+                Some(existing) if existing.observed().backend_name.is_empty() && is_of_claim(&existing, &recorded) => {
+                    Ok(())
+                }
                 Some(existing) => {
                     // Archives are counted by name.
                     count_archive(ctx, &existing);
@@ -124,23 +164,23 @@ pub async fn ensure_object(
 
 /// Returns the condition for an archive whose name another one has.
 fn name_taken(wanted: &NfsArchive) -> PlannedCondition {
-    let (name, spec) = (wanted.name_any(), &wanted.spec);
+    let (name, observed) = (wanted.name_any(), wanted.observed());
     PlannedCondition::fails(
         Reason::ArchiveNameTaken,
         format!(
             "NfsArchive {name} exists and does not describe {} on backend {}: inspect it; set its deletionPolicy to \
              Retain and delete it only if no data depends on it",
-            spec.directory, spec.backend
+            observed.directory, observed.backend_name
         ),
     )
 }
 
 /// Publishes an event about a new archive object on the claim, which may be the only object that its users can see.
 pub fn publish_archived_event(ctx: &Context, object: &NfsArchive) {
-    let (name, claim) = (object.name_any(), &object.spec.claim);
+    let (name, claim, observed) = (object.name_any(), &object.spec.claim_ref, object.observed());
     tracing::info!(
         archive = name,
-        backend = object.spec.backend,
+        backend = observed.backend_name,
         "created the object of an archive"
     );
     if claim.namespace.is_empty() || claim.name.is_empty() {
@@ -151,12 +191,12 @@ pub fn publish_archived_event(ctx: &Context, object: &NfsArchive) {
         kind: Some("PersistentVolumeClaim".to_owned()),
         namespace: Some(claim.namespace.clone()),
         name: Some(claim.name.clone()),
-        uid: Some(claim.uid.clone()),
+        uid: Some(observed.claim_uid.clone()),
         ..ObjectReference::default()
     };
     let until = object
         .spec
-        .expires_at
+        .expiration_time
         .as_ref()
         .map_or_else(String::new, |at| format!(" until {}", at.0));
     // The claim of a backup exists, and its own data does not expire.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::api::custom_resource_definitions;
 use crate::api::names::managers;
+use crate::api::{custom_resource_definitions, to_value};
 use crate::runtime::clients::Clients;
 use crate::runtime::write_fence::WriteFence;
 use clap::Args;
@@ -42,10 +42,10 @@ fn print() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Returns the definitions as YAML documents, which are stored in `crds/`.
-fn documents() -> Result<String, serde_norway::Error> {
+fn documents() -> Result<String, Box<dyn std::error::Error>> {
     custom_resource_definitions()
         .iter()
-        .map(|definition| Ok(format!("---\n{}", serde_norway::to_string(definition)?)))
+        .map(|definition| Ok(format!("---\n{}", serde_norway::to_string(&to_value(definition)?)?)))
         .collect()
 }
 
@@ -60,7 +60,7 @@ async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Er
         api.patch(
             &name,
             &PatchParams::apply(managers::CRD).force(),
-            &Patch::Apply(&definition),
+            &Patch::Apply(&to_value(&definition)?),
         )
         .await?;
         println!("customresourcedefinition {name} applied");

@@ -2,17 +2,12 @@
 
 use std::time::Duration;
 
-/// Parses a duration in Go notation, such as `1m30s`.
+use crate::api::duration;
+
+/// Parses a duration, such as `1m30s` or `2d`.
 ///
 /// # Errors
 /// Description of the expected format.
-pub fn parse_go_duration(text: &str) -> Result<Duration, String> {
-    // The parser panics on numbers that are too large, so the length is limited.
-    if text.len() > 12 || text.starts_with('-') {
-        return Err("expected a duration such as 15s or 1m30s".to_owned());
-    }
-    let parsed = text.parse::<kube::core::Duration>();
-    parsed
-        .map(Duration::from)
-        .map_err(|error| format!("{error}: expected a duration such as 15s or 1m30s"))
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    duration::parse(text).ok_or_else(|| "expected a duration such as 15s, 1m30s or 2d".to_owned())
 }

@@ -38,7 +38,7 @@ impl StepResult {
 const FLAGS: [(&str, &str); 6] = [
     ("spec.nfs.mountPort", "--mount-port"),
     ("spec.nfs.version", "--nfs-version"),
-    ("spec.nfs.credential", "--credential"),
+    ("spec.nfs.auth.sys", "--credential"),
     ("spec.nfs.port", "--port"),
     ("spec.server", "SERVER"),
     ("spec.path", "/PATH"),

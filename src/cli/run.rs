@@ -16,16 +16,17 @@ use crate::runtime::records_secret::RecordsSecret;
 use crate::runtime::retry::BackoffLimits;
 use clap::{ArgAction, Args};
 
-use super::duration::parse_go_duration;
+use super::duration::parse_duration;
 use super::log::{self, LogFormat};
 use crate::compat::nfs_subdir::environment::Environment;
 
 /// Arguments of `nfs-operator run`.
 #[derive(Args)]
 pub struct RunArguments {
-    /// Provisioner name of StorageClasses.
-    #[arg(long, env = "NFS_OPERATOR_PROVISIONER_NAME", default_value = DEFAULT_PROVISIONER)]
-    provisioner_name: String,
+    /// Provisioner name of StorageClasses. May be repeated: the names have the same meaning. For classes of a name that is also a
+    /// valid CSI driver name, such as nfs.nfs-operator.io, the operator publishes CSIStorageCapacity objects.
+    #[arg(long, env = "NFS_OPERATOR_PROVISIONER_NAME", value_name = "NAME", value_delimiter = ',', default_value = DEFAULT_PROVISIONER, value_parser = parse_provisioner)]
+    provisioner_name: Vec<String>,
     /// Additional provisioner name, and the only backend that its StorageClasses use. May be repeated.
     #[arg(long, env = "NFS_OPERATOR_PROVISIONER_ALIAS", value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = parse_alias)]
     provisioner_alias: Vec<(String, String)>,
@@ -33,17 +34,17 @@ pub struct RunArguments {
     #[arg(long, env = "NFS_OPERATOR_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     concurrency: u16,
     /// Delay before the first retry of an object, doubled after each further failure (Go duration).
-    #[arg(long, env = "NFS_OPERATOR_RETRY_MIN", default_value = "15s", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_RETRY_MIN", default_value = "15s", value_parser = parse_duration)]
     retry_min: Duration,
     /// Maximum delay before a retry (Go duration).
-    #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = parse_duration)]
     retry_max: Duration,
     /// Minimum interval between purges of expired archives on one backend (Go duration).
-    #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = parse_duration)]
     archive_purge_pause: Duration,
     /// Interval between scans of each export for orphans: directories without a volume, and volumes or records without a
     /// directory (Go duration). With 0s, an export is scanned only when requested by an annotation of its backend.
-    #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = parse_duration)]
     scan_interval: Duration,
     /// Maximum number of files counted per second on each backend that has `spec.usage`.
     #[arg(long, env = "NFS_OPERATOR_COUNT_RATE", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -89,19 +90,26 @@ pub struct RunArguments {
     #[arg(long, env = "NFS_OPERATOR_RECORDS_SECRET", default_value = RECORDS_SECRET)]
     records_secret: String,
     /// Duration after which another instance may take over a Lease that was not renewed (Go duration).
-    #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = parse_duration)]
     lease_duration: Duration,
     /// Duration after which an operator that could not renew the Lease stops writing: with --leader-elect, it exits; without,
     /// it continues once the Lease is renewed (Go duration).
-    #[arg(long, env = "NFS_OPERATOR_RENEW_DEADLINE", default_value = "10s", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_RENEW_DEADLINE", default_value = "10s", value_parser = parse_duration)]
     renew_deadline: Duration,
     /// Interval at which the leader renews the Lease and standbys check it (Go duration).
-    #[arg(long, env = "NFS_OPERATOR_RETRY_PERIOD", default_value = "2s", value_parser = parse_go_duration)]
+    #[arg(long, env = "NFS_OPERATOR_RETRY_PERIOD", default_value = "2s", value_parser = parse_duration)]
     retry_period: Duration,
     /// Unique name of this instance, such as the UID of the pod. Two processes must never run with the same name at the same
     /// time: a process takes over the Lease of a terminated one with the same name without waiting.
     #[arg(long, env = "NFS_OPERATOR_INSTANCE", value_parser = parse_instance)]
     instance: Option<String>,
+}
+
+fn parse_provisioner(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("expected a provisioner name".to_owned()),
+        name => Ok(name.to_owned()),
+    }
 }
 
 fn parse_alias(text: &str) -> Result<(String, String), String> {
@@ -164,7 +172,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         election.elect |= environment.leader_election;
     }
     let options = Options {
-        provisioner: arguments.provisioner_name,
+        provisioners: arguments.provisioner_name,
         aliases,
         nfs_subdir_export: environment.map(|environment| environment.export),
         slots: usize::from(arguments.concurrency),
@@ -205,7 +213,7 @@ fn read_environment(arguments: &RunArguments) -> Result<Option<Environment>, Str
         return Ok(None);
     };
     let name = &environment.provisioner;
-    if *name == arguments.provisioner_name {
+    if arguments.provisioner_name.contains(name) {
         return Err(format!(
             "PROVISIONER_NAME={name}: must differ from --provisioner-name, whose StorageClasses use all backends"
         ));
@@ -222,15 +230,61 @@ fn read_environment(arguments: &RunArguments) -> Result<Option<Environment>, Str
 
 /// Checks that the provisioner names are distinct.
 fn check_names(arguments: &RunArguments) -> Result<(), String> {
-    let mut names = HashSet::from([&arguments.provisioner_name]);
-    let repeated = arguments
-        .provisioner_alias
+    let names = arguments
+        .provisioner_name
         .iter()
-        .map(|(name, _)| name)
-        .find(|name| !names.insert(name));
-    repeated.map_or(Ok(()), |name| {
-        Err(format!(
-            "--provisioner-alias {name}: this provisioner name is used twice"
-        ))
-    })
+        .map(|name| ("--provisioner-name", name));
+    let aliases = arguments.provisioner_alias.iter();
+    let aliases = aliases.map(|(name, _)| ("--provisioner-alias", name));
+    let mut distinct = HashSet::new();
+    match names.chain(aliases).find(|(_, name)| !distinct.insert(*name)) {
+        Some((flag, name)) => Err(format!("{flag} {name}: this provisioner name is used twice")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        arguments: RunArguments,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<RunArguments, String> {
+        let parsed = Program::try_parse_from(["nfs-operator"].iter().chain(arguments));
+        let arguments = parsed.map_err(|error| error.to_string())?.arguments;
+        check_names(&arguments)?;
+        Ok(arguments)
+    }
+
+    #[test]
+    fn several_provisioner_names_replace_the_default() {
+        assert_eq!(parse(&[]).unwrap().provisioner_name, [DEFAULT_PROVISIONER]);
+        let repeated = parse(&["--provisioner-name", "a/b", "--provisioner-name=c.d"]);
+        assert_eq!(repeated.unwrap().provisioner_name, ["a/b", "c.d"]);
+        // As in the environment.
+        let list = parse(&["--provisioner-name", "a/b,c.d"]);
+        assert_eq!(list.unwrap().provisioner_name, ["a/b", "c.d"]);
+    }
+
+    #[test]
+    fn a_provisioner_name_that_is_empty_or_used_twice_is_refused() {
+        for (arguments, expected) in [
+            (&["--provisioner-name", "a/b,"][..], "expected a provisioner name"),
+            (&["--provisioner-name", "a/b,a/b"], "--provisioner-name a/b: this"),
+            (
+                &["--provisioner-name", "a/b,c.d", "--provisioner-alias", "c.d=main"],
+                "--provisioner-alias c.d: this",
+            ),
+        ] {
+            let refused = parse(arguments).err().unwrap();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
 }

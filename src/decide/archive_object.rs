@@ -1,16 +1,16 @@
 //! The NfsArchive object that describes an archive, and the values that an object specifies for its archive.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 
-use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec};
+use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 use crate::api::names::ARCHIVE_FINALIZER;
 use export_store::{ArchiveRef, RecordedArchive, RetentionTerms};
 
-/// Returns the object that describes a recorded archive.
+/// Returns the object that describes a recorded archive, with the part of its status that comes from the record.
 pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
-    let claim = &recorded.claim;
     let terms = &recorded.archive.terms;
     NfsArchive {
         metadata: ObjectMeta {
@@ -19,28 +19,59 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
             ..ObjectMeta::default()
         },
         spec: NfsArchiveSpec {
-            backend: backend.to_owned(),
-            export_id: recorded.export_id.clone(),
-            directory: recorded.archive.target.clone(),
-            file_id: Some(FileId(recorded.file_id.to_string())),
-            volume: recorded.of_volume().to_owned(),
-            claim: ArchivedClaim {
-                namespace: claim.namespace.clone(),
-                namespace_uid: claim.namespace_uid.clone(),
-                name: claim.name.clone(),
-                uid: claim.uid.clone(),
+            claim_ref: ArchivedClaim {
+                namespace: recorded.claim.namespace.clone(),
+                name: recorded.claim.name.clone(),
             },
-            size: recorded.archive.size.clone(),
-            storage_class_name: recorded.archive.class.clone(),
-            volume_created_at: recorded.archive.volume_created.and_then(time),
-            archived_at: recorded.archive.since.and_then(time),
-            expires_at: terms.expires.and_then(time),
+            expiration_time: terms.expires.and_then(time),
             legal_hold: terms.held,
             deletion_policy: deletion_policy(terms),
             allowed_namespaces: None,
         },
-        status: None,
+        status: Some(recorded_status(recorded, backend)),
     }
+}
+
+/// Returns the part of an archive's status that its record describes.
+fn recorded_status(recorded: &RecordedArchive, backend: &str) -> NfsArchiveStatus {
+    let archive = &recorded.archive;
+    NfsArchiveStatus {
+        backend_name: backend.to_owned(),
+        export_id: recorded.export_id.clone(),
+        directory: archive.target.clone(),
+        file_id: Some(FileId(recorded.file_id.to_string())),
+        volume_name: recorded.of_volume().to_owned(),
+        claim_uid: recorded.claim.uid.clone(),
+        namespace_uid: recorded.claim.namespace_uid.clone(),
+        requested_size: archive.size.clone().map(Quantity),
+        storage_class_name: archive.class.clone(),
+        volume_creation_time: archive.volume_created.and_then(time),
+        archive_time: archive.since.and_then(time),
+        ..NfsArchiveStatus::default()
+    }
+}
+
+/// Returns an object whose status describes the recorded archive. What else the status has is kept, except that it counts
+/// as not written for any generation, so that it is written even if nothing else changed.
+pub fn described(object: &NfsArchive, recorded: &RecordedArchive, backend: &str) -> NfsArchive {
+    let former = object.observed();
+    let status = NfsArchiveStatus {
+        state: former.state,
+        expires: former.expires.clone(),
+        usage: former.usage.clone(),
+        conditions: former.conditions.clone(),
+        ..recorded_status(recorded, backend)
+    };
+    NfsArchive {
+        status: Some(status),
+        ..object.clone()
+    }
+}
+
+/// Reports whether a record is of the claim that an object names.
+pub fn is_of_claim(object: &NfsArchive, recorded: &RecordedArchive) -> bool {
+    let claim = &object.spec.claim_ref;
+    (&claim.namespace, &claim.name) == (&recorded.claim.namespace, &recorded.claim.name)
 }
 
 /// Returns a time in the format of the API; `None` if it is out of range.
@@ -60,7 +91,7 @@ pub fn deletion_policy(terms: &RetentionTerms) -> DeletionPolicy {
 pub fn retention_terms(object: &NfsArchive) -> RetentionTerms {
     RetentionTerms {
         held: object.spec.legal_hold,
-        expires: object.spec.expires_at.as_ref().map(|at| at.0.as_second()),
+        expires: object.spec.expiration_time.as_ref().map(|at| at.0.as_second()),
         delete: object.spec.deletion_policy == DeletionPolicy::Delete,
     }
 }
@@ -68,36 +99,42 @@ pub fn retention_terms(object: &NfsArchive) -> RetentionTerms {
 /// Returns the archive that an object describes: the record on the export has the name of the object. `None` if the
 /// fileid is not a 64-bit number, or if the object is not complete.
 pub fn archive_ref(object: &NfsArchive) -> Option<ArchiveRef> {
+    let observed = object.observed();
     Some(ArchiveRef {
         volume: object.name_any(),
-        claim_uid: object.spec.claim.uid.clone(),
-        file_id: object.spec.file_id.as_ref()?.parse().ok()?,
+        claim_uid: observed.claim_uid.clone(),
+        file_id: observed.file_id.as_ref()?.parse().ok()?,
     })
 }
 
 /// Reports whether two objects describe the same directory.
 pub fn is_same_archive(one: &NfsArchive, other: &NfsArchive) -> bool {
     let identity = |object: &NfsArchive| {
-        let spec = &object.spec;
-        let place = (spec.backend.clone(), spec.export_id.clone(), spec.directory.clone());
-        (place, spec.file_id.clone(), spec.volume.clone(), spec.claim.clone())
+        let observed = object.observed().clone();
+        let place = (observed.backend_name, observed.export_id, observed.directory);
+        let claim = (
+            object.spec.claim_ref.clone(),
+            observed.claim_uid,
+            observed.namespace_uid,
+        );
+        (place, observed.file_id, observed.volume_name, claim)
     };
     identity(one) == identity(other)
 }
 
-/// Reports whether an object has every value of the archive's record, except those that users may edit.
+/// Reports whether the status of an object has every value of the archive's record.
 pub fn agrees_with_record(object: &NfsArchive, recorded: &RecordedArchive, backend: &str) -> bool {
     let expected = archive_object(recorded, backend);
-    let fixed = |object: &NfsArchive| {
-        let spec = &object.spec;
+    let described = |object: &NfsArchive| {
+        let observed = object.observed().clone();
         (
-            spec.size.clone(),
-            spec.storage_class_name.clone(),
-            spec.volume_created_at.clone(),
-            spec.archived_at.clone(),
+            observed.requested_size,
+            observed.storage_class_name,
+            observed.volume_creation_time,
+            observed.archive_time,
         )
     };
-    is_same_archive(object, &expected) && fixed(object) == fixed(&expected)
+    is_same_archive(object, &expected) && described(object) == described(&expected)
 }
 
 #[cfg(test)]
@@ -135,6 +172,7 @@ mod tests {
                 },
                 revision: None,
                 copy: None,
+                released: false,
             },
             phase: ArchivePhase::Archived,
             exists: true,
@@ -165,15 +203,10 @@ mod tests {
         });
         let object = archive_object(&copied, "main");
         assert!(object.is_on_demand() && object.is_complete());
-        assert_eq!(object.spec.volume, "pvc-1");
+        assert_eq!(object.observed().volume_name, "pvc-1");
         assert_eq!(archive_ref(&object).unwrap().volume, "nightly");
-        let asking = NfsArchive {
-            spec: NfsArchiveSpec {
-                file_id: None,
-                ..object.spec.clone()
-            },
-            ..object
-        };
+        let asking = NfsArchive { status: None, ..object };
+        assert!(asking.is_on_demand() && !asking.is_complete());
         assert_eq!(archive_ref(&asking), None);
     }
 
@@ -189,15 +222,43 @@ mod tests {
         };
         assert!(is_same_archive(&edited, &wanted));
         for change in [
-            |spec: &mut NfsArchiveSpec| spec.backend = "other".into(),
-            |spec: &mut NfsArchiveSpec| spec.file_id = Some("7".into()),
-            |spec: &mut NfsArchiveSpec| spec.claim.uid = "2".into(),
-            |spec: &mut NfsArchiveSpec| spec.directory = "archived-x".into(),
-            |spec: &mut NfsArchiveSpec| spec.export_id = "copy".into(),
+            |status: &mut NfsArchiveStatus| status.backend_name = "other".into(),
+            |status: &mut NfsArchiveStatus| status.file_id = Some("7".into()),
+            |status: &mut NfsArchiveStatus| status.claim_uid = "2".into(),
+            |status: &mut NfsArchiveStatus| status.namespace_uid = "new".into(),
+            |status: &mut NfsArchiveStatus| status.directory = "archived-x".into(),
+            |status: &mut NfsArchiveStatus| status.export_id = "copy".into(),
         ] {
             let mut other = wanted.clone();
-            change(&mut other.spec);
+            change(other.status.as_mut().unwrap());
             assert!(!is_same_archive(&other, &wanted));
         }
+    }
+
+    #[test]
+    fn a_lost_status_is_that_of_the_record_again_and_is_written() {
+        let recorded = recorded();
+        let wanted = archive_object(&recorded, "main");
+        let lost = NfsArchive {
+            status: Some(NfsArchiveStatus {
+                observed_generation: Some(1),
+                expires: Some("never".into()),
+                ..NfsArchiveStatus::default()
+            }),
+            ..wanted.clone()
+        };
+        let again = described(&lost, &recorded, "main");
+        assert!(is_same_archive(&again, &wanted) && agrees_with_record(&again, &recorded, "main"));
+        assert_eq!(again.observed().observed_generation, None);
+        assert_eq!(again.observed().expires.as_deref(), Some("never"));
+    }
+
+    #[test]
+    fn a_record_is_not_that_of_an_object_with_another_claim() {
+        let wanted = archive_object(&recorded(), "main");
+        assert!(is_of_claim(&wanted, &recorded()));
+        let mut other = wanted;
+        other.spec.claim_ref.name = "other".into();
+        assert!(!is_of_claim(&other, &recorded()));
     }
 }

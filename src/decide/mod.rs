@@ -5,6 +5,7 @@
 //! - [`retention`]: when an archive expires.
 //! - [`mount_options`]: the mount options of a volume.
 //! - [`quantity`]: parser of Kubernetes quantities.
+//! - [`storage_capacity`]: what the scheduler is told about the nodes and sizes that late-binding classes serve.
 
 pub mod archive_object;
 pub mod directory_pattern;
@@ -16,5 +17,6 @@ pub mod reclaim;
 pub mod reclaim_request;
 pub mod restore_source;
 pub mod retention;
+pub mod storage_capacity;
 pub mod terms;
 pub mod topology;

@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
+use export_store::GroupRange;
 use export_store::text::{abbreviate, format_bytes};
 use k8s_openapi::api::core::v1::{TopologySelectorTerm, VolumeNodeAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -46,6 +47,8 @@ pub struct Claim<'a> {
     pub placed_on: Option<&'a str>,
     /// Node that the scheduler selected; `None` if the class binds immediately.
     pub node: Option<SelectedNode<'a>>,
+    /// The volume will need a group of its own where backends have a range: it has none yet, and restores no archive.
+    pub needs_group: bool,
     /// `allowedTopologies` of the StorageClass; empty if there is no restriction.
     pub topologies: &'a [TopologySelectorTerm],
 }
@@ -83,6 +86,8 @@ pub struct Candidate<'a> {
     pub provisioned_on_export: u128,
     /// Number of volumes on this backend.
     pub volumes: u64,
+    /// `spec.directory.gidRange` and the number of its groups that are free on the export.
+    pub groups: Option<(GroupRange, u64)>,
 }
 
 /// Result of placement.
@@ -165,7 +170,7 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     Placement::Ranked(order_by_free_space(claim.uid, serving))
 }
 
-/// The scheduler considers the topologies of a class, but not the node affinity of backends.
+/// The scheduler considers the topologies of a class, and the node affinity of backends only as storage capacity.
 const NO_TOPOLOGIES: &str = "; the StorageClass has no allowedTopologies, so the scheduler may select any node: set them to \
                              match nodeAffinity of its backends";
 
@@ -179,10 +184,11 @@ pub fn probe_is_stale(refusals: &[BackendRefusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
 }
 
-/// Returns the backends that refused the claim only because their capacity or their space is used up. They accept it once
-/// there is room for it.
+/// Returns the backends that refused the claim only because their capacity, their space or their groups are used up. They
+/// accept it once there is room for it.
 pub fn backends_without_capacity(refusals: &[BackendRefusal]) -> BTreeSet<String> {
-    let full = refusals.iter().filter(|refusal| refusal.reason.is_lack_of_space());
+    let is_full = |reason: Reason| reason.is_lack_of_space() || reason == Reason::GroupsExhausted;
+    let full = refusals.iter().filter(|refusal| is_full(refusal.reason));
     full.map(|refusal| refusal.backend.clone()).collect()
 }
 
@@ -208,7 +214,7 @@ fn find_requested<'a, 'b>(name: &str, permitted: &[&'b Candidate<'a>]) -> Result
         .ok_or_else(|| refusal("is not a backend of the StorageClass of this claim: remove the annotation"))?;
     if !backend.claim_overrides.contains(&ClaimOverride::Backend) {
         return Err(refusal(
-            "may not be selected by claims: remove the annotation, or add `backend` to its claimOverrides",
+            "may not be selected by claims: remove the annotation, or add `Backend` to its claimOverrides",
         ));
     }
     Ok(backend)
@@ -240,6 +246,7 @@ const CHECKS: &[Check] = &[
     check_accepts_volumes,
     check_ready,
     |claim, backend| check_capacity(claim.requested, backend),
+    check_group,
     check_node,
 ];
 
@@ -317,6 +324,19 @@ fn check_ready(_: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     match backend.ready.status {
         Some(true) => Ok(()),
         Some(false) | None => Err((backend.ready.reason, backend.ready.message.clone())),
+    }
+}
+
+fn check_group(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
+    match backend.groups {
+        Some((range, 0)) if claim.needs_group => Err((
+            Reason::GroupsExhausted,
+            format!(
+                "each group of directory.gidRange {range} is in use on the export: extend the range, or delete volumes and \
+                 archives that are no longer needed"
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -655,6 +675,7 @@ fn group_text(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::NamespaceNotAllowed => Some("namespace not allowed"),
         Reason::CapacityExceeded => Some("capacity exceeded"),
+        Reason::GroupsExhausted => Some("no free group"),
         Reason::BackendNotFound => Some("not found"),
         Reason::NodeNotServed => Some("selected node not served"),
         Reason::TopologyMismatch => Some("no node matches both its nodeAffinity and allowedTopologies"),

@@ -1,7 +1,9 @@
-//! Parser of Kubernetes quantities.
+//! Parser and exact formatter of Kubernetes quantities.
 //!
 //! The crate kube_quantity 0.9 converts through `f64`, which is inexact for requests above 2^53 bytes and for sizes near
 //! 2^63 that some servers report.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Number of significant digits after the decimal point. Further digits only round up.
 const FRACTION_DIGITS: usize = 18;
@@ -38,6 +40,21 @@ pub fn bytes(text: &str) -> Option<u128> {
                 .div_ceil(FRACTION_UNIT.checked_mul(divisor)?),
         ),
     }
+}
+
+/// Returns bytes as an exact quantity in its canonical form: with the largest binary unit that leaves a whole number.
+pub fn exact(bytes: u128) -> Quantity {
+    const UNITS: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+    let is_multiple = |shift: u32| bytes.trailing_zeros() >= shift;
+    Quantity(match UNITS.iter().find(|(_, shift)| bytes > 0 && is_multiple(*shift)) {
+        Some((name, shift)) => format!("{}{name}", bytes >> shift),
+        None => bytes.to_string(),
+    })
+}
+
+/// Returns a number as a quantity.
+pub fn count(number: u64) -> Quantity {
+    Quantity(number.to_string())
 }
 
 enum Unit {
@@ -94,7 +111,7 @@ fn exponent(text: &str) -> Option<Unit> {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bytes, exact};
     use export_store::text::format_bytes;
 
     #[test]
@@ -162,6 +179,24 @@ mod tests {
             &"1".repeat(65),
         ] {
             assert_eq!(bytes(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_exact_quantity_is_the_canonical_one_and_means_the_same_number() {
+        for (number, text) in [
+            (0, "0"),
+            (1, "1"),
+            (1023, "1023"),
+            (1024, "1Ki"),
+            (1536, "1536"),
+            (5 << 30, "5Gi"),
+            ((5 << 30) + (4 << 10), "5242884Ki"),
+            (1 << 64, "16Ei"),
+            (u128::from(u64::MAX), "18446744073709551615"),
+        ] {
+            assert_eq!(exact(number).0, text);
+            assert_eq!(bytes(text), Some(number), "{text}");
         }
     }
 

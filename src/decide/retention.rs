@@ -1,20 +1,19 @@
 //! Retention of archives: when an archive expires.
 //!
-//! An archive is kept as long as any rule requires it: its `expiresAt`, `keepLast` of the backend, or a hold. Without any of
+//! An archive is kept as long as any rule requires it: its `expirationTime`, `keepLast` of the backend, or a hold. Without any of
 //! them it is kept forever. `keepLast` does not apply to requested backups. It keeps the newest data: archives are ordered
 //! by the creation time of their volumes, as the API server set it (data-safety rule 14).
 
-use jiff::{SpanRelativeTo, Timestamp};
+use jiff::Timestamp;
 
-use crate::api::archive::{NfsArchive, NfsArchiveSpec};
+use crate::api::archive::NfsArchive;
 use crate::api::backend::ArchivePolicy;
+use crate::api::conditions::{PlannedCondition, Reason};
 
 /// Returns the retention of the policy in seconds; `None` if archives are kept forever. An invalid duration, which the CRD
 /// schema rejects, counts as unset, so that the data is kept.
 pub fn seconds(policy: &ArchivePolicy) -> Option<i64> {
-    let span: jiff::Span = policy.retention.as_ref()?.parse().ok()?;
-    let length = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-    Some(length.as_secs())
+    i64::try_from(policy.retention.as_ref()?.get()?.as_secs()).ok()
 }
 
 /// A maximum number of archives that is reached.
@@ -26,25 +25,26 @@ pub enum ReachedLimit {
     OfBackend(usize),
 }
 
-/// Returns the maximum that the archives of the namespace on the backend, or all archives on the backend, have reached. The
-/// archive of `volume` itself does not count: if it exists, an interrupted reclaim is resumed.
+/// Returns the maximum that the archives of the namespace on the backend, or all archives on the backend, have reached.
+/// `released` are the namespaces of the archives on the backend that are kept without an object. The archive of `volume` itself does not count: if it exists, an interrupted reclaim is resumed.
 pub fn reached_limit<'a>(
     policy: &ArchivePolicy,
     (backend, namespace, volume): (&str, &str, &str),
-    all: impl Iterator<Item = &'a NfsArchive>,
+    (all, released): (impl Iterator<Item = &'a NfsArchive>, Vec<String>),
 ) -> Option<ReachedLimit> {
     let limit = |maximum: Option<i32>| maximum.and_then(|maximum| usize::try_from(maximum).ok());
     let (per_namespace, per_backend) = (limit(policy.max_per_namespace), limit(policy.max_per_backend));
     if per_namespace.is_none() && per_backend.is_none() {
         return None;
     }
-    let (mut of_namespace, mut of_backend) = (0, 0);
-    for archive in all.filter(|archive| archive.spec.backend == backend) {
-        if archive.spec.volume == volume {
+    let mut of_backend = released.len();
+    let mut of_namespace = released.iter().filter(|of| *of == namespace).count();
+    for archive in all.filter(|archive| archive.observed().backend_name == backend) {
+        if archive.observed().volume_name == volume {
             return None;
         }
         of_backend += 1;
-        of_namespace += usize::from(archive.spec.claim.namespace == namespace);
+        of_namespace += usize::from(archive.spec.claim_ref.namespace == namespace);
     }
     let namespace = per_namespace.filter(|limit| of_namespace >= *limit);
     let backend = per_backend.filter(|limit| of_backend >= *limit);
@@ -61,29 +61,29 @@ pub fn count_newer<'a>(of: &NfsArchive, all: impl Iterator<Item = &'a NfsArchive
 /// Returns true if an archive counts as a newer one of the same claim: its data is newer, and it is available, not held,
 /// and not being deleted. Of two archives with data of the same or of an unknown age, none is newer.
 pub fn is_newer(other: &NfsArchive, of: &NfsArchive) -> bool {
-    let created = |archive: &NfsArchive| archive.spec.volume_created_at.as_ref().map(|at| at.0);
+    let created = |archive: &NfsArchive| archive.observed().volume_creation_time.as_ref().map(|at| at.0);
     let newer = created(of).zip(created(other)).is_some_and(|(own, other)| other > own);
     newer
-        && is_same_claim(&of.spec, &other.spec)
+        && is_same_claim(of, other)
         && !other.is_on_demand()
         && !other.spec.legal_hold
         && other.metadata.deletion_timestamp.is_none()
         && is_available(other)
 }
 
-/// Returns the earliest time at which an archive expires, whatever `expiresAt` is: the retention after the API server
+/// Returns the earliest time at which an archive expires, whatever `expirationTime` is: the retention after the API server
 /// created its object. `recorded` is the retention in its record.
 ///
-/// Returns `None` for a requested backup, and if a person changed `expiresAt`: it differs from the time that the operator
+/// Returns `None` for a requested backup, and if a person changed `expirationTime`: it differs from the time that the operator
 /// computed from the recorded retention. Without a recorded retention, that of the backend applies.
 pub fn earliest_expiry(archive: &NfsArchive, policy: &ArchivePolicy, recorded: Option<i64>) -> Option<Timestamp> {
     if archive.is_on_demand() {
         return None;
     }
     if let Some(retention) = recorded {
-        let archived = archive.spec.archived_at.as_ref().map(|at| at.0.as_second());
+        let archived = archive.observed().archive_time.as_ref().map(|at| at.0.as_second());
         let computed = archived.and_then(|archived| archived.checked_add(retention));
-        if archive.spec.expires_at.as_ref().map(|at| at.0.as_second()) != computed {
+        if archive.spec.expiration_time.as_ref().map(|at| at.0.as_second()) != computed {
             return None;
         }
     }
@@ -93,21 +93,20 @@ pub fn earliest_expiry(archive: &NfsArchive, policy: &ArchivePolicy, recorded: O
 }
 
 /// Returns true if both archives are of the same claim. A recreated namespace with the same name is a different one.
-pub fn is_same_claim(one: &NfsArchiveSpec, other: &NfsArchiveSpec) -> bool {
-    let claim = |spec: &NfsArchiveSpec| {
-        let claim = &spec.claim;
+pub fn is_same_claim(one: &NfsArchive, other: &NfsArchive) -> bool {
+    let claim = |archive: &NfsArchive| {
+        let observed = archive.observed();
         (
-            spec.backend.clone(),
-            claim.namespace_uid.clone(),
-            claim.namespace.clone(),
-            claim.name.clone(),
+            observed.backend_name.clone(),
+            observed.namespace_uid.clone(),
+            archive.spec.claim_ref.clone(),
         )
     };
     claim(one) == claim(other)
 }
 
 fn is_available(archive: &NfsArchive) -> bool {
-    let conditions = archive.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let conditions = &archive.observed().conditions;
     conditions
         .iter()
         .any(|condition| condition.type_ == "Available" && condition.status == "True")
@@ -117,19 +116,53 @@ fn is_available(archive: &NfsArchive) -> bool {
 pub fn expired(archive: &NfsArchive, policy: &ArchivePolicy, newer: usize, now: Timestamp) -> Option<String> {
     let last = policy.keep_last.filter(|_| !archive.is_on_demand());
     let last = last.and_then(|last| usize::try_from(last).ok());
-    let archive = &archive.spec;
+    let is_dated = archive.observed().volume_creation_time.is_some();
     let among_the_last = last.is_some_and(|last| newer < last);
-    match (&archive.expires_at, last) {
+    match (&archive.spec.expiration_time, last) {
         (Some(at), _) if now < at.0 => None,
         (Some(_), _) if among_the_last => None,
         (Some(at), _) => Some(format!("it expired at {}", at.0)),
-        // If the policy has a retention, an archive without `expiresAt` is kept forever on purpose.
-        (None, Some(last)) if !among_the_last && policy.retention.is_none() && archive.volume_created_at.is_some() => {
-            Some(format!(
-                "the backend keeps the last {last} archives of a claim, and newer ones exist"
-            ))
-        }
+        // If the policy has a retention, an archive without `expirationTime` is kept forever on purpose.
+        (None, Some(last)) if !among_the_last && policy.retention.is_none() && is_dated => Some(format!(
+            "the backend keeps the last {last} archives of a claim, and newer ones exist"
+        )),
         (None, _) => None,
+    }
+}
+
+/// Returns the condition Retained of an archive. `expired` is the reason why it has expired, if it has, and `expires` the time
+/// when it does. Without a `policy`, that of the backend is unknown.
+pub fn retained(
+    archive: &NfsArchive,
+    policy: Option<&ArchivePolicy>,
+    expires: Option<Timestamp>,
+    expired: Option<&str>,
+) -> PlannedCondition {
+    if archive.spec.legal_hold {
+        let message = match archive.metadata.deletion_timestamp.is_some() {
+            true => "it has a legal hold, so its data and this object stay: set legalHold to false to delete it",
+            false => "it has a legal hold: it is not purged, and this object cannot be deleted",
+        };
+        return PlannedCondition::holds(Reason::LegalHold, message);
+    }
+    if let Some(why) = expired {
+        return PlannedCondition::fails(Reason::ArchiveExpired, why);
+    }
+    let counts = policy.filter(|_| !archive.is_on_demand());
+    let last = counts.and_then(|policy| policy.keep_last);
+    let is_dated = archive.observed().volume_creation_time.is_some();
+    let only_last = counts.is_some_and(|policy| policy.retention.is_none()) && is_dated;
+    match (expires, last) {
+        (Some(at), None) => PlannedCondition::holds(Reason::NotExpired, format!("it is kept until {at}")),
+        (Some(at), Some(last)) => PlannedCondition::holds(
+            Reason::NotExpired,
+            format!("it is kept until {at}, and while it is one of the last {last} archives of its claim"),
+        ),
+        (None, Some(last)) if only_last => PlannedCondition::holds(
+            Reason::NotExpired,
+            format!("it is kept while it is one of the last {last} archives of its claim"),
+        ),
+        (None, _) => PlannedCondition::holds(Reason::KeptIndefinitely, "it has no expirationTime"),
     }
 }
 

@@ -34,7 +34,7 @@ pub fn revision(object: &NfsArchive) -> TermsRevision {
 pub fn fields(terms: &RetentionTerms) -> Value {
     json!({"spec": {
         "legalHold": terms.held,
-        "expiresAt": terms.expires.and_then(time),
+        "expirationTime": terms.expires.and_then(time),
         "deletionPolicy": deletion_policy(terms),
     }})
 }
@@ -42,7 +42,9 @@ pub fn fields(terms: &RetentionTerms) -> Value {
 /// Compares the terms of an object with those in the archive's record. `policy` is that of the backend, if known.
 pub fn compare(object: &NfsArchive, recorded: &ArchiveState, policy: Option<&ArchivePolicy>) -> TermsDecision {
     let (requested, revision) = (retention_terms(object), revision(object));
-    if recorded.has_terms_of(&requested, &revision) {
+    // An object that is being deleted releases its archive.
+    let is_released = recorded.released && object.metadata.deletion_timestamp.is_none();
+    if recorded.has_terms_of(&requested, &revision) && !is_released {
         return TermsDecision::Agreed;
     }
     if is_current(object, &revision, recorded.revision.as_ref()) {
@@ -60,8 +62,12 @@ pub fn compare(object: &NfsArchive, recorded: &ArchiveState, policy: Option<&Arc
 fn is_current(object: &NfsArchive, revision: &TermsRevision, recorded: Option<&TermsRevision>) -> bool {
     recorded.is_some_and(|recorded| match recorded.uid.is_empty() {
         // The terms are those of a new archive. Its object is created with them, so other terms in an object that nobody
-        // has edited are not an edit: another object replaces that one. A deletion increments the generation, too.
-        true => revision.generation > 1 + i64::from(object.metadata.deletion_timestamp.is_some()),
+        // has edited are not an edit: another object replaces that one. Nor are those of an object without a status, which
+        // may have existed before the archive. A deletion increments the generation, too.
+        true => {
+            object.observed().observed_generation.is_some()
+                && revision.generation > 1 + i64::from(object.metadata.deletion_timestamp.is_some())
+        }
         false => recorded.uid == revision.uid && recorded.generation <= revision.generation,
     })
 }
@@ -96,10 +102,11 @@ mod tests {
             "apiVersion": "nfs-operator.io/v1alpha1", "kind": "NfsArchive",
             "metadata": {"name": "pvc-1", "uid": uid, "generation": generation},
             "spec": {
-                "claim": {"namespace": "team", "name": "data"},
-                "legalHold": terms.held, "expiresAt": expires,
+                "claimRef": {"namespace": "team", "name": "data"},
+                "legalHold": terms.held, "expirationTime": expires,
                 "deletionPolicy": if terms.delete { "Delete" } else { "Retain" },
             },
+            "status": {"observedGeneration": 1},
         });
         serde_json::from_value(object).unwrap()
     }
@@ -186,6 +193,30 @@ mod tests {
             let (object, recorded) = (object("u", generation, requested), recorded(revision, recorded_terms));
             assert_eq!(compare(&object, &recorded, None), decision, "{what}");
         }
+    }
+
+    #[test]
+    fn an_object_that_existed_before_the_archive_only_makes_its_terms_stricter() {
+        let (loose, strict) = (terms(false, Some(10), true), terms(true, Some(20), false));
+        let mut imported = object("u", 5, &loose);
+        imported.status = None;
+        let decision = compare(&imported, &recorded(Some(("", 0)), &strict), None);
+        assert_eq!(decision, TermsDecision::Restore(strict));
+    }
+
+    #[test]
+    fn a_released_archive_gets_an_object_again_and_loses_it_only_by_a_deletion() {
+        let loose = terms(false, Some(10), true);
+        let released = ArchiveState {
+            released: true,
+            ..recorded(Some(("u", 1)), &loose)
+        };
+        let mut object = object("u", 1, &loose);
+        assert_eq!(compare(&object, &released, None), TermsDecision::Save(loose.clone()));
+        object.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+            jiff::Timestamp::UNIX_EPOCH,
+        ));
+        assert_eq!(compare(&object, &released, None), TermsDecision::Agreed);
     }
 
     #[test]

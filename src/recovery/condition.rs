@@ -4,19 +4,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::RecoveryRequest;
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
-use crate::api::names::READOPT;
+use crate::api::names::ABANDON_LOST_VOLUMES;
 use crate::state::recovery::{RecoveryOutcome, RecoveryProgress};
 
-/// Returns the condition while recovery is requested, and afterwards if all volumes were recovered.
+/// Returns the condition. After a request was handled, its success remains.
 pub fn condition(
     request: Option<&RecoveryRequest>,
     progress: &RecoveryProgress,
     former: &[Condition],
-) -> Option<PlannedCondition> {
+) -> PlannedCondition {
     if request.is_none() {
-        return former.iter().find_map(keep_success);
+        let success = former.iter().find_map(keep_success);
+        return success.unwrap_or_else(|| {
+            PlannedCondition::holds(Reason::NothingToReadopt, "no recovery of volumes is requested")
+        });
     }
-    Some(match (&progress.error, &progress.outcome, progress.processed) {
+    match (&progress.error, &progress.outcome, progress.processed) {
         (Some(error), ..) => PlannedCondition::fails(
             Reason::Readopting,
             format!("{error}: retrying; claims that this backend could serve wait"),
@@ -30,21 +33,14 @@ pub fn condition(
             Reason::Readopting,
             "begins once the export is confirmed; claims that this backend could serve wait",
         ),
-    })
+    }
 }
 
-/// Returns the condition again if it reports a success, which remains after the annotation is removed.
+/// Returns the condition again if it reports a success.
 fn keep_success(condition: &Condition) -> Option<PlannedCondition> {
-    is_success(condition).then(|| PlannedCondition::holds(Reason::VolumesReadopted, condition.message.clone()))
-}
-
-/// Reports whether the conditions of a backend contain a success.
-pub(super) fn has_success(conditions: &[Condition]) -> bool {
-    conditions.iter().any(is_success)
-}
-
-fn is_success(condition: &Condition) -> bool {
-    condition.type_ == BackendCondition::Readopted.to_string() && condition.status == "True"
+    let is_success = condition.type_ == BackendCondition::Readopted.to_string()
+        && condition.reason == Reason::VolumesReadopted.to_string();
+    is_success.then(|| PlannedCondition::holds(Reason::VolumesReadopted, condition.message.clone()))
 }
 
 /// Returns the condition after a pass.
@@ -69,8 +65,8 @@ pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::VolumesLeftOut,
         format!(
-            "{summary}; {} left out: {}{more}. Their claims wait: fix the causes, or set the annotation {READOPT} to false to \
-             have the claims provisioned with new, empty volumes",
+            "{summary}; {} left out: {}{more}. Their claims wait: fix the causes, or annotate the backend with \
+             {ABANDON_LOST_VOLUMES}=<volume> to have the claim provisioned with a new, empty volume",
             outcome.skipped,
             first.join(", ")
         ),
@@ -78,8 +74,8 @@ pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use jiff::Timestamp;
@@ -89,19 +85,19 @@ mod tests {
 
     #[test]
     fn the_condition_says_how_far_it_is_and_remembers_a_good_end() {
-        let request = Some(&RecoveryRequest::All);
+        let request = RecoveryRequest {
+            all: true,
+            names: BTreeSet::new(),
+        };
+        let request = Some(&request);
         let mut progress = RecoveryProgress::default();
-        assert_eq!(condition(request, &progress, &[]).unwrap().reason, Reason::Readopting);
-        assert_eq!(condition(None, &progress, &[]), None);
+        assert_eq!(condition(request, &progress, &[]).reason, Reason::Readopting);
+        let nothing = condition(None, &progress, &[]);
+        assert_eq!((nothing.status, nothing.reason), (Some(true), Reason::NothingToReadopt));
         progress.processed = Some((3, 7));
-        assert!(condition(request, &progress, &[]).unwrap().message.contains("3 of 7"));
+        assert!(condition(request, &progress, &[]).message.contains("3 of 7"));
         progress.error = Some("no answer".into());
-        assert!(
-            condition(request, &progress, &[])
-                .unwrap()
-                .message
-                .starts_with("no answer")
-        );
+        assert!(condition(request, &progress, &[]).message.starts_with("no answer"));
         let mut outcome = RecoveryOutcome {
             existing: 2,
             recreated: 1,
@@ -111,24 +107,23 @@ mod tests {
             outcome: Some(Arc::new(outcome.clone())),
             ..RecoveryProgress::default()
         };
-        let good = condition(request, &ended(&outcome), &[]).unwrap();
+        let good = condition(request, &ended(&outcome), &[]);
         assert_eq!((good.status, good.reason), (Some(true), Reason::VolumesReadopted));
-        let now = Time(Timestamp::from_second(1).unwrap());
+        let now = Time(Timestamp::UNIX_EPOCH);
         let written = |planned: &PlannedCondition| planned.to_condition("Readopted", Some(1), &[], now.clone());
-        assert!(has_success(&[written(&good)]));
-        assert_eq!(
-            condition(None, &RecoveryProgress::default(), &[written(&good)]),
-            Some(good)
-        );
+        assert_eq!(condition(None, &RecoveryProgress::default(), &[written(&good)]), good);
         for number in 0..12 {
             outcome.skip(&format!("pvc-{number}"), "it is not signed".into(), None);
         }
-        let bad = condition(request, &ended(&outcome), &[]).unwrap();
+        let bad = condition(request, &ended(&outcome), &[]);
         assert_eq!((bad.status, bad.reason), (Some(false), Reason::VolumesLeftOut));
-        for part in ["12 left out: pvc-0 (it is not signed)", "and 2 more", READOPT] {
+        for part in [
+            "12 left out: pvc-0 (it is not signed)",
+            "and 2 more",
+            ABANDON_LOST_VOLUMES,
+        ] {
             assert!(bad.message.contains(part), "{}", bad.message);
         }
-        assert!(!has_success(&[written(&bad)]));
-        assert_eq!(condition(None, &RecoveryProgress::default(), &[written(&bad)]), None);
+        assert_eq!(condition(None, &RecoveryProgress::default(), &[written(&bad)]), nothing);
     }
 }

@@ -11,17 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use tokio::sync::Notify;
 
 pub use condition::condition;
 
-use crate::api::names::READOPT;
-use crate::api::{NfsBackend, NfsBackendStatus, RecoveryRequest};
+use crate::api::requests::BackendRequest;
+use crate::api::{NfsBackend, RecoveryRequest};
 use crate::background::runner::{self, BackendTask};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
-use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::recovery::{BackendRevision, RecoveryOutcome};
@@ -70,6 +69,7 @@ impl BackendTask for Recovery {
         };
         match pass.run().await {
             Ok(outcome) => {
+                complete(ctx, backend, &object, &outcome);
                 publish(ctx, backend, &object, outcome);
                 jittered(LEFT_OUT_INTERVAL)
             }
@@ -82,6 +82,18 @@ impl BackendTask for Recovery {
                 ctx.request_probe(&backend.name);
                 jittered(RETRY_INTERVAL)
             }
+        }
+    }
+}
+
+/// Records the requests on a backend that are handled: all volumes that they ask for exist.
+fn complete(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: &RecoveryOutcome) {
+    for (request, skipped) in [
+        (BackendRequest::Readopt, outcome.skipped),
+        (BackendRequest::ReadoptVolumes, outcome.skipped_named),
+    ] {
+        if let Some(value) = backend.requests.due(object, request).filter(|_| skipped == 0) {
+            backend.requests.complete(request, value, ctx.clock.now());
         }
     }
 }
@@ -107,34 +119,11 @@ fn publish(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Recov
     ctx.waiting_claims.wake_all();
 }
 
-/// Requests a pass if one is due, and removes the annotation when all volumes are recovered and the `written` status
-/// reports that. Called after each probe. Without the annotation, only the condition shows the success.
-pub async fn after_probe(
-    ctx: &Context,
-    object: &NfsBackend,
-    backend: &Backend,
-    written: Option<&NfsBackendStatus>,
-) -> Result<(), WriteError> {
-    let reported = written.is_some_and(|status| condition::has_success(&status.conditions));
-    match backend.recovery.outcome(&BackendRevision::of(object)) {
-        _ if RecoveryRequest::of(object).is_none() => {
-            backend.recovery.clear();
-            Ok(())
-        }
-        // The pass ended after the status was computed.
-        Some(outcome) if outcome.skipped == 0 && !reported => {
-            ctx.request_probe(&backend.name);
-            Ok(())
-        }
-        Some(outcome) if outcome.skipped == 0 => {
-            let api: Api<NfsBackend> = Api::all(ctx.clients.calls.clone());
-            let value = object.annotations().get(READOPT).map_or("", String::as_str);
-            writes::remove_annotation(&api, object, READOPT, value).await
-        }
-        Some(_) => Ok(()),
-        None => {
-            backend.recovery.requested.notify_one();
-            Ok(())
-        }
+/// Requests a pass if one is due. Called after each probe.
+pub fn after_probe(object: &NfsBackend, backend: &Backend) {
+    if RecoveryRequest::of(object).is_none() {
+        backend.recovery.clear();
+    } else if backend.recovery.outcome(&BackendRevision::of(object)).is_none() {
+        backend.recovery.requested.notify_one();
     }
 }

@@ -12,7 +12,8 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::volume::{ClusterView, Ownership, SkipReason, is_same_volume, ownership, volume_object};
-use crate::api::{NfsBackend, RecoveryRequest};
+use crate::api::names::READOPT;
+use crate::api::{AbandonedVolumes, NfsBackend, RecoveryRequest};
 use crate::decide::placement::is_namespace_allowed;
 use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
@@ -68,14 +69,25 @@ impl RecoveryPass<'_> {
     /// Processes all requested records.
     pub(super) async fn run(&self) -> Result<RecoveryOutcome, PassError> {
         let mut records = self.export.recorded_volumes(&|_| false).await?;
-        records.retain(|volume| self.request.includes(volume));
-        let counts = &self.count_claims(&records).await?;
+        // An administrator who gave volumes up may still request all others.
+        let abandoned = AbandonedVolumes::of(self.object);
+        let is_requested =
+            |volume: &str| self.request.names.contains(volume) || (self.request.all && !abandoned.includes(volume));
+        records.retain(|volume| is_requested(volume));
+        let mut named = records.clone();
+        named.retain(|volume| self.request.names.contains(volume));
+        let (counts, counts_of_named) = (&self.count_claims(&records).await?, &self.count_claims(&named).await?);
         let mut outcome = RecoveryOutcome {
             revision: BackendRevision::of(self.object),
             ..RecoveryOutcome::default()
         };
         let total = records.len() as u64;
         let results = stream::iter(records.clone()).map(|volume: String| async move {
+            // An administrator who names one of several volumes has decided.
+            let counts = match self.request.names.contains(&volume) {
+                true => counts_of_named,
+                false => counts,
+            };
             let result = self.recover(&volume, counts).await?;
             Ok::<_, PassError>((volume, result))
         });
@@ -133,13 +145,13 @@ impl RecoveryPass<'_> {
             }),
             claim: found.as_ref(),
             provisioner_served: self.ctx.settings.serves(&recorded.metadata.provisioner),
-            requested_by_name: matches!(self.request, RecoveryRequest::Volumes(_)),
+            requested_by_name: self.request.names.contains(volume),
         };
         match ownership(&recorded, &view) {
             Ok(Ownership::Provisioning) => Ok(RecoveryResult::Nothing),
             Ok(Ownership::ClaimName) if counts.get(claim) > 1 => {
                 let reason = format!(
-                    "another live record is for claim {}/{} too: name the intended volume in the annotation",
+                    "another live record is for claim {}/{} too: name the intended volume in the annotation {READOPT}",
                     claim.namespace, claim.name
                 );
                 Ok(RecoveryResult::Skipped(reason, Some(name_of(claim))))
@@ -220,6 +232,7 @@ impl RecoveryPass<'_> {
                         "left out of the recovery: {reason}"
                     );
                 }
+                outcome.skipped_named += u64::from(self.request.names.contains(volume));
                 outcome.skip(volume, reason, claim);
             }
             RecoveryResult::Missing(reason, claim, missing) => {
@@ -231,10 +244,12 @@ impl RecoveryPass<'_> {
 
     /// Reports the volumes that are requested by name and have no record.
     fn report_unrecorded(&self, outcome: &mut RecoveryOutcome, records: &[String]) {
-        let RecoveryRequest::Volumes(names) = self.request else {
-            return;
-        };
-        for name in names.iter().filter(|name| records.binary_search(name).is_err()) {
+        for name in self
+            .request
+            .names
+            .iter()
+            .filter(|name| records.binary_search(name).is_err())
+        {
             let reason = "there is no record of it".to_owned();
             self.add(outcome, name, RecoveryResult::Skipped(reason, None));
         }
@@ -245,10 +260,13 @@ impl RecoveryPass<'_> {
     /// are not provisioned until the administrator decides.
     async fn report_other_clusters(&self, outcome: &mut RecoveryOutcome, no_records: bool) -> Result<(), PassError> {
         let restored_identity = self.ctx.cluster_id != self.cluster_uid && !no_records;
-        if restored_identity || *self.request != RecoveryRequest::All {
+        if restored_identity || !self.request.all {
             return Ok(());
         }
-        for foreign in self.export.foreign_directories().await? {
+        let abandoned = AbandonedVolumes::of(self.object);
+        let mut foreign = self.export.foreign_directories().await?;
+        foreign.retain(|foreign| !abandoned.includes(&foreign.volume));
+        for foreign in foreign {
             let reason = format!(
                 "it is recorded for cluster {}: restore that cluster's Secret before the operator's first start",
                 foreign.cluster

@@ -58,12 +58,12 @@ pub(super) enum SkipReason {
     /// The namespace was deleted in this cluster, or is newer than the backup that the cluster was restored from.
     #[error(
         "namespace {0} does not have the recorded UID: it may belong to somebody else now; name the volume in the \
-         annotation to recover it for the claim with the recorded name"
+         annotation nfs-operator.io/readopt to recover it for the claim with the recorded name"
     )]
     OtherNamespace(String),
     /// The claim was deleted in this cluster, or is newer than the backup that the cluster was restored from.
     #[error(
-        "claim {0}/{1} does not exist with the recorded UID; name the volume in the annotation to recover it for the \
+        "claim {0}/{1} does not exist with the recorded UID; name the volume in the annotation nfs-operator.io/readopt to recover it for the \
          claim with that name"
     )]
     ClaimNotFound(String, String),

@@ -405,7 +405,7 @@ impl Metrics {
                 .set(orphans.count(kind));
         }
         let labels = backend_labels(backend);
-        if let Some(ended) = &orphans.last_scan {
+        if let Some(ended) = &orphans.last_scan_time {
             self.last_scan.get_or_create(&labels).set(ended.0.as_second());
         }
         if let Some(took) = took {

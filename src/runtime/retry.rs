@@ -43,7 +43,7 @@ impl BackoffLimits {
     }
 
     /// Returns the pause after a failure that `failures` others preceded.
-    fn pause(&self, failures: u32) -> Duration {
+    pub fn pause(&self, failures: u32) -> Duration {
         self.shortest
             .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
             .min(self.longest)

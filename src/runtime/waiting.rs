@@ -2,8 +2,8 @@
 //!
 //! All waiting claims are woken by changes of this operator's StorageClasses (`app/caches.rs`), by backends that work again,
 //! change or go (`controllers/backend/reconcile.rs`, `removal.rs`), and by the end of a recovery pass (`recovery/mod.rs`).
-//! Changes that tenants can cause wake only the claims that wait for them ([`Blockers`]): capacity or space that becomes
-//! free (`state/candidates.rs`), a Namespace or a Node (`app/caches.rs`), a source that becomes Bound
+//! Changes that tenants can cause wake only the claims that wait for them ([`Blockers`]): capacity, space or a group that
+//! becomes free (`state/candidates.rs`), a Namespace or a Node (`app/caches.rs`), a source that becomes Bound
 //! (`app/controllers.rs`), an outdated probe that is repeated (`controllers/backend/reconcile.rs`), the end of a copy
 //! (`state/copy_jobs/job.rs`), an archive's change (`Context::wake_restores`), a recovered volume that is deleted
 //! (`state/volume_indexer.rs`), and a slot that becomes free (`concurrency_limiter.rs`).
@@ -296,11 +296,15 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
         self.state().demands.keys().cloned().collect()
     }
 
-    /// Wakes the objects that fit into `room` bytes of a backend together.
-    pub fn wake_fitting(&self, backend: &str, mut room: u128) {
+    /// Wakes the objects that fit into `room` bytes of a backend together, at most `count` of them.
+    pub fn wake_fitting(&self, backend: &str, mut room: u128, count: usize) {
         let mut state = self.state();
         state.epoch.any += 1;
-        while let Some((object, bytes)) = state.demands.get_mut(backend).and_then(|demands| demands.next(room)) {
+        for _ in 0..count {
+            let demands = state.demands.get_mut(backend);
+            let Some((object, bytes)) = demands.and_then(|demands| demands.next(room)) else {
+                break;
+            };
             room = room.saturating_sub(bytes);
             state.remove(&object);
             self.wake(Arc::unwrap_or_clone(object));
@@ -310,6 +314,13 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// Reports that capacity became free.
     pub fn capacity_freed(&self) {
         self.freed.notify_one();
+    }
+
+    /// Reports that a group became free. An object that was refused for lack of one, and is not waiting yet, is checked
+    /// again.
+    pub fn group_freed(&self) {
+        self.state().epoch.any += 1;
+        self.capacity_freed();
     }
 
     /// Waits until capacity became free, and a moment longer: a thousand deleted volumes must not be one change each.
@@ -395,21 +406,21 @@ mod tests {
         add("small".to_owned(), capacity("other", &["full", "elsewhere"], 5));
         add("large".to_owned(), capacity("other", &["full"], 100));
         add("node".to_owned(), Blockers::default());
-        waiting.wake_fitting("elsewhere", 4);
-        waiting.wake_fitting("full", 4);
-        waiting.wake_fitting("unknown", u128::MAX);
+        waiting.wake_fitting("elsewhere", 4, usize::MAX);
+        waiting.wake_fitting("full", 4, usize::MAX);
+        waiting.wake_fitting("unknown", u128::MAX, usize::MAX);
         assert!(drain(&mut woken).is_empty(), "nothing fits");
         let epoch = waiting.begin_check(&String::new());
-        waiting.wake_fitting("full", 34);
+        waiting.wake_fitting("full", 34, usize::MAX);
         assert!(
             !waiting.add("late".to_owned(), capacity("late", &["full"], 1), epoch),
             "it was decided before the capacity was free"
         );
         assert_eq!(drain(&mut woken), ["many-0", "small", "many-1"]);
-        waiting.wake_fitting("elsewhere", u128::MAX);
+        waiting.wake_fitting("elsewhere", u128::MAX, usize::MAX);
         assert!(drain(&mut woken).is_empty(), "each is woken once");
         assert_eq!(waiting.demanded_backends(), ["full"]);
-        waiting.wake_fitting("full", 110);
+        waiting.wake_fitting("full", 110, usize::MAX);
         let woken = drain(&mut woken);
         assert_eq!((woken.len(), woken.first().map(String::as_str)), (2, Some("large")));
     }

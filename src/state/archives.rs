@@ -13,11 +13,12 @@ use crate::decide::retention::ReachedLimit;
 use crate::decide::{quantity, retention};
 use crate::state::context::Context;
 use crate::state::relist_diff::RelistDiff;
+use export_store::{ExportStore, ReleasedArchive};
 
 /// Returns the archives of a backend.
 pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
     let all = ctx.stores.archives.state();
-    let named = all.iter().filter(|archive| archive.spec.backend == backend);
+    let named = all.iter().filter(|archive| archive.observed().backend_name == backend);
     named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }
 
@@ -26,16 +27,16 @@ pub fn backups_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
     let all = ctx.stores.archives.state();
     let named = all
         .iter()
-        .filter(|archive| archive.spec.backend == backend && !archive.is_complete());
+        .filter(|archive| archive.observed().backend_name == backend && !archive.is_complete());
     named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }
 
 /// Returns the identities of exports that the archives of a backend record. A requested backup has none until it begins.
 pub fn export_ids(ctx: &Context, backend: &str) -> BTreeSet<String> {
     let all = ctx.stores.archives.state();
-    let named = all.iter().filter(|archive| archive.spec.backend == backend);
+    let named = all.iter().filter(|archive| archive.observed().backend_name == backend);
     named
-        .map(|archive| archive.spec.export_id.clone())
+        .map(|archive| archive.observed().export_id.clone())
         .filter(|export_id| !export_id.is_empty())
         .collect()
 }
@@ -50,18 +51,36 @@ pub fn reached_limit(
     volume: &str,
 ) -> Option<ReachedLimit> {
     let all = ctx.stores.archives.state();
-    retention::reached_limit(policy, (backend, namespace, volume), all.iter().map(AsRef::as_ref))
+    let export = ctx
+        .backends
+        .get(backend)
+        .and_then(|backend| backend.last_probe().store.clone());
+    let released = export.map(|export| trusted(&export).map(|archive| archive.namespace).collect());
+    let counted = (all.iter().map(AsRef::as_ref), released.unwrap_or_default());
+    retention::reached_limit(policy, (backend, namespace, volume), counted)
+}
+
+/// Returns the request of the claim that the data belonged to, in bytes.
+pub fn requested_bytes(archive: &NfsArchive) -> Option<u128> {
+    quantity::bytes(&archive.observed().requested_size.as_ref()?.0)
 }
 
 /// Returns the capacity that an archive uses, in bytes: the request of its claim. Zero if it is unknown.
 pub fn archived_bytes(archive: &NfsArchive) -> u128 {
-    archive.spec.size.as_deref().and_then(quantity::bytes).unwrap_or(0)
+    requested_bytes(archive).unwrap_or(0)
 }
 
-/// Counts an archive toward the capacity of its backend. A requested backup counts once its data exist.
+/// Counts an archive toward the capacity of its backend. A requested backup counts once its data exist. An archive whose
+/// status is not written yet, or was lost, stays counted as it was.
 pub fn count_archive(ctx: &Context, archive: &NfsArchive) {
-    ctx.capacity
-        .record_archive(&archive.name_any(), &archive.spec.backend, archived_bytes(archive));
+    if !archive.is_complete() {
+        return;
+    }
+    ctx.capacity.record_archive(
+        &archive.name_any(),
+        &archive.observed().backend_name,
+        archived_bytes(archive),
+    );
 }
 
 /// Keeps the capacity in sync with the archives of the archive watch.
@@ -90,30 +109,57 @@ impl ArchiveIndexer {
     }
 }
 
+/// Counts the archives of a backend that are kept without an object toward its capacity.
+pub fn count_released(ctx: &Context, backend: &str, export: &ExportStore) {
+    for archive in trusted(export) {
+        let bytes = archive.size.as_deref().and_then(quantity::bytes).unwrap_or(0);
+        ctx.capacity.record_archive(&archive.name, backend, bytes);
+    }
+}
+
+/// Returns the archives of an export that are kept without an object. Anybody who can write to the export can add unsigned
+/// records.
+fn trusted(export: &ExportStore) -> impl Iterator<Item = ReleasedArchive> {
+    let released = export.released_archives().into_iter();
+    released.filter(|archive| !export.is_unsigned(&archive.name))
+}
+
+/// Returns true if the data of an archive without an object are kept, and use capacity.
+fn is_kept(archive: &str, ctx: &Context) -> bool {
+    let backends = ctx.backends.all();
+    let exports = backends.iter().filter_map(|backend| backend.last_probe().store.clone());
+    exports.into_iter().any(|export| export.is_released(archive))
+}
+
 /// Forgets a deleted archive, and wakes the claims that may wait for its capacity.
 fn remove(archive: &str, ctx: &Context) {
+    if is_kept(archive, ctx) {
+        return;
+    }
     if ctx.capacity.remove_archive(archive) {
         ctx.waiting_claims.capacity_freed();
     }
 }
 
-/// Handles a change of the cache: wakes the claims whose archive was deleted. What was deleted is not reconciled; every
-/// other change of an archive wakes its claims when its status is written.
+/// Handles a change of the cache: wakes the claims whose archive was changed, by whomever, or deleted.
 pub fn observe_cached(event: &Event<NfsArchive>, ctx: &Context) {
     match event {
-        Event::Delete(archive) => {
+        Event::Apply(archive) | Event::Delete(archive) => {
             let name = archive.name_any();
             ctx.wake_restores(|archive| archive == name);
         }
-        // The watch broke: what is not listed any more was deleted meanwhile.
-        Event::InitDone => ctx.wake_restores(|archive| ctx.stores.archives.get(&ObjectRef::new(archive)).is_none()),
-        Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
+        // The watch broke: any archive may have changed or gone meanwhile.
+        Event::InitDone => ctx.wake_restores(|_| true),
+        Event::Init | Event::InitApply(_) => {}
     }
 }
 
 /// Returns why an archive has expired at `now`, or `None` if it has not. Nothing is removed because of this alone.
 pub fn expiry_reason(ctx: &Context, archive: &NfsArchive, now: Timestamp) -> Option<String> {
-    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend))?;
+    let backend = ctx
+        .stores
+        .backends
+        .get(&ObjectRef::new(&archive.observed().backend_name))?;
     let policy = &backend.spec.archive_policy;
     retention::expired(archive, policy, count_newer(ctx, archive, policy), now)
 }

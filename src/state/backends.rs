@@ -19,13 +19,14 @@ pub use probe_snapshot::ProbeSnapshot;
 pub use purge_turns::PurgeTurn;
 
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::READOPT;
+use crate::api::names::ABANDON_LOST_VOLUMES;
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
 use crate::state::live_backend::LiveBackend;
 use crate::state::recovery::{MissingDependency, RecoveryState};
+use crate::state::requests::RequestLog;
 use crate::state::usage::UsageScanState;
 use backend_state::BackendState;
 use export_store::{self, Beacon, ExportStore, Identity, PurgeReport, ReservedPath};
@@ -60,6 +61,8 @@ pub struct Backend {
     pub gc_requested: Arc<Notify>,
     /// Notified when an orphan scan is requested.
     pub scan_requested: Arc<Notify>,
+    /// One-shot requests of administrators.
+    pub requests: RequestLog,
     /// Recovery of volumes whose objects were lost.
     pub recovery: RecoveryState,
     /// State of the usage scan.
@@ -105,10 +108,10 @@ impl Drop for PendingGuard<'_> {
 }
 
 /// Returns why claims have to wait for the records of a backend with this condition Ready.
-pub fn unread(ready: PlannedCondition) -> PlannedCondition {
+pub fn unread(ready: PlannedCondition, uid: &str) -> PlannedCondition {
     let message = format!(
         "its records are read before a claim gets a new volume, because they may show that the claim's volume was lost; \
-         not read yet: {}. If the data on it is given up, an administrator annotates it with {READOPT}=false",
+         not read yet: {}. If the data on it is given up, an administrator annotates it with {ABANDON_LOST_VOLUMES}={uid}",
         ready.message
     );
     PlannedCondition::fails(ready.reason, message)
@@ -132,6 +135,7 @@ impl Backend {
             purge_requested: Arc::default(),
             gc_requested: Arc::default(),
             scan_requested: Arc::default(),
+            requests: RequestLog::default(),
             recovery: RecoveryState::default(),
             usage_scan: UsageScanState::default(),
             live: LiveBackend::default(),
@@ -297,7 +301,7 @@ impl Backend {
                 "volumes on it no longer exist; its records are read before a claim gets a new volume",
             ));
         }
-        (state.has_unread_records() && state.snapshot.awaits_identity()).then(|| unread(ready.clone()))
+        (state.has_unread_records() && state.snapshot.awaits_identity()).then(|| unread(ready.clone(), &self.uid))
     }
 
     /// Returns the report of the last purge of the trash.

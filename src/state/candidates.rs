@@ -11,6 +11,7 @@ use crate::decide::placement::{self, Candidate};
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::capacity::CapacityState;
 use crate::state::context::Context;
+use export_store::GroupRange;
 
 /// State of one backend at one point in time.
 pub struct BackendView {
@@ -19,6 +20,8 @@ pub struct BackendView {
     pub backend: Option<Arc<Backend>>,
     snapshot: Option<Arc<ProbeSnapshot>>,
     ready: PlannedCondition,
+    /// The backend's groups, and how many of them are free on its export.
+    groups: Option<(GroupRange, u64)>,
 }
 
 impl BackendView {
@@ -40,11 +43,16 @@ impl BackendView {
             let ready = refusal
                 .or_else(probed)
                 .unwrap_or_else(|| PlannedCondition::unknown(Reason::NotProbed, "not probed yet"));
+            let export = snapshot.as_ref().and_then(|snapshot| snapshot.export_id());
+            let range = object.spec.directory.group_range();
+            let free = |(range, export)| (range, ctx.path_reservations.groups.free(export, range));
+            let groups = range.zip(export).map(free);
             Self {
                 object,
                 backend,
                 snapshot,
                 ready,
+                groups,
             }
         };
         ctx.stores.backends.state().into_iter().map(view).collect()
@@ -90,6 +98,7 @@ impl BackendView {
             provisioned: totals.bytes,
             provisioned_on_export: on_export.provisioned,
             volumes: totals.volumes,
+            groups: self.groups,
         }
     }
 
@@ -98,22 +107,26 @@ impl BackendView {
     }
 }
 
-/// Wakes the claims that wait for capacity and fit in now.
+/// Wakes the claims that wait for capacity or for a group, and fit in now.
 pub fn wake_fitting_claims(ctx: &Context) {
     let demanded: HashSet<String> = ctx.waiting_claims.demanded_backends().into_iter().collect();
     if demanded.is_empty() {
         return;
     }
     let views = BackendView::all(ctx, &[]);
-    let room: Vec<(&str, u128)> = ctx.capacity.read(|allocated| {
+    let room: Vec<(&str, u128, usize)> = ctx.capacity.read(|allocated| {
         let exports = ExportTotals::of(&views, allocated);
         let demanded = views.iter().filter(|view| demanded.contains(view.name()));
         demanded
-            .map(|view| (view.name(), placement::room(&view.candidate(&exports, allocated))))
+            .map(|view| {
+                let room = placement::room(&view.candidate(&exports, allocated));
+                let groups = view.groups.map(|(_, free)| usize::try_from(free).unwrap_or(usize::MAX));
+                (view.name(), room, groups.unwrap_or(usize::MAX))
+            })
             .collect()
     });
-    for (backend, room) in room {
-        ctx.waiting_claims.wake_fitting(backend, room);
+    for (backend, room, groups) in room {
+        ctx.waiting_claims.wake_fitting(backend, room, groups);
     }
 }
 

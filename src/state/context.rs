@@ -9,12 +9,13 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::api::{NfsArchive, NfsBackend};
+use crate::decide::storage_capacity::is_csi_driver_name;
 use crate::runtime::clients::Clients;
 use crate::runtime::clock::{Clock, ServerClock};
 use crate::runtime::concurrency_limiter::{ConcurrencyLimiter, Priority, Slot};
@@ -43,9 +44,9 @@ use tokio_util::sync::CancellationToken;
 /// Settings from the command line and the environment.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Provisioner name of this operator.
-    pub provisioner: String,
-    /// Additional provisioner names, each with the one backend that serves its classes.
+    /// Provisioner names whose classes use all backends.
+    pub provisioner_names: Vec<String>,
+    /// Provisioner names whose classes use one backend, each with that backend.
     pub aliases: BTreeMap<String, String>,
     /// Maximum number of claims processed concurrently, per backend.
     pub slots: usize,
@@ -66,10 +67,8 @@ pub struct Settings {
 impl Settings {
     /// Returns all provisioner names that this operator serves.
     pub fn provisioners(&self) -> Vec<&str> {
-        std::iter::once(&self.provisioner)
-            .chain(self.aliases.keys())
-            .map(String::as_str)
-            .collect()
+        let names = self.provisioner_names.iter().chain(self.aliases.keys());
+        names.map(String::as_str).collect()
     }
 
     /// Returns the time at which all calls of the previous process have exceeded their deadline. Without fencing
@@ -88,19 +87,27 @@ impl Settings {
         }
     }
 
+    /// Returns the provisioner names that can be those of a CSIDriver. Storage capacity is published for their classes. The
+    /// classes of an alias are those of an older provisioner, for which nobody creates a CSIDriver.
+    pub fn csi_driver_names(&self) -> impl Iterator<Item = &str> {
+        let names = self.provisioner_names.iter().map(String::as_str);
+        names.filter(|name| is_csi_driver_name(name))
+    }
+
     /// Returns true if this operator serves the provisioner name.
     pub fn serves(&self, provisioner: &str) -> bool {
-        self.provisioner == provisioner || self.aliases.contains_key(provisioner)
+        self.provisioner_names.iter().any(|name| name == provisioner) || self.aliases.contains_key(provisioner)
     }
 }
 
 #[cfg(test)]
 impl Settings {
-    /// Returns the settings of an operator with this provisioner name and these aliases, each with its backend.
-    pub fn for_tests(provisioner: &str, aliases: &[(&str, &str)]) -> Self {
+    /// Returns the settings of an operator with these provisioner names, separated by commas, and these aliases, each with its
+    /// backend.
+    pub fn for_tests(provisioners: &str, aliases: &[(&str, &str)]) -> Self {
         let owned = |(alias, backend): &(&str, &str)| ((*alias).to_owned(), (*backend).to_owned());
         Self {
-            provisioner: provisioner.to_owned(),
+            provisioner_names: provisioners.split(',').map(str::to_owned).collect(),
             aliases: aliases.iter().map(owned).collect(),
             slots: 1,
             purge_pause: Duration::ZERO,
@@ -202,6 +209,8 @@ pub struct Context {
     pub probe_requests: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
     /// Sends requests to reconcile an archive now.
     pub archive_requests: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
+    /// Notified when the storage capacity of a class may have changed.
+    pub storage_capacity_changed: Notify,
 }
 
 impl Context {

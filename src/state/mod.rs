@@ -15,6 +15,7 @@ pub mod live_backend;
 pub mod missing_directories;
 pub mod recovery;
 pub mod relist_diff;
+pub mod requests;
 pub mod reschedules;
 pub mod server_addresses;
 pub mod usage;

@@ -62,6 +62,8 @@ pub struct RecoveryOutcome {
     pub recreated: u64,
     /// Number of skipped volumes.
     pub skipped: u64,
+    /// Number of skipped volumes that the administrator named.
+    pub skipped_named: u64,
     /// The first skipped volumes.
     pub first: Vec<SkippedVolume>,
     /// Claims whose volume was skipped, with the name of that volume. A new volume for such a claim would be empty.

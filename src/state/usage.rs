@@ -15,16 +15,29 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Notify;
 
 use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
-use crate::api::usage::CountUnderWay;
 use export_store::TreeUsage;
+
+/// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name. It is
+/// kept in memory only.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ScanPosition {
+    /// True if the volumes are complete and archives are being scanned.
+    pub archives: bool,
+    /// Name of the last volume or archive that was scanned; empty before the first one.
+    pub after: String,
+    /// Number of interrupted attempts to scan the next one, which is skipped after a few attempts.
+    pub attempts: i64,
+}
 
 /// Progress of the usage scan of a backend.
 #[derive(Debug, Clone, Default)]
 pub struct UsageProgress {
     /// Position of the scan in progress.
-    pub under_way: Option<CountUnderWay>,
+    pub under_way: Option<ScanPosition>,
     /// True if another scan is requested.
     pub requested: bool,
+    /// Request that the scan in progress carries out.
+    pub request: Option<String>,
     /// Number of volumes and archives that could not be scanned, in the scan in progress or otherwise in the last one.
     pub skipped: i64,
     /// Time when the last complete scan ended.
@@ -43,6 +56,12 @@ impl UsageScanState {
     /// Returns the current progress.
     pub fn progress(&self) -> UsageProgress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the request that the completed scan carried out.
+    pub fn take_request(&self) -> Option<String> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.request.take()
     }
 
     /// Updates the progress.

@@ -88,6 +88,7 @@ fn remove(name: &str, ctx: &Context) {
     }
     ctx.usage.forget(name);
     ctx.path_reservations.remove(&Holder::Volume(name.to_owned()));
+    ctx.path_reservations.groups.forget_volume(name);
 }
 
 /// Indexes a volume that exists. A volume of this operator counts on its backend; any volume reserves its directory.
@@ -111,6 +112,10 @@ pub fn index_volume(
             // A released volume cannot be expanded. The deletion of its claim may have been missed.
             capacity.finish_expansion(&name);
         }
+    }
+    if let Some(export) = annotations.get(names::VOLUME_EXPORT_ID) {
+        let group = annotations.get(names::POD_GROUP).and_then(|group| group.parse().ok());
+        path_reservations.groups.observe_volume(&name, export, group);
     }
     let paths = paths(volume, ours);
     if !paths.is_empty() {

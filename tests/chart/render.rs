@@ -114,7 +114,12 @@ async fn the_chart_and_kustomize_install_the_same() -> Test {
         "--set=prometheusRule.enabled=true",
         "--set=dashboard.enabled=true",
     ];
-    for (folders, set) in [(&["default"][..], &[][..]), (&["default", "prometheus"], &monitoring)] {
+    let capacity = ["--set=operator.provisionerNames={nfs-operator.io/nfs,nfs.nfs-operator.io}"];
+    for (folders, set) in [
+        (&["default"][..], &[][..]),
+        (&["default", "prometheus"], &monitoring),
+        (&["../tests/chart/kustomize/storage-capacity"], &capacity),
+    ] {
         let expected = normalize(kustomize(folders).await?);
         assert!(expected.len() >= 8, "{:?}", expected.keys());
         for helm in both_versions().await? {
@@ -358,7 +363,7 @@ async fn the_policy_for_the_operators_account_names_its_account_and_its_provisio
         let args = [
             "--namespace=storage",
             "--set=serviceAccount.name=keeper",
-            "--set=operator.provisionerName=example.com/nfs",
+            "--set=operator.provisionerNames={example.com/nfs,nfs.example.com}",
             "--set=operator.provisionerAliases.old/nfs=main",
             "--set=operator.extraEnv[0].name=PROVISIONER_NAME,operator.extraEnv[0].value=older/nfs",
         ];
@@ -367,13 +372,58 @@ async fn the_policy_for_the_operators_account_names_its_account_and_its_provisio
         let username = "request.userInfo.username == 'system:serviceaccount:storage:keeper'";
         assert_eq!(spec["matchConditions"][0]["expression"], username);
         assert_eq!(spec["variables"][0]["name"], "provisioners");
-        let names = "['example.com/nfs', 'old/nfs', 'older/nfs']";
+        let names = "['example.com/nfs', 'nfs.example.com', 'old/nfs', 'older/nfs']";
         assert_eq!(spec["variables"][0]["expression"], names);
         let off = render(&helm, &["--set=admissionPolicy.restrictOperator=false"]).await?;
         assert!(
             off.iter()
                 .all(|object| object["metadata"]["name"] != "nfs-operator-account")
         );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_csi_driver_exists_for_each_provisioner_name_that_can_have_one() -> Test {
+    for helm in both_versions().await? {
+        let drivers = async |args: &[&str]| -> Result<Vec<String>, Failure> {
+            let objects = render(&helm, args).await?;
+            let permitted = objects
+                .iter()
+                .any(|object| kind_and_name(object) == "Role nfs-operator-storage-capacity");
+            let drivers = objects.iter().filter(|object| object["kind"] == "CSIDriver");
+            let names: Vec<String> = drivers.map(|driver| driver["metadata"]["name"].to_string()).collect();
+            assert_eq!(permitted, !names.is_empty(), "{names:?}");
+            Ok(names)
+        };
+        assert_eq!(drivers(&[]).await?, Vec::<String>::new());
+        let several = "--set=operator.provisionerNames={nfs.example.com,example.com/nfs,Nfs,nfs}";
+        assert_eq!(drivers(&[several]).await?, ["\"nfs.example.com\"", "\"nfs\""]);
+        let aliases = ["--set=operator.provisionerAliases.nfs-client=main"];
+        assert_eq!(drivers(&aliases).await?, Vec::<String>::new(), "aliases have none");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_class_has_the_first_provisioner_name_unless_it_sets_another() -> Test {
+    for helm in both_versions().await? {
+        let args = [
+            "--set=operator.provisionerNames={example.com/nfs,nfs.example.com}",
+            "--set=storageClasses.a.reclaimPolicy=Delete,storageClasses.b.provisioner=nfs.example.com",
+        ];
+        let objects = render(&helm, &args).await?;
+        assert_eq!(
+            find_object(&objects, "StorageClass a")["provisioner"],
+            "example.com/nfs"
+        );
+        assert_eq!(
+            find_object(&objects, "StorageClass b")["provisioner"],
+            "nfs.example.com"
+        );
+        let args = arguments(find_object(&objects, DEPLOYMENT));
+        let names = args.iter().filter(|arg| arg.starts_with("--provisioner-name=")).count();
+        assert_eq!(names, 2, "{args:?}");
     }
     Ok(())
 }

@@ -95,11 +95,6 @@ impl PodEnv {
         eprintln!("pod: {:>6.1} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
-    /// Creates a directory for a test.
-    pub fn new_dir(&self, name: &str) -> Result<PathBuf, Failure> {
-        Ok(self.run.new_dir(name)?)
-    }
-
     /// Stops everything. If a test failed, the logs are kept.
     pub async fn stop(&self, failed: bool) -> Test {
         if failed {

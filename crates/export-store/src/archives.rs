@@ -72,6 +72,27 @@ impl RecordedArchive {
     }
 }
 
+/// An archive that is kept without an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleasedArchive {
+    /// Name of the archive, which is that of its record.
+    pub name: String,
+    /// Namespace of the claim.
+    pub namespace: String,
+    /// Size of the volume, as a quantity.
+    pub size: Option<String>,
+}
+
+impl ReleasedArchive {
+    fn new(record: &Record, archive: &ArchiveState) -> Self {
+        Self {
+            name: record.volume.clone(),
+            namespace: record.claim.namespace.clone(),
+            size: archive.size.clone(),
+        }
+    }
+}
+
 /// Reports whether a rename failed because the directory or its target changed meanwhile.
 pub(super) fn changed_meanwhile(status: Option<Status>) -> bool {
     matches!(
@@ -145,7 +166,7 @@ pub(crate) async fn save_retention(
     revision: &TermsRevision,
 ) -> Result<(), ExportError> {
     save_terms(store, verified, which, (terms, revision), |archive| {
-        archive.terms != *terms || archive.revision.as_ref() != Some(revision)
+        archive.terms != *terms || archive.revision.as_ref() != Some(revision) || archive.released
     })
     .await
 }
@@ -178,10 +199,36 @@ async fn save_terms(
         State::Archived(archive) if needs(archive) => {
             let archived = State::Archived(archive.with_terms(terms, Some(revision)));
             // A purge requires it.
-            records::replace_to_free_space(store, verified, &record.in_state(archived)).await
+            let record = record.in_state(archived);
+            records::replace_to_free_space(store, verified, &record).await?;
+            track(store, verified, &record);
+            Ok(())
         }
         _ => Ok(()),
     }
+}
+
+/// Records that an archive is kept without an object.
+pub(crate) async fn release(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<(), ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    let State::Archived(archive) = &record.state else {
+        return Err(busy(&record, "releasing it"));
+    };
+    if archive.released {
+        return Ok(());
+    }
+    let released = ArchiveState {
+        released: true,
+        ..archive.clone()
+    };
+    let record = record.in_state(State::Archived(released));
+    records::replace(store, verified, &record).await?;
+    track(store, verified, &record);
+    Ok(())
 }
 
 /// Records a purge, or cancels a recorded one, depending on whether the record has the terms of the object that wants it.
@@ -453,12 +500,22 @@ pub(crate) async fn find_directory(
     })
 }
 
-/// Returns the directory and the metadata of an archive that is neither being purged nor restored.
+/// An archive that is neither being purged nor restored.
+pub(crate) struct AvailableArchive {
+    /// Its directory.
+    pub node: FileRef,
+    /// Its metadata.
+    pub archive: ArchiveState,
+    /// The group that pods of the volume got.
+    pub group: Option<u32>,
+}
+
+/// Returns an archive that is neither being purged nor restored.
 pub(crate) async fn find_available(
     store: &ExportStore,
     verified: &VerifiedRoot,
     which: &ArchiveRef,
-) -> Result<(FileRef, ArchiveState), ExportError> {
+) -> Result<AvailableArchive, ExportError> {
     let volume = which.volume.clone();
     let record = match signed_record(store, verified, which).await {
         Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),
@@ -469,7 +526,11 @@ pub(crate) async fn find_available(
         return Err(ExportError::ArchiveTaken { volume, state });
     };
     match find_directory(store, verified, &record, archive).await? {
-        Some(node) => Ok((node, archive.clone())),
+        Some(node) => Ok(AvailableArchive {
+            node,
+            archive: archive.clone(),
+            group: record.group,
+        }),
         None => Err(ExportError::ArchiveMissing { volume }),
     }
 }
@@ -498,7 +559,9 @@ pub(crate) fn refuse_while_volume_exists(store: &ExportStore, record: &Record) -
 /// Releases the reserved path of an archive that no longer exists, and forgets the archive.
 pub(crate) fn untrack(store: &ExportStore, volume: &str) {
     store.reservations.remove(&Holder::Archive(volume.to_owned()));
-    store.state().archives.remove(volume);
+    let mut state = store.state();
+    state.archives.remove(volume);
+    state.released.remove(volume);
 }
 
 /// Signs an archive's record that its object confirms. Cancels a purge in an unsigned record if the directory exists.
@@ -611,7 +674,15 @@ pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Recor
         reserved_paths(store, verified, &archive.target),
         record.file_id.map(|id| verified.file_key(id)),
     );
-    if record.backend == store.config.backend {
-        store.state().archives.insert(record.volume.clone());
+    if record.backend != store.config.backend {
+        return;
     }
+    let mut state = store.state();
+    state.archives.insert(record.volume.clone());
+    match archive.released {
+        true => state
+            .released
+            .insert(record.volume.clone(), ReleasedArchive::new(record, archive)),
+        false => state.released.remove(&record.volume),
+    };
 }

@@ -432,7 +432,7 @@ async fn read(store: &ExportStore, folder: &FileHandle) -> Result<Option<BeaconF
 
 fn damaged(why: String) -> ExportError {
     ExportError::BeaconMismatch {
-        export_id: "<its status.exportID>".to_owned(),
+        export_id: "<its status.export.id>".to_owned(),
         why: format!("the file is damaged: {why}"),
     }
 }

@@ -95,6 +95,7 @@ async fn copy_tree(
         share: limits.share(),
         progress: Arc::clone(progress),
         charged: AtomicU64::new(0),
+        groups: source.group.zip(staging.own_group),
     });
     let copier = Arc::new(TreeCopier::new(&context, staging.links.handle.clone()));
     let mut counting = JoinSet::new();

@@ -35,6 +35,7 @@ pub(crate) async fn create_missing_record(
         handle: Some(RecordedHandle::new(verified, &leaf)),
         adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
         restores: None,
+        group: None,
         metadata: None,
         state: State::Live,
     };

@@ -1,6 +1,7 @@
 //! Errors of operations on an export.
 
 use crate::error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
+use crate::group_reservations::GroupRange;
 use crate::path_reservations::{Conflict, Holder};
 use crate::record::RecordError;
 use crate::request::ClaimRef;
@@ -29,7 +30,7 @@ pub enum ExportError {
     /// The export has another identity than the expected one, or none.
     #[error(
         "the export has another identity: {why}. Mount or export the original file system again; or, if this one replaces it, annotate the backend with nfs-operator.io/accept-identity: {}",
-        found.as_deref().unwrap_or("<the new identity>")
+        found.as_deref().unwrap_or("new")
     )]
     IdentityMismatch {
         /// The expected identity.
@@ -84,7 +85,7 @@ pub enum ExportError {
     },
     /// A folder of the operator was removed.
     #[error(
-        "{path} on the export was removed, and with it the records of this cluster's volumes and archives. Restore it from a backup; or, to continue without them, annotate the backend with nfs-operator.io/accept-identity: <its status.exportID>"
+        "{path} on the export was removed, and with it the records of this cluster's volumes and archives. Restore it from a backup; or, to continue without them, annotate the backend with nfs-operator.io/accept-identity: <its status.export.id>"
     )]
     FolderMissing {
         /// Path of the folder.
@@ -239,7 +240,7 @@ pub enum ExportError {
     },
     /// The server did not set the requested owner.
     #[error(
-        "the server stores owner {stored} for {directory} instead of {requested}{}. Set spec.nfs.credential to a user that may change owners, or request no owner",
+        "the server stores owner {stored} for {directory} instead of {requested}{}. Set spec.nfs.auth.sys to a user that may change owners, or request no owner",
         reply(refused)
     )]
     OwnerRefused {
@@ -251,6 +252,17 @@ pub enum ExportError {
         stored: String,
         /// The server's error status.
         refused: Option<Status>,
+    },
+    /// Each group of the backend's range is in use.
+    #[error(
+        "each group of directory.gidRange {range} is in use on the export{}. Extend the range, or delete volumes and archives that are no longer needed",
+        if *elsewhere == 0 { String::new() } else { format!(" ({elsewhere} by other clusters)") }
+    )]
+    GroupsExhausted {
+        /// The range.
+        range: GroupRange,
+        /// Number of its groups that other clusters use.
+        elsewhere: usize,
     },
     /// The requested owner needs root, and the server squashes root.
     #[error(
@@ -409,6 +421,7 @@ impl ExportError {
             Self::DirectoryExists { .. } | Self::NoArchiveName { .. } => ErrorKind::DirectoryExists,
             Self::NotAdoptable { .. } => ErrorKind::DirectoryNotAdoptable,
             Self::ModeRefused { .. } => ErrorKind::ModeRefused,
+            Self::GroupsExhausted { .. } => ErrorKind::GroupsExhausted,
             Self::OwnerRefused { .. } => ErrorKind::OwnerRefused,
             Self::RootSquashed { .. } => ErrorKind::RootSquashed,
             Self::IdMappingRequired { .. } => ErrorKind::IdMappingRequired,
@@ -464,6 +477,7 @@ impl ExportError {
             | Self::DirectoryExists { .. }
             | Self::NotAdoptable { .. }
             | Self::ModeRefused { .. }
+            | Self::GroupsExhausted { .. }
             | Self::OwnerRefused { .. }
             | Self::RootSquashed { .. }
             | Self::IdMappingRequired { .. } => true,

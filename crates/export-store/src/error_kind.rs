@@ -54,6 +54,8 @@ pub enum ErrorKind {
     ExportNotFound,
     /// Another operator process took over.
     Fenced,
+    /// Each group of the backend's range is in use.
+    GroupsExhausted,
     /// The server maps owners by name and does not know the number.
     IdMappingRequired,
     /// The export has another identity than the expected one.
@@ -247,12 +249,12 @@ pub fn remedy_of(error: &NfsError, hints: &ErrorHints) -> String {
              net.ipv4.ip_unprivileged_port_start=0), or export with `insecure`; {from}"
         ),
         ErrorKind::AccessDenied if hints.squashed => format!(
-            "the server maps the operator's user to another one: set spec.nfs.credential to a user with permission, or export \
+            "the server maps the operator's user to another one: set spec.nfs.auth.sys to a user with permission, or export \
              with no_root_squash for the operator's address; {from}"
         ),
         ErrorKind::AccessDenied => match &hints.root {
             Some(root) => format!(
-                "the export's directory has {root}: set spec.nfs.credential to a user who may write there, or export with \
+                "the export's directory has {root}: set spec.nfs.auth.sys to a user who may write there, or export with \
                  no_root_squash for the operator's address; {from}"
             ),
             None => format!("export it read-write to that address; {from}"),

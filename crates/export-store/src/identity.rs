@@ -13,6 +13,7 @@ use crate::folders::{check_folder, check_folder_owner};
 use crate::own_files::{self, OwnFile};
 use crate::request::{ExpectedIdentity, Identity, OwnFileIds};
 use crate::store::ExportStore;
+use crate::text::hexadecimal;
 use crate::verified_root::VerifiedRoot;
 use crate::{beacon, folders, layout};
 use nfs_client::{Client, FileRef, FsId, Name, Status};
@@ -47,7 +48,7 @@ impl IdentityFile {
         rand::rng().fill_bytes(&mut random);
         Self {
             version: VERSION,
-            id: random.iter().map(|byte| format!("{byte:02x}")).collect(),
+            id: hexadecimal(&random),
             root_file_id: root.attributes.fileid,
             fsid_major: root.attributes.fsid.major,
             fsid_minor: root.attributes.fsid.minor,
@@ -91,6 +92,12 @@ impl IdentityFile {
             found: Some(self.id.clone()),
             why,
         };
+        if expected.must_create {
+            return Err(mismatch(format!(
+                "it has identity {}, and a new one is requested",
+                self.id
+            )));
+        }
         if let Some(id) = &expected.export_id
             && *id != self.id
         {
@@ -265,7 +272,7 @@ async fn check_as(
             found: None,
             why: match &expected.export_id {
                 Some(id) => format!("expected identity {id}, found none"),
-                None => "it has no identity, and none may be made here".into(),
+                None => "it has no identity, and none may be created here".into(),
             },
         });
     }

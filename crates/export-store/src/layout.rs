@@ -3,6 +3,7 @@
 //! ```text
 //! .nfs-operator/identity                      the export's identity
 //! .nfs-operator/<cluster ID>/records/<volume> one record per volume
+//! .nfs-operator/<cluster ID>/parents/<hash>   one record per parent directory in a pattern
 //! .nfs-operator/<cluster ID>/beacon           a nonce that is renewed constantly
 //! .nfs-operator/<cluster ID>/reserve          space for records on a full export
 //! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<seconds>
@@ -37,6 +38,8 @@ pub const RECORDS: &str = "records";
 pub const TRASH: &str = "trash";
 /// Folder, in a cluster's folder, with unfinished copies.
 pub const STAGING: &str = "staging";
+/// Folder, in a cluster's folder, with the records of the parent directories that the operator made.
+pub const PARENTS: &str = "parents";
 /// Folder, in a volume's staging folder, with the copy.
 pub const STAGED_TREE: &str = "tree";
 /// Folder beside the copy, with a name for each file that has several hard links, by its fileid in the source.

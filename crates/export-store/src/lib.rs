@@ -61,6 +61,7 @@ mod file_holders;
 mod folders;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod group_reservations;
 #[cfg(any(test, feature = "testing"))]
 pub mod hostile_names;
 mod identity;
@@ -71,6 +72,7 @@ mod listing;
 pub mod naming;
 mod other_clusters;
 mod own_files;
+mod parents;
 pub mod path_reservations;
 mod paths;
 mod provision;
@@ -97,7 +99,7 @@ mod volume_record;
 mod write_probe;
 
 pub use adopt::{Adopted, RecordName};
-pub use archives::{ArchivePhase, ArchiveRef, RecordedArchive};
+pub use archives::{ArchivePhase, ArchiveRef, RecordedArchive, ReleasedArchive};
 pub use beacon::{Beacon, Beacons, KnownBeacon};
 pub use clock::WallClock;
 pub use copy::{
@@ -107,6 +109,7 @@ pub use copy::{
 pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
 pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
+pub use group_reservations::{GroupRange, GroupReservations};
 pub use inspection::{Inspection, PathState};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;

@@ -151,9 +151,9 @@ impl ExportLister<'_> {
             export_id: self.listing.identity.as_deref().unwrap_or_default(),
         };
         match signer.verify(volume, content) {
-            SignatureStatus::Signed => Signature::Signed,
-            SignatureStatus::Unsigned => Signature::Unsigned,
-            SignatureStatus::Forged if self.key.is_some() => Signature::Wrong,
+            SignatureStatus::Signed => Signature::Valid,
+            SignatureStatus::Unsigned => Signature::Missing,
+            SignatureStatus::Forged if self.key.is_some() => Signature::Invalid,
             SignatureStatus::Forged => Signature::Unchecked,
         }
     }
@@ -183,7 +183,7 @@ impl ExportLister<'_> {
         let nodes = match self.store.nfs.walk(&self.root.handle, names).await {
             Ok(nodes) => nodes,
             Err(error) if matches!(error.status(), Some(Status::Symlink | Status::NotDirectory)) => {
-                return Ok(Presence::Other);
+                return Ok(Presence::Replaced);
             }
             // The server refuses the lookup.
             Err(error) if error.status().is_some() => return Ok(Presence::Unknown),
@@ -196,7 +196,7 @@ impl ExportLister<'_> {
         let is_it = found.kind == FileKind::Directory
             && found.fsid == self.fsid()
             && file_id.is_none_or(|file_id| file_id == found.fileid);
-        Ok(if is_it { Presence::There } else { Presence::Other })
+        Ok(if is_it { Presence::Present } else { Presence::Replaced })
     }
 
     /// Adds the archives at the root that have no record: those of nfs-subdir, and those whose record was lost.
@@ -211,7 +211,7 @@ impl ExportLister<'_> {
             if self.folder(&root, &name).await?.is_some() {
                 self.listing.rows.push(ListedDirectory {
                     directory: text(&name.to_string()),
-                    presence: Presence::There,
+                    presence: Presence::Present,
                     ..nothing("Unrecorded")
                 });
             }

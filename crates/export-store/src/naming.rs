@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::text::quoted;
+use crate::text::{hexadecimal, quoted};
 use nfs_client::Name;
 use nfs_client::address::{AddressError, ExportAddress, path_components};
 
@@ -353,9 +353,9 @@ fn shortened(name: &str, room: usize, whole: &str) -> String {
 }
 
 /// Returns the first `length` digits of the hexadecimal SHA-256 hash of `text`.
-fn hash(text: &str, length: usize) -> String {
+pub(crate) fn hash(text: &str, length: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
-    let mut digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut digits = hexadecimal(&digest);
     digits.truncate(length);
     digits
 }

@@ -147,6 +147,43 @@ pub(crate) async fn recorded_among(
     Ok(recorded.collect())
 }
 
+/// Returns the groups in the records of all other clusters. Without `refresh`, the records may have been read up to a
+/// minute ago.
+pub(crate) async fn groups(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    refresh: bool,
+) -> Result<HashSet<u32>, ExportError> {
+    let known = current(store, verified, refresh).await?;
+    let mut groups = HashSet::new();
+    for cluster in &known.clusters {
+        match cluster.groups() {
+            Some(of_cluster) => groups.extend(of_cluster),
+            None => {
+                let mut unindexed = UnindexedGroups::default();
+                read::visit_records(store, &cluster.folder, &mut unindexed).await?;
+                groups.extend(unindexed.0);
+            }
+        }
+    }
+    Ok(groups)
+}
+
+/// Reads the groups of a cluster with too many records for the index.
+#[derive(Default)]
+struct UnindexedGroups(HashSet<u32>);
+
+impl VisitRecords for UnindexedGroups {
+    fn wants(&mut self, _: &Entry) -> bool {
+        true
+    }
+
+    fn visit(&mut self, _: &Entry, record: ForeignRecord) -> bool {
+        self.0.extend(record.group());
+        true
+    }
+}
+
 fn refusal(directory: &DirectoryPath, holding: Option<Holding>) -> Result<(), ExportError> {
     match holding {
         Some(other) => Err(ExportError::OwnedByOtherCluster {

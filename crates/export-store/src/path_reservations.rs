@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::group_reservations::GroupReservations;
 use crate::keyed_mutex::KeyedMutex;
 use crate::record_index::RecordIndex;
 use crate::server_comparison::ServerComparison;
@@ -191,6 +192,8 @@ pub struct PathReservations {
     /// One lock per volume, for the backends that share an export.
     pub(crate) volume_locks: KeyedMutex,
     pub(crate) record_index: RecordIndex,
+    /// The groups of the directories on each export.
+    pub groups: GroupReservations,
 }
 
 impl PathReservations {
@@ -289,6 +292,24 @@ impl PathReservations {
         });
         let conflict = first_same_server(possible, servers).await;
         conflict.map(|conflict| (conflict.holder, conflict.same_server))
+    }
+
+    /// Reports whether a directory is needed although it may be empty: it belongs to another holder than `own`, a directory
+    /// is being created in it, or it contains the path of a backend, whatever the name of the server is.
+    pub(crate) async fn is_needed(
+        &self,
+        places: &[ReservedPath],
+        own: &Holder,
+        servers: &dyn ServerComparison,
+    ) -> bool {
+        if self.index().is_needed(places, own) {
+            return true;
+        }
+        let mut possible = self.index().possible_overlaps(places, Some(own));
+        possible.retain(|PossibleConflict { conflict, .. }| {
+            conflict.relation != Relation::Contains || matches!(conflict.holder, Holder::BackendRoot(_))
+        });
+        first_same_server(possible, servers).await.is_some()
     }
 
     /// Returns the holders of a fileid. Almost always, it has at most one.

@@ -4,9 +4,12 @@
 mod adoption;
 mod applied_attributes;
 pub(crate) mod create;
+pub(crate) mod group;
 mod plan;
 mod restore;
 mod restore_plan;
+
+use std::borrow::Cow;
 
 use crate::error::ExportError;
 use crate::naming::DirectoryPath;
@@ -19,7 +22,7 @@ use crate::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{file_holders, other_clusters, paths, readdir, records, rollback, volume_record};
+use crate::{file_holders, other_clusters, parents, paths, readdir, records, rollback, volume_record};
 use nfs_client::FileRef;
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -52,9 +55,17 @@ impl Recorded {
     }
 
     fn file_id(&self) -> Option<u64> {
+        self.open()?.file_id
+    }
+
+    fn group(&self) -> Option<u32> {
+        self.open()?.group
+    }
+
+    fn open(&self) -> Option<&Record> {
         match self {
-            Self::Open(record) => record.file_id,
-            _ => None,
+            Self::Open(record) => Some(record),
+            Self::Nothing | Self::Short => None,
         }
     }
 }
@@ -114,9 +125,12 @@ pub(crate) async fn provision(
         });
     }
     let was_complete = matches!(&record, Recorded::Open(record) if record.state == State::Live);
-    let outcome = match &request.restore {
-        Some(which) => restore::restore(store, verified, request, which, &directory, record).await,
-        None => create(store, verified, request, &directory, record).await,
+    let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
+        Ok(request) => match &request.restore {
+            Some(which) => restore::restore(store, verified, &request, which, &directory, record).await,
+            None => create(store, verified, &request, &directory, record).await,
+        },
+        Err(error) => Err(error),
     };
     let Err(error) = outcome else { return outcome };
     if !error.definite_refusal() {
@@ -157,6 +171,7 @@ async fn create(
     mut record: Recorded,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let reservation = paths::reserve(store, verified, &request.volume, directory).await?;
+    record_group(store, verified, request, &mut record).await?;
     for _ in 0..STEPS {
         if let Some(made) = step(store, verified, request, directory, &mut record).await? {
             reservation.keep(Some(verified.file_key(made.file_id)));
@@ -165,12 +180,50 @@ async fn create(
                 file_id: made.file_id,
                 adopted: made.adopted,
                 mode_not_kept: made.mode_not_kept,
+                group: record.group(),
             });
         }
     }
     Err(ExportError::ConcurrentlyModified {
         doing: format!("creating {directory}"),
     })
+}
+
+/// Records the group of an unfinished directory, if it is another one than before.
+async fn record_group(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    record: &mut Recorded,
+) -> Result<(), ExportError> {
+    match record {
+        Recorded::Open(record) if record.group != request.gid => {
+            **record = Record {
+                group: request.gid,
+                metadata: request.metadata.clone(),
+                ..(**record).clone()
+            };
+            records::replace(store, verified, record).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the recorded path and the recorded group again: another cluster may have recorded the same at the same time.
+/// Returns the request with the group.
+async fn recheck<'a>(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &'a DirectoryRequest,
+    directory: &DirectoryPath,
+    nodes: &[FileRef],
+    record: &mut Recorded,
+) -> Result<Cow<'a, DirectoryRequest>, ExportError> {
+    other_clusters::recheck(store, verified, directory, nodes).await?;
+    match record {
+        Recorded::Open(record) => group::recheck(store, verified, request, record).await,
+        Recorded::Nothing | Recorded::Short => Ok(Cow::Borrowed(request)),
+    }
 }
 
 /// Observes, plans and takes one step. Returns `None` if another step follows.
@@ -189,31 +242,33 @@ async fn step(
             if !made {
                 return Ok(None);
             }
-            other_clusters::recheck(store, verified, directory, &nodes).await?;
-            create::create_directory(store, verified, request, directory, record, &nodes).await
+            let request = recheck(store, verified, request, directory, &nodes, record).await?;
+            create::create_directory(store, verified, &request, directory, record, &nodes).await
         }
         (ProvisionStep::Resume { write }, Some(leaf)) => {
             write_record(store, verified, request, directory, record, write, None).await?;
             // Another cluster may have created it at the same time.
-            other_clusters::recheck(store, verified, directory, &nodes).await?;
+            let request = recheck(store, verified, request, directory, &nodes, record).await?;
             let mode = Some(request.mode);
-            let made = create::apply_attributes(store, verified, request, directory, leaf, mode).await?;
+            let made = create::apply_attributes(store, verified, &request, directory, leaf, mode).await?;
             create::mark_live(store, verified, record, &made)
                 .await
                 .map(|()| Some(made))
         }
         (ProvisionStep::Adopt { write }, Some(leaf)) => {
             adoption::refuse(store, verified, request, directory, &nodes, leaf).await?;
+            if parents::disown(store, verified, directory).await? {
+                return Ok(None);
+            }
             let file_id = Some(leaf.attributes.fileid);
             if !write_record(store, verified, request, directory, record, write, file_id).await? {
                 return Ok(None);
             }
-            other_clusters::recheck(store, verified, directory, &nodes).await?;
-            // Keep the mode of an adopted directory unless one is requested.
-            let mode = request.mode_requested.then_some(request.mode);
+            let request = recheck(store, verified, request, directory, &nodes, record).await?;
+            let adopted = create::adopt(store, verified, &request, directory, leaf).await?;
             let made = CreatedDirectory {
                 adopted: true,
-                ..create::apply_attributes(store, verified, request, directory, leaf, mode).await?
+                ..adopted
             };
             create::mark_live(store, verified, record, &made)
                 .await
@@ -267,6 +322,7 @@ async fn write_record(
         handle: None,
         adopted: adopted.is_some(),
         restores: None,
+        group: request.gid,
         metadata: request.metadata.clone(),
         state: State::Creating,
     };

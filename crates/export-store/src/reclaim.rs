@@ -20,7 +20,7 @@ use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
-use crate::{archives, file_holders, layout, other_clusters, paths, readdir, records, trash, volume_record};
+use crate::{archives, file_holders, layout, other_clusters, parents, paths, readdir, records, trash, volume_record};
 use nfs_client::{FileRef, Name, Status};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -138,10 +138,14 @@ async fn run(
             ReclaimStep::Move => move_directory(store, &mut reclaim).await?,
             ReclaimStep::Restrict => archive::complete(store, &mut reclaim).await?,
             ReclaimStep::DoneUnrecorded => {
+                remove_parents(store, &reclaim).await?;
                 records::remove(store, verified, &reclaim.record.volume).await?;
                 return Ok(Reclaimed::Deleted);
             }
-            ReclaimStep::Done(end) => return Ok(finish(store, reclaim, end)),
+            ReclaimStep::Done(end) => {
+                remove_parents(store, &reclaim).await?;
+                return Ok(finish(store, reclaim, end));
+            }
             ReclaimStep::Missing => {
                 return Err(ExportError::DirectoryMissing {
                     volume: reclaim.record.volume.clone(),
@@ -161,6 +165,18 @@ async fn run(
     Err(ExportError::ConcurrentlyModified {
         doing: format!("reclaiming {}", reclaim.directory()),
     })
+}
+
+/// Removes the parents of the directory that are empty now. Until the volume object is gone, a repeated reclaim does it.
+async fn remove_parents(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
+    match reclaim.record.state {
+        // It has the tombstone in it, until that is purged.
+        State::Tombstone { .. } => Ok(()),
+        _ => {
+            let own = Holder::Volume(reclaim.record.volume.clone());
+            parents::remove_empty(store, reclaim.verified, &own, reclaim.directory()).await
+        }
+    }
 }
 
 fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Reclaimed {

@@ -45,6 +45,9 @@ pub struct Record {
     pub adopted: bool,
     /// Volume whose archive was restored to this directory.
     pub restores: Option<String>,
+    /// Group that pods of the volume get, and the group of its directory. It is in use as long as the record exists; a
+    /// volume to which the archive is restored keeps it.
+    pub group: Option<u32>,
     /// Metadata of the volume; only while it exists or is being created, and unset if too long.
     pub metadata: Option<VolumeMetadata>,
     /// State.
@@ -52,7 +55,7 @@ pub struct Record {
 }
 
 /// File handle of a directory in a record. Handles are in hexadecimal.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedHandle {
     directory: String,
     /// Handle of the folder of records at the same time. As long as the folder has it, the server did not change its
@@ -116,6 +119,8 @@ struct RecordFile {
     adopted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restores: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    group: Option<u32>,
     #[serde(default, rename = "note", skip_serializing_if = "Option::is_none")]
     metadata: Option<VolumeMetadata>,
     state: State,
@@ -140,6 +145,7 @@ impl Record {
             folder_handle: self.handle.as_ref().and_then(|handle| handle.folder.clone()),
             adopted: self.adopted,
             restores: self.restores.clone(),
+            group: self.group,
             metadata: self.metadata.clone().filter(|_| self.state.belongs_to_volume()),
             state: self.state.clone(),
         };
@@ -211,6 +217,7 @@ impl Record {
             }),
             adopted: wire.adopted,
             restores: wire.restores,
+            group: wire.group,
             metadata: wire.metadata,
             state: wire.state,
         })

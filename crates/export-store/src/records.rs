@@ -116,6 +116,7 @@ fn changing(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
 
 fn written(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
     store.reservations.record_index.insert(&verified.identity.id, record);
+    store.reservations.groups.record(&verified.identity.id, record);
     unsigned_records::untrack(store, &record.volume);
 }
 
@@ -143,8 +144,9 @@ pub(crate) async fn replace_to_free_space(
 }
 
 /// Forgets a record that is gone. Another backend on the export may have reserved its paths when it read the record.
-fn removed_record(store: &ExportStore, volume: &str) {
+fn removed_record(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
     unsigned_records::untrack(store, volume);
+    store.reservations.groups.remove_record(&verified.identity.id, volume);
     store.reservations.release_kept(&Holder::Volume(volume.to_owned()));
 }
 
@@ -156,7 +158,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     changing(store, verified, volume);
     let Some(node) = store.nfs.lookup(records, &name).await.context(doing)? else {
         store.confirm_answers(verified).await?;
-        removed_record(store, volume);
+        removed_record(store, verified, volume);
         return Ok(());
     };
     let removed = store
@@ -165,7 +167,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
         .await;
     let is_gone = |error: &nfs_client::NfsError| error.status() == Some(Status::NotFound);
     if removed.as_ref().err().is_none_or(is_gone) {
-        removed_record(store, volume);
+        removed_record(store, verified, volume);
     }
     match removed {
         Err(error) if is_gone(&error) => Ok(()),
@@ -185,7 +187,7 @@ fn encode(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Resu
     Ok(signer(store, verified).seal(&record.volume, &bytes))
 }
 
-fn signer<'a>(store: &'a ExportStore, verified: &'a VerifiedRoot) -> Signer<'a> {
+pub(crate) fn signer<'a>(store: &'a ExportStore, verified: &'a VerifiedRoot) -> Signer<'a> {
     Signer {
         key: &store.config.records_key,
         cluster_id: &store.config.cluster_id,

@@ -215,6 +215,7 @@ mod tests {
                 handle: None,
                 adopted: false,
                 restores: None,
+                group: None,
                 metadata: Some(serde_json::from_value(metadata).unwrap()),
                 state,
             }

@@ -11,7 +11,7 @@ use crate::request::RecoveryReport;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, paths, readdir, records, trash, unsigned_records};
+use crate::{archives, layout, parents, paths, readdir, records, trash, unsigned_records};
 use nfs_client::{FileKind, Name};
 
 /// Number of concurrent reads of records.
@@ -35,6 +35,7 @@ pub(crate) async fn recover(
     has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<RecoveryReport, ExportError> {
     remove_probe_leftovers(store, verified).await?;
+    let groups = store.reservations.groups.snapshot(&verified.identity.id);
     let names = readdir::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
     let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
     for draft in &drafts {
@@ -45,6 +46,11 @@ pub(crate) async fn recover(
         };
         remove_leftovers(store, verified, &verified.records, std::slice::from_ref(draft)).await?;
     }
+    let listed = names
+        .iter()
+        .filter_map(|name| std::str::from_utf8(name.as_bytes()).ok());
+    let listed = listed.collect();
+    store.reservations.groups.sweep(&verified.identity.id, &groups, &listed);
     let without = names.into_iter().filter(|name| {
         let volume = std::str::from_utf8(name.as_bytes());
         !volume.is_ok_and(has_volume)
@@ -61,6 +67,7 @@ pub(crate) async fn recover(
             Kind::Settled => {}
         }
     }
+    parents::remove_all_empty(store, verified).await?;
     unsigned_records::refresh_other_clusters(store, verified).await;
     Ok(settled)
 }
@@ -80,6 +87,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
         }
         Err(error) => return Err(error),
     };
+    store.reservations.groups.record(&verified.identity.id, &record);
     let signed = trust == SignatureStatus::Signed;
     if !signed {
         unsigned_records::track(store, &record, trust);
@@ -138,6 +146,7 @@ pub(crate) async fn track_archives(
     let tracked = volumes.try_for_each_concurrent(READS, |volume| async move {
         let _lock = store.lock_volume(volume).await?;
         if let ReadRecord::Record(record, _) = records::read(store, verified, volume).await? {
+            store.reservations.groups.record(&verified.identity.id, &record);
             archives::track(store, verified, &record);
         }
         Ok(())

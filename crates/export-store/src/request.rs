@@ -7,6 +7,7 @@ use crate::archives::ArchiveRef;
 use crate::beacon::KnownBeacon;
 use crate::error::ExportError;
 use crate::error_kind::ErrorKind;
+use crate::group_reservations::GroupRange;
 use crate::naming::DirectoryPath;
 use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::signature::RecordsKey;
@@ -69,6 +70,8 @@ pub struct ExpectedIdentity {
     pub own_file_ids: Option<OwnFileIds>,
     /// The identity may be created: none is known, and the administrator allows it.
     pub may_create: bool,
+    /// An identity has to be created: an administrator accepted an export that has none.
+    pub must_create: bool,
     /// The beacons in the statuses of backends. If unset, the beacon is not checked.
     pub beacons: Option<Vec<KnownBeacon>>,
     /// An administrator accepted `export_id` (`nfs-operator.io/accept-identity`). From now on, a root with another file
@@ -155,10 +158,14 @@ pub struct DirectoryRequest {
     /// The mode was requested explicitly, so a server that does not set it causes an error. Otherwise, it causes a
     /// warning.
     pub mode_requested: bool,
+    /// Permission bits for a directory that is adopted. If unset, it keeps its own.
+    pub adopted_mode: Option<u32>,
     /// Owner to set.
     pub uid: Option<u32>,
-    /// Group to set.
+    /// Group to set, which pods of the volume get.
     pub gid: Option<u32>,
+    /// Groups from which the volume gets one of its own instead.
+    pub gid_range: Option<GroupRange>,
     /// What to do when the directory exists and does not belong to the operator.
     pub existing: Existing,
     /// No claim of another namespace can have the same directory, so an existing one may be adopted.
@@ -180,6 +187,8 @@ pub struct ProvisionedDirectory {
     pub adopted: bool,
     /// The mode that the server reports instead of the default one.
     pub mode_not_kept: Option<u32>,
+    /// Group that pods of the volume get: the recorded one.
+    pub group: Option<u32>,
 }
 
 /// Result of a rollback.
@@ -243,6 +252,7 @@ impl ArchiveMetadata {
             },
             revision: Some(TermsRevision::default()),
             copy: None,
+            released: false,
         }
     }
 }

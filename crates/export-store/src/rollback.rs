@@ -11,7 +11,7 @@ use crate::request::RollbackOutcome;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, file_holders, layout, other_clusters, paths, records, trash};
+use crate::{archives, file_holders, layout, other_clusters, parents, paths, records, trash};
 use nfs_client::{FileRef, Status};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -67,6 +67,7 @@ pub(crate) async fn rollback(
             return Err(ExportError::RecordUnsigned { volume: record.volume });
         }
         ReadRecord::Record(record, _) if is_restore_undone(store, verified, &record).await? => {
+            parents::remove_empty(store, verified, &holder, &record.directory).await?;
             records::remove(store, verified, volume).await?;
             RollbackOutcome::Gone
         }
@@ -76,11 +77,16 @@ pub(crate) async fn rollback(
             if outcome == RollbackOutcome::NotEmpty {
                 return Ok(outcome);
             }
+            if outcome == RollbackOutcome::Gone {
+                parents::remove_empty(store, verified, &holder, &record.directory).await?;
+            }
             records::remove(store, verified, volume).await?;
             outcome
         }
     };
     store.confirm_answers(verified).await?;
+    // It may have been reserved before a record could be written.
+    store.reservations.groups.remove_record(&verified.identity.id, volume);
     // Remove only this volume's own reservation: another volume of that name would be a known holder.
     if !store.reservations.knows(&holder) {
         store.reservations.remove(&holder);

@@ -11,6 +11,8 @@ use ring::hmac;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::text::hexadecimal;
+
 /// Length of a key in bytes, equal to the output length of the hash. A longer key adds no strength, and a shorter one
 /// makes the HMAC weaker (RFC 2104, section 3).
 pub const KEY_LENGTH: usize = 32;
@@ -143,10 +145,6 @@ fn parts(content: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     let rest = content.strip_suffix(AFTER)?;
     let (rest, digits) = rest.split_at_checked(rest.len().checked_sub(DIGITS)?)?;
     Some((rest.strip_suffix(BEFORE)?, bytes(digits)?))
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Parses lower-case hexadecimal digits.

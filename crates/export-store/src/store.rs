@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::adopt::{Adopted, RecordName};
-use crate::archives::{ArchiveRef, RecordedArchive};
+use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
 use crate::clock::{SystemClock, WallClock};
 use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree};
@@ -31,10 +31,10 @@ use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
     CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, listing,
-    other_clusters, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash, unsigned_records,
-    volume_record, write_probe,
+    other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash,
+    unsigned_records, volume_record, write_probe,
 };
-use nfs_client::{Client, NfsError, Status};
+use nfs_client::{Client, Name, NfsError, Status};
 use tokio::sync::OwnedMutexGuard;
 
 /// Maximum number of attempts at an operation while the connection or the export changes. After that, the caller
@@ -71,6 +71,8 @@ pub(crate) struct StoreState {
     pub foreign: Option<Arc<OtherClusters>>,
     /// Volumes whose archives belong to this backend.
     pub archives: BTreeSet<String>,
+    /// Those of them that are kept without an object, by name.
+    pub released: BTreeMap<String, ReleasedArchive>,
     /// Archives that are being copied, by volume, and the number of copies.
     pub copied: HashMap<String, usize>,
     /// Archives that are being made by copying a volume: names of the objects, and UIDs of their requesters.
@@ -325,7 +327,8 @@ impl ExportStore {
     pub async fn sign_confirmed(&self, request: &ReclaimRequest) -> Result<(), ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
         let confirmed = self.with_verified(move |verified| async move {
-            volume_record::confirmed_file_id(self, &verified, request).await
+            let (_, file_id) = volume_record::confirmed_source(self, &verified, request).await?;
+            Ok(file_id)
         });
         confirmed.await.map(drop)
     }
@@ -386,6 +389,20 @@ impl ExportStore {
             .await
     }
 
+    /// Returns the names of the records of parent directories, for
+    /// [`remove_parent_if_empty`](Self::remove_parent_if_empty).
+    pub async fn recorded_parents(&self) -> Result<Vec<Name>, ExportError> {
+        self.with_verified(move |verified| async move { parents::list(self, &verified).await })
+            .await
+    }
+
+    /// Removes a recorded parent directory, and those above it, if they are empty. The reclaim of a volume does this, too,
+    /// unless somebody else's files were in the way.
+    pub async fn remove_parent_if_empty(&self, name: &Name) -> Result<(), ExportError> {
+        self.with_verified(move |verified| async move { parents::remove_recorded(self, &verified, name).await })
+            .await
+    }
+
     /// Returns what is in the trash, for the backend's status.
     pub async fn trash(&self) -> Result<TrashContent, ExportError> {
         self.with_verified(move |verified| async move { trash::content(self, &verified, true).await })
@@ -413,6 +430,31 @@ impl ExportStore {
     /// made since.
     pub fn archives(&self) -> Vec<String> {
         self.state().archives.iter().cloned().collect()
+    }
+
+    /// Reports whether this backend has an archive of this name.
+    pub fn has_archive(&self, volume: &str) -> bool {
+        self.state().archives.contains(volume)
+    }
+
+    /// Returns those of [`archives`](Self::archives) that are kept without an object.
+    pub fn released_archives(&self) -> Vec<ReleasedArchive> {
+        self.state().released.values().cloned().collect()
+    }
+
+    /// Reports whether an archive is kept without an object.
+    pub fn is_released(&self, volume: &str) -> bool {
+        self.state().released.contains_key(volume)
+    }
+
+    /// Records that an archive is kept without an object: none is created until the archive gets the terms of one.
+    ///
+    /// # Errors
+    /// The archive is being purged or restored, or its record cannot be written.
+    pub async fn release_archive(&self, which: &ArchiveRef) -> Result<(), ExportError> {
+        let _lock = self.lock_volume(&which.volume).await?;
+        self.with_verified(move |verified| async move { archives::release(self, &verified, which).await })
+            .await
     }
 
     /// Returns the number of [`archives`](Self::archives).

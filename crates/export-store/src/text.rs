@@ -11,6 +11,11 @@ pub fn truncate(text: &str, max_len: usize) -> &str {
     text.get(..text.floor_char_boundary(max_len)).unwrap_or(text)
 }
 
+/// Returns bytes in lower-case hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Like [`truncate`], with an ellipsis that shows that a part is missing.
 pub fn abbreviate(text: &str, max_len: usize) -> String {
     match truncate(text, max_len) {

@@ -94,6 +94,7 @@ pub(crate) async fn compare(
                 // The volume confirms the claim. Nothing confirms the metadata of an unsigned record.
                 SignatureStatus::Unsigned | SignatureStatus::Forged => Box::new(Record {
                     claim: request.claim.clone(),
+                    group: None,
                     metadata: None,
                     ..*record
                 }),
@@ -104,14 +105,13 @@ pub(crate) async fn compare(
     }
 }
 
-/// Returns the fileid that a volume in use and its record agree on.
-pub(crate) async fn confirmed_file_id(
+/// Returns the record of a volume in use, if it matches the volume, and the fileid that both have.
+pub(crate) async fn confirmed_source(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
-) -> Result<u64, ExportError> {
-    let (_, file_id) = live_record(store, verified, request, "copying").await?;
-    Ok(file_id)
+) -> Result<(Record, u64), ExportError> {
+    live_record(store, verified, request, "copying").await
 }
 
 /// Returns the record of a volume in use, if it matches the volume.
@@ -166,6 +166,7 @@ pub(crate) async fn save_metadata(
     }
     let record = Record {
         metadata: Some(metadata.clone()),
+        group: record.group.or(metadata.gid),
         claim: if signed { record.claim } else { claim },
         backend: store.config.backend.clone(),
         ..record

@@ -110,6 +110,7 @@ mod tests {
             handle: None,
             adopted: false,
             restores: None,
+            group: None,
             metadata: None,
             state,
         };
@@ -130,6 +131,7 @@ mod tests {
             terms: export_store::RetentionTerms::default(),
             revision: None,
             copy: None,
+            released: false,
         }
     }
 

@@ -1,7 +1,7 @@
-//! The condition NoOrphans of a backend. Pure.
+//! The condition Consistent of a backend. Pure.
 
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::SCAN_NOW;
+use crate::api::names::SCAN_REQUESTED_AT;
 use crate::api::orphans::OrphansOfKind;
 use crate::api::{Orphan, OrphansStatus};
 
@@ -22,7 +22,7 @@ pub fn condition(orphans: Option<&OrphansStatus>) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::OrphansFound,
         format!(
-            "{}{skipped}. Nothing is removed automatically; annotate the backend with {SCAN_NOW}=true to scan it again",
+            "{}{skipped}. Nothing is removed automatically; annotate the backend with {SCAN_REQUESTED_AT}=<any new value> to scan it again",
             kinds.join(". ")
         ),
     )
@@ -67,7 +67,7 @@ mod tests {
         for part in [
             "2 DirectoryWithoutVolume (first d0 of pvc-0): inspect its contents",
             "3 could not be checked",
-            SCAN_NOW,
+            SCAN_REQUESTED_AT,
         ] {
             assert!(found.message.contains(part), "{}", found.message);
         }

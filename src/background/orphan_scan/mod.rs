@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -23,7 +22,7 @@ pub use missing_directory::DIRECTORY_MISSING;
 pub(super) use scan::is_export_error;
 
 use super::runner::{self, BackendTask};
-use crate::api::names::SCAN_NOW;
+use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::retry::jittered;
 use crate::state::backends::{Backend, ScanResult};
@@ -33,8 +32,10 @@ use scan::{OrphanScan, ScanError};
 /// Divisor of the scan interval. The quotient is the minimum delay of the first scan after a start, and the delay after
 /// a failure. The work of a start is complete by then, and a process that restarts repeatedly still scans.
 const RETRY_DIVISOR: u32 = 12;
-/// Time until the next scan after a failure if there is no interval.
+/// Maximum time until the next scan after a failure if one was requested, or if there is no interval.
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// Minimum of that time.
+const MIN_RETRY: Duration = Duration::from_secs(10);
 
 /// Starts the scans of a backend, and shows the result of the previous process until the first scan is complete.
 pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
@@ -52,23 +53,18 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     runner::spawn(ctx, backend, OrphanScanner, delay);
 }
 
-/// Returns the value of the annotation that requests a scan.
-pub fn request(object: &NfsBackend) -> Option<&str> {
-    object.annotations().get(SCAN_NOW).map(String::as_str)
-}
-
 /// Returns the result of the last scan of the previous process, from the status.
 fn previous_result(object: &NfsBackend) -> Option<ScanResult> {
     let status = object.status.as_ref()?;
     Some(ScanResult {
-        export_id: status.export_id.clone()?,
+        export_id: status.export.id.clone()?,
         orphans: status.orphans.clone()?,
     })
 }
 
 /// Returns the time since a scan ended. A wrong clock affects only when the next scan begins.
 fn age(orphans: &OrphansStatus, now: Timestamp) -> Option<Duration> {
-    let ended = orphans.last_scan.as_ref()?.0;
+    let ended = orphans.last_scan_time.as_ref()?.0;
     now.duration_since(ended).try_into().ok()
 }
 
@@ -97,14 +93,24 @@ impl BackendTask for OrphanScanner {
 
     async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
         let interval = ctx.settings.scan_interval;
+        // A request that is made during a scan is for the next one.
+        let requested = backend.requests.submitted(BackendRequest::Scan);
         match scan(ctx, backend).await {
-            Ok(()) => delay(interval),
+            Ok(()) => {
+                if let Some(value) = requested {
+                    let now = ctx.clock.now();
+                    backend.requests.complete(BackendRequest::Scan, &value, now);
+                }
+                // The status reports the result.
+                ctx.request_probe(&backend.name);
+                delay(interval)
+            }
             Err(error) => {
                 tracing::warn!(backend = backend.name, "not scanned for orphans: {error}");
-                delay(if interval.is_zero() {
-                    RETRY_INTERVAL
-                } else {
-                    interval / RETRY_DIVISOR
+                delay(match interval / RETRY_DIVISOR {
+                    _ if interval.is_zero() => RETRY_INTERVAL,
+                    retry if requested.is_some() => retry.clamp(MIN_RETRY, RETRY_INTERVAL),
+                    retry => retry,
                 })
             }
         }
@@ -126,7 +132,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
         .await?;
     let took = started.elapsed();
     // The API has whole seconds.
-    orphans.last_scan = Timestamp::from_second(ctx.clock.now().as_second()).ok().map(Time);
+    orphans.last_scan_time = Timestamp::from_second(ctx.clock.now().as_second()).ok().map(Time);
     tracing::info!(
         backend = backend.name,
         looked = checked,

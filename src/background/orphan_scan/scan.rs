@@ -104,7 +104,19 @@ impl<'a> OrphanScan<'a> {
             after.clone_from(last);
             self.scan_batch(&batch).await?;
         }
+        if let Err(error) = self.remove_empty_parents().await {
+            tracing::warn!(backend = backend, "empty parent directories may be left: {error}");
+        }
         Ok((self.found, self.checked))
+    }
+
+    /// Removes the parents of former directories that something else was in until now.
+    async fn remove_empty_parents(&mut self) -> Result<(), ExportError> {
+        for parent in self.export.recorded_parents().await? {
+            self.ticks.tick().await;
+            self.export.remove_parent_if_empty(&parent).await?;
+        }
+        Ok(())
     }
 
     /// Checks a batch of volumes, and checks its suspects again after a while.

@@ -1,7 +1,7 @@
 //! Counts the usage of a backend's volumes and archives (`spec.usage`).
 //!
-//! Volumes are counted in the order of their names, with one call at a time and at a limited rate. The progress is
-//! stored in the backend's status, and a restart resumes from there. The result is written to the volume; a claim that
+//! Volumes are counted in the order of their names, with one call at a time and at a limited rate. After a restart, a
+//! scan that was interrupted begins again. The result is written to the volume; a claim that
 //! uses more than it requests gets a condition.
 
 mod plan;
@@ -12,21 +12,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
 use tokio::sync::Notify;
 
 use super::runner::{self, BackendTask};
-use crate::api::names::COUNT_NOW;
+use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, UsageStatus};
+use crate::decide::quantity;
 use crate::runtime::retry::jittered;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::usage::UsageProgress;
-use export_store::text::format_bytes;
 use scan::{UsageScan, UsageScanError, remove_results};
 
 /// Time until an interrupted scan resumes.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Maximum delay of the first scan after a restart.
+const MAX_FIRST_DELAY: Duration = Duration::from_secs(60);
+/// Divisor of the interval, for that delay.
+const RETRY_DIVISOR: u32 = 12;
 
 /// Starts the usage scans of a backend, as its object requests.
 pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
@@ -35,12 +39,7 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
             .usage_scan
             .update(|progress| *progress = previous_progress(status));
     }
-    runner::spawn(ctx, backend, UsageScanner::default(), Duration::ZERO);
-}
-
-/// Returns the value of the annotation that requests a scan.
-pub fn request(object: &NfsBackend) -> Option<&str> {
-    object.annotations().get(COUNT_NOW).map(String::as_str)
+    runner::spawn(ctx, backend, UsageScanner::default(), first_delay(object));
 }
 
 /// Returns the usage in the backend's status; `None` if it is not counted.
@@ -50,39 +49,51 @@ pub fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<U
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     Some(UsageStatus {
         volumes: number(total.volumes),
-        bytes: number(total.bytes),
-        size: format_bytes(total.bytes.into()),
+        size: quantity::exact(total.bytes.into()),
         files: number(total.files),
-        archived_bytes: archived_bytes(ctx, &backend.name),
+        archived_size: quantity::exact(archived_bytes(ctx, &backend.name)),
         skipped: progress.skipped,
-        last_completed: progress.last_completed.map(Time),
-        under_way: progress.under_way,
+        last_completion_time: progress.last_completed.map(Time),
     })
 }
 
 /// Returns the usage of a backend's counted archives, in bytes.
-fn archived_bytes(ctx: &Context, backend: &str) -> i64 {
+fn archived_bytes(ctx: &Context, backend: &str) -> u128 {
     let archives = ctx.stores.archives.state();
-    let here = archives.iter().filter(|archive| archive.spec.backend == backend);
+    let here = archives
+        .iter()
+        .filter(|archive| archive.observed().backend_name == backend);
     let counted = here.filter_map(|archive| archive.status.as_ref()?.usage.as_ref());
-    counted.fold(0, |sum, usage| sum.saturating_add(usage.bytes))
+    let sizes = counted.filter_map(|usage| quantity::bytes(&usage.size.0));
+    sizes.fold(0, u128::saturating_add)
 }
 
 /// Returns the progress of the previous process.
 fn previous_progress(status: &UsageStatus) -> UsageProgress {
     UsageProgress {
-        under_way: status.under_way.clone(),
+        under_way: None,
         requested: false,
+        request: None,
         skipped: status.skipped,
-        last_completed: status.last_completed.as_ref().map(|at| at.0),
+        last_completed: status.last_completion_time.as_ref().map(|at| at.0),
     }
 }
 
 /// Returns the interval between two scans; `None` if usage is not counted.
 fn interval(object: &NfsBackend) -> Option<Duration> {
-    let interval = object.spec.usage.as_ref()?.interval.parse::<kube::core::Duration>();
+    let interval = object.spec.usage.as_ref()?.interval.get();
     // The schema validates it. If it is invalid nevertheless, a day is a safe default.
-    Some(interval.map_or(Duration::from_secs(24 * 3600), Duration::from))
+    Some(interval.unwrap_or(Duration::from_secs(24 * 3600)))
+}
+
+/// Returns the delay of the first scan of this process. If an earlier one may have been interrupted by it, the process does
+/// other work first: a volume that makes the process fail must not do so at each start.
+fn first_delay(object: &NfsBackend) -> Duration {
+    let was_counted = object.status.as_ref().is_some_and(|status| status.usage.is_some());
+    match interval(object) {
+        Some(interval) if was_counted => jittered((interval / RETRY_DIVISOR).min(MAX_FIRST_DELAY)),
+        _ => Duration::ZERO,
+    }
 }
 
 #[derive(Default)]
@@ -122,6 +133,8 @@ async fn scan_if_due(ctx: &Context, backend: &Backend) -> Result<Duration, Usage
         backend
             .usage_scan
             .update(|progress| *progress = UsageProgress::default());
+        // There is nothing to count; once there is, it is counted at once.
+        complete_request(ctx, backend, backend.requests.submitted(BackendRequest::Count));
         remove_results(ctx, backend).await?;
         return Ok(Duration::MAX);
     };
@@ -132,8 +145,21 @@ async fn scan_if_due(ctx: &Context, backend: &Backend) -> Result<Duration, Usage
         return Ok(jittered(wait));
     }
     UsageScan::new(ctx, backend, &known)?.run().await?;
+    let request = backend.usage_scan.take_request();
+    complete_request(ctx, backend, request);
+    // The status reports the result.
+    ctx.request_probe(&backend.name);
     ctx.usage
         .enable(&backend.name, backend.usage_scan.progress().last_completed);
     // Another scan may have been requested in the meantime.
     Ok(Duration::ZERO)
+}
+
+/// Records that the requested scan is complete.
+fn complete_request(ctx: &Context, backend: &Backend, request: Option<String>) {
+    if let Some(value) = request {
+        backend
+            .requests
+            .complete(BackendRequest::Count, &value, ctx.clock.now());
+    }
 }

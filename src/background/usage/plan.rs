@@ -12,12 +12,11 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{
     PROVISIONED_BY, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID,
 };
-use crate::api::usage::CountUnderWay;
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim::{ReclaimDecision, decide};
 use crate::state::context::Settings;
-use crate::state::usage::{UsageProgress, VolumeUsage};
+use crate::state::usage::{ScanPosition, UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
 use export_store::text::format_bytes;
 
@@ -43,14 +42,14 @@ pub(super) fn is_halted(object: &NfsBackend, ready: &PlannedCondition) -> bool {
 }
 
 /// Returns the progress with one more attempt at the next volume or archive, and whether that attempt is allowed.
-pub(super) fn begin_attempt(at: &CountUnderWay) -> (CountUnderWay, bool) {
+pub(super) fn begin_attempt(at: &ScanPosition) -> (ScanPosition, bool) {
     let attempts = at.attempts.saturating_add(1);
-    (CountUnderWay { attempts, ..at.clone() }, attempts <= MAX_ATTEMPTS)
+    (ScanPosition { attempts, ..at.clone() }, attempts <= MAX_ATTEMPTS)
 }
 
 /// Returns the progress after this volume or archive.
-pub(super) fn advance(at: &CountUnderWay, name: &str) -> CountUnderWay {
-    CountUnderWay {
+pub(super) fn advance(at: &ScanPosition, name: &str) -> ScanPosition {
+    ScanPosition {
         archives: at.archives,
         after: name.to_owned(),
         attempts: 0,

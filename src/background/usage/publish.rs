@@ -13,13 +13,13 @@ use crate::api::names::{
     VOLUME_USED_FILES, managers,
 };
 use crate::api::usage::ArchiveUsage;
+use crate::decide::quantity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::claim_condition::{ClaimCondition, bound_claim};
 use crate::state::context::Context;
 use crate::state::usage::VolumeUsage;
 use export_store::TreeUsage;
-use export_store::text::format_bytes;
 
 /// Condition of a claim that uses more than it requests.
 const OVER_REQUEST: ClaimCondition = ClaimCondition {
@@ -69,11 +69,10 @@ pub(super) async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(
 pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &TreeUsage) -> Result<(), WriteError> {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let usage = ArchiveUsage {
-        bytes: number(content.used),
-        size: format_bytes(content.used.into()),
-        apparent_bytes: number(content.size),
+        size: quantity::exact(content.used.into()),
+        apparent_size: quantity::exact(content.size.into()),
         files: number(content.names),
-        unread: number(content.unread),
+        unread_directories: number(content.unread),
     };
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     let (fields, action) = (json!({"status": {"usage": usage}}), "write the usage of an archive");

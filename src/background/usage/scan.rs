@@ -12,12 +12,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::plan::{advance, begin_attempt, is_halted, location};
 use super::publish;
 use crate::api::archive::NfsArchive;
-use crate::api::usage::CountUnderWay;
+use crate::api::requests::BackendRequest;
 use crate::background::orphan_scan::is_export_error;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
+use crate::state::usage::ScanPosition;
 use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage};
 
 /// Maximum number of volumes counted per second, however small they are. Each takes two reads from the API server and
@@ -98,9 +99,9 @@ impl<'a> UsageScan<'a> {
                 break;
             }
             if batch.is_empty() {
-                at = CountUnderWay {
+                at = ScanPosition {
                     archives: true,
-                    ..CountUnderWay::default()
+                    ..ScanPosition::default()
                 };
             }
             for name in batch {
@@ -126,15 +127,18 @@ impl<'a> UsageScan<'a> {
     }
 
     /// Starts a new scan.
-    fn begin(&self) -> CountUnderWay {
-        self.backend
-            .usage_scan
-            .update(|progress| (progress.skipped, progress.requested) = (0, false));
-        CountUnderWay::default()
+    fn begin(&self) -> ScanPosition {
+        let request = self.backend.requests.submitted(BackendRequest::Count);
+        self.backend.usage_scan.update(|progress| {
+            progress.skipped = 0;
+            progress.requested = false;
+            progress.request = request;
+        });
+        ScanPosition::default()
     }
 
     /// Returns the next volumes, or the next archives without a result, by name.
-    fn next_batch(&self, at: &CountUnderWay) -> Vec<String> {
+    fn next_batch(&self, at: &ScanPosition) -> Vec<String> {
         if !at.archives {
             return self.ctx.capacity.volumes_after(&self.backend.name, &at.after, BATCH);
         }
@@ -149,17 +153,17 @@ impl<'a> UsageScan<'a> {
 
     /// Reports whether an archive is on this backend and was not counted yet.
     fn is_uncounted(&self, archive: &NfsArchive) -> bool {
-        let counted = archive.status.as_ref().is_some_and(|status| status.usage.is_some());
+        let observed = archive.observed();
         archive.is_complete()
-            && archive.spec.backend == self.backend.name
-            && archive.spec.export_id == self.export_id
+            && observed.backend_name == self.backend.name
+            && observed.export_id == self.export_id
             && archive.metadata.deletion_timestamp.is_none()
-            && !counted
+            && observed.usage.is_none()
     }
 
     /// Counts one volume or archive and returns the new progress. The attempt is recorded first, because this volume
     /// may cause the process to fail.
-    async fn count_next(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, UsageScanError> {
+    async fn count_next(&mut self, at: &ScanPosition, name: &str) -> Result<ScanPosition, UsageScanError> {
         let (next, allowed) = begin_attempt(at);
         self.backend
             .usage_scan
@@ -197,11 +201,11 @@ impl<'a> UsageScan<'a> {
         let Some(archive) = self.ctx.stores.archives.get(&ObjectRef::new(name)) else {
             return Ok(());
         };
-        let file_id = archive.spec.file_id.as_ref().and_then(|id| id.parse().ok());
+        let file_id = archive.observed().file_id.as_ref().and_then(|id| id.parse().ok());
         let Some(file_id) = file_id else {
             return Ok(());
         };
-        let place = CountTarget::Archive(&archive.spec.directory);
+        let place = CountTarget::Archive(&archive.observed().directory);
         match self.count(name, (place, Some(file_id))).await? {
             Some(content) => Ok(publish::archive(self.ctx, &archive, &content).await?),
             None => Ok(()),

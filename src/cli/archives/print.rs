@@ -3,15 +3,15 @@
 use export_store::{ExportListing, ListedDirectory, Presence, Signature};
 use jiff::Timestamp;
 use nfs_client::address::ExportAddress;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const HEADINGS: [&str; 9] = [
     "DIRECTORY",
     "CLAIM",
     "STATE",
     "ARCHIVED",
-    "REQUEST",
-    "PRESENT",
+    "SIZE",
+    "PRESENCE",
     "SIGNATURE",
     "CLUSTER",
     "VOLUME",
@@ -71,8 +71,8 @@ fn cells(row: &ListedDirectory) -> [String; 9] {
         plain(&state),
         or_dash(&archived_at(row).unwrap_or_default()),
         or_dash(row.size.as_deref().unwrap_or_default()),
-        presence(row.presence).to_owned(),
-        signature(row.signature).to_owned(),
+        presence(row.presence),
+        signature(row.signature),
         or_dash(&row.cluster),
         or_dash(&row.volume),
     ]
@@ -82,35 +82,36 @@ fn archived_at(row: &ListedDirectory) -> Option<String> {
     Timestamp::from_second(row.archived_at?).ok().map(|at| at.to_string())
 }
 
-fn presence(presence: Presence) -> &'static str {
-    match presence {
-        Presence::There => "yes",
-        Presence::Other => "ANOTHER",
-        Presence::Missing => "MISSING",
-        Presence::Unknown => "-",
-    }
+/// Returns the same word as in the JSON output.
+fn presence(presence: Presence) -> String {
+    format!("{presence:?}")
 }
 
-fn signature(signature: Signature) -> &'static str {
-    match signature {
-        Signature::Signed => "good",
-        Signature::Unsigned => "none",
-        Signature::Wrong => "WRONG",
-        Signature::Unchecked => "unchecked",
-        Signature::None => "-",
-    }
+/// Returns the same word as in the JSON output.
+fn signature(signature: Signature) -> String {
+    format!("{signature:?}")
 }
 
 /// Returns a JSON object with the export, its identity and the rows.
 pub fn json(export: &ExportAddress, listing: &ExportListing) -> serde_json::Result<String> {
+    let rows: Vec<Value> = listing.rows.iter().map(row).collect::<Result<_, _>>()?;
     let text = serde_json::to_string_pretty(&json!({
         "export": export.to_string(),
         "exportID": listing.identity,
         "complete": listing.unseen.is_empty(),
         "unseen": listing.unseen,
-        "rows": listing.rows,
+        "rows": rows,
     }))?;
     Ok(escape_non_ascii(&text))
+}
+
+/// Returns a row with its time as the table shows it.
+fn row(row: &ListedDirectory) -> serde_json::Result<Value> {
+    let mut fields = serde_json::to_value(row)?;
+    if let Some(fields) = fields.as_object_mut() {
+        fields.insert("archiveTime".to_owned(), json!(archived_at(row)));
+    }
+    Ok(fields)
 }
 
 /// Replaces all but printable ASCII by the equivalent escapes of JSON, which a terminal does not interpret.

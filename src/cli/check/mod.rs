@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use self::steps::Check;
-use super::duration::parse_go_duration;
+use super::duration::parse_duration;
 use super::findings::Findings;
 use super::output::{OutputFormat, print};
 use crate::runtime::clients::Clients;
@@ -41,7 +41,7 @@ pub struct CheckArguments {
     node: Option<String>,
     /// Maximum duration of each step (Go duration).
     // The default probe interval is 30 s, so a backend that recovers is noticed within the default timeout.
-    #[arg(long, default_value = "60s", value_parser = parse_go_duration)]
+    #[arg(long, default_value = "60s", value_parser = parse_duration)]
     timeout: Duration,
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]

@@ -31,14 +31,17 @@ const CLOCK_RETRY: Duration = Duration::from_secs(60);
 /// Requeues the older archives of the same claim that have expired: an available archive may be the newer one that
 /// `keepLast` requires.
 pub fn requeue_expired_siblings(ctx: &Context, object: &NfsArchive) {
-    let backend = ctx.stores.backends.get(&ObjectRef::new(&object.spec.backend));
+    let backend = ctx
+        .stores
+        .backends
+        .get(&ObjectRef::new(&object.observed().backend_name));
     let keeps_last = backend.is_some_and(|backend| backend.spec.archive_policy.keep_last.is_some());
     if !keeps_last || object.is_on_demand() {
         return;
     }
     let now = ctx.clock.now();
     for other in ctx.stores.archives.state() {
-        let sibling = retention::is_same_claim(&other.spec, &object.spec) && other.uid() != object.uid();
+        let sibling = retention::is_same_claim(&other, object) && other.uid() != object.uid();
         if sibling && !other.spec.legal_hold && expiry_reason(ctx, &other, now).is_some() {
             ctx.requeue_archive(ObjectRef::from_obj(other.as_ref()));
         }
@@ -112,7 +115,7 @@ pub async fn acquire_purge_slot(
     object: &NfsArchive,
 ) -> Result<Result<Timestamp, Duration>, WriteError> {
     let interval = ctx.settings.purge_pause;
-    let wait = match backend.request_purge(&object.name_any(), &object.spec.claim.namespace, interval) {
+    let wait = match backend.request_purge(&object.name_any(), &object.spec.claim_ref.namespace, interval) {
         PurgeTurn::Now => None,
         PurgeTurn::Wait(left) => Some(left),
         PurgeTurn::Other(next) => {
@@ -136,8 +139,6 @@ pub async fn acquire_purge_slot(
         ),
     );
     tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
-    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &condition) {
-        ops::publish(ctx, object, Severity::Warning, condition.reason, &condition.message);
-    }
+    ops::publish_once(ctx, object, Severity::Warning, &condition);
     Ok(Err(CLOCK_RETRY))
 }

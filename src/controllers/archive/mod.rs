@@ -3,6 +3,7 @@
 
 mod backup;
 mod expiry;
+mod import;
 mod observe;
 mod ops;
 mod plan;

@@ -14,7 +14,7 @@ use crate::api::backend::ArchivePolicy;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::VOLUME_FILE_ID;
 use crate::decide::archive_object::{agrees_with_record, archive_ref, retention_terms};
-use crate::decide::retention::{earliest_expiry, expired};
+use crate::decide::retention::{earliest_expiry, expired, retained};
 use crate::decide::terms::{self, TermsDecision};
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
@@ -59,7 +59,10 @@ impl RetentionBasis {
     /// Returns the values in the watch caches and the time of this machine. They only decide when an archive is checked
     /// more thoroughly. `None` if the backend does not exist.
     fn cached(ctx: &Context, object: &NfsArchive) -> Option<Self> {
-        let backend = ctx.stores.backends.get(&ObjectRef::new(&object.spec.backend))?;
+        let backend = ctx
+            .stores
+            .backends
+            .get(&ObjectRef::new(&object.observed().backend_name))?;
         let policy = backend.spec.archive_policy.clone();
         let newer = count_newer(ctx, object, &policy);
         let now = ctx.clock.now();
@@ -82,7 +85,7 @@ pub async fn observe(
             let recorded = read_export(ctx, object, &location, policy).await?;
             (Some(location), recorded)
         }
-        Err(cause) => (None, ExportState::Unreachable(cause).into()),
+        Err(unreachable) => (None, (*unreachable).into()),
     };
     let Recorded {
         state: export,
@@ -90,7 +93,9 @@ pub async fn observe(
         retention,
     } = recorded;
     let earliest = policy.and_then(|policy| earliest_expiry(object, policy, retention));
-    let expired = basis.and_then(|basis| {
+    let expires = object.spec.expiration_time.as_ref().map(|at| at.0);
+    let expires = expires.map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
+    let expired = basis.as_ref().and_then(|basis| {
         let reached = earliest.is_none_or(|earliest| basis.now >= earliest);
         expired(object, &basis.policy, basis.newer, basis.now).filter(|_| reached)
     });
@@ -102,15 +107,15 @@ pub async fn observe(
         copied: location
             .as_ref()
             .is_some_and(|location| location.export.is_being_copied(&location.archive.volume)),
-        expired,
+        expired: expired.is_some(),
+        retained: retained(object, policy, expires, expired.as_deref()),
         export,
     };
-    let expires = object.spec.expires_at.as_ref().map(|at| at.0);
     Ok(Observation {
         location,
         observed,
         stricter_terms,
-        expires: expires.map(|at| earliest.map_or(at, |earliest| at.max(earliest))),
+        expires,
     })
 }
 
@@ -132,15 +137,16 @@ impl From<ExportState> for Recorded {
     }
 }
 
-fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedCondition> {
-    let Some(archive) = archive_ref(object) else {
-        return Err(PlannedCondition::fails(
-            Reason::ArchiveMissing,
-            "its fileID is not a valid number, so nothing is changed: to have the object recreated from the record on the \
-             export, set deletionPolicy to Retain and delete this object",
-        ));
-    };
-    let ConfirmedExport { backend, export } = confirmed_export(ctx, object)?;
+fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, Box<ExportState>> {
+    // The caller has completed the status.
+    let archive = archive_ref(object).ok_or_else(|| Box::new(ExportState::NoRecord))?;
+    let ConfirmedExport { backend, export } = find_export(ctx, object).map_err(|unconfirmed| match unconfirmed {
+        Unconfirmed::NotReady(condition) if condition.reason == Reason::ReclaimBackendMissing => {
+            Box::new(ExportState::Detached(condition))
+        }
+        Unconfirmed::NotReady(condition) => Box::new(ExportState::Unreachable(condition)),
+        Unconfirmed::OtherExport => Box::new(ExportState::Detached(other_export(object))),
+    })?;
     Ok(Location {
         backend,
         export,
@@ -148,19 +154,25 @@ fn locate(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedConditi
     })
 }
 
+fn find_export(ctx: &Context, object: &NfsArchive) -> Result<ConfirmedExport, Unconfirmed> {
+    let observed = object.observed();
+    ConfirmedExport::find(ctx, &observed.backend_name, &observed.export_id)
+}
+
+fn other_export(object: &NfsArchive) -> PlannedCondition {
+    let backend = &object.observed().backend_name;
+    PlannedCondition::fails(
+        Reason::IdentityMismatch,
+        format!("backend {backend} uses another export than the one that has the archive"),
+    )
+}
+
 /// Returns the backend that an object names and its export, if the export can be reached and is the one that the object
 /// names.
 pub(super) fn confirmed_export(ctx: &Context, object: &NfsArchive) -> Result<ConfirmedExport, PlannedCondition> {
-    let spec = &object.spec;
-    ConfirmedExport::find(ctx, &spec.backend, &spec.export_id).map_err(|unconfirmed| match unconfirmed {
+    find_export(ctx, object).map_err(|unconfirmed| match unconfirmed {
         Unconfirmed::NotReady(condition) => condition,
-        Unconfirmed::OtherExport => PlannedCondition::fails(
-            Reason::IdentityMismatch,
-            format!(
-                "backend {} uses another export than the one that has the archive",
-                spec.backend
-            ),
-        ),
+        Unconfirmed::OtherExport => other_export(object),
     })
 }
 
@@ -171,7 +183,11 @@ async fn read_export(
     policy: Option<&ArchivePolicy>,
 ) -> Result<Recorded, WriteError> {
     // Limited for each backend: one that does not respond delays only its own archives.
-    let _slot = location.backend.archives.acquire(&object.spec.claim.namespace).await;
+    let _slot = location
+        .backend
+        .archives
+        .acquire(&object.spec.claim_ref.namespace)
+        .await;
     let recorded = match read_record(object, location).await {
         Ok(Some(recorded)) => recorded,
         Ok(None) => return Ok(ExportState::NoRecord.into()),
@@ -182,7 +198,7 @@ async fn read_export(
         != (
             &location.archive.claim_uid,
             location.archive.file_id,
-            &object.spec.volume,
+            &object.observed().volume_name,
         )
     {
         return Ok(record_unusable(

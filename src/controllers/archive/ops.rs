@@ -6,7 +6,7 @@ use kube::{Api, CustomResourceExt, Resource, ResourceExt};
 
 use super::plan::ExportState;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::Reason;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ARCHIVE_FINALIZER;
 use crate::decide::archive_object::retention_terms;
 use crate::decide::terms;
@@ -72,10 +72,10 @@ impl ArchiveOps<'_> {
             return Ok(false);
         }
         self.backend.purge_requested.notify_one();
-        let claim = &self.object.spec.claim;
+        let (claim, directory) = (&self.object.spec.claim_ref, &self.object.observed().directory);
         let note = format!(
-            "moved {} of claim {}/{} into the trash",
-            self.object.spec.directory, claim.namespace, claim.name
+            "moved {directory} of claim {}/{} into the trash",
+            claim.namespace, claim.name
         );
         self.finish(Reason::ArchivePurged, &note).await?;
         Ok(true)
@@ -148,7 +148,7 @@ pub async fn restore_terms(ctx: &Context, object: &NfsArchive, terms: &Retention
     match writes::patch_as_read(&api(ctx), object, terms::fields(terms), false, action).await {
         Ok(()) => {
             let note = "this object is older than its record on the export, or replaces the one that the record knows: \
-                        legalHold, expiresAt and deletionPolicy were restored as far as they are stricter in the record; \
+                        legalHold, expirationTime and deletionPolicy were restored as far as they are stricter in the record; \
                         edit them again if that is not intended";
             tracing::warn!(archive = object.name_any(), "{note}");
             publish(ctx, object, Severity::Warning, Reason::RetentionRestored, note);
@@ -157,6 +157,27 @@ pub async fn restore_terms(ctx: &Context, object: &NfsArchive, terms: &Retention
         Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Records that the data of an archive are kept without an object, and lets the object go. The record is first: from then
+/// on, no object is created for it.
+pub async fn release(
+    ctx: &Context,
+    object: &NfsArchive,
+    export: &ExportStore,
+    archive: &ArchiveRef,
+) -> Result<(), OpsError> {
+    export.release_archive(archive).await?;
+    remove_finalizer(ctx, object).await?;
+    let (claim, observed) = (&object.spec.claim_ref, object.observed());
+    let note = format!(
+        "deleted with deletionPolicy Retain: {} stays on backend {}; to import it again, create an NfsArchive with this name \
+         for claim {}/{}",
+        observed.directory, observed.backend_name, claim.namespace, claim.name
+    );
+    tracing::info!(archive = object.name_any(), backend = observed.backend_name, "{note}");
+    publish(ctx, object, Severity::Normal, Reason::ArchiveReleased, &note);
+    Ok(())
 }
 
 /// Removes the operator's finalizer from an object.
@@ -168,6 +189,13 @@ pub async fn remove_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), 
 pub fn publish(ctx: &Context, object: &NfsArchive, severity: Severity, reason: Reason, note: &str) {
     ctx.events
         .publish(object.object_ref(&()), severity, reason, "Keep", note);
+}
+
+/// Publishes an event about an archive unless it is the last one that was published.
+pub fn publish_once(ctx: &Context, object: &NfsArchive, severity: Severity, reported: &PlannedCondition) {
+    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), reported) {
+        publish(ctx, object, severity, reported.reason, &reported.message);
+    }
 }
 
 /// The API of archives.

@@ -1,6 +1,7 @@
 //! Next step for an archive, and the state that its object reports. Pure.
 
-use crate::api::conditions::{ArchiveCondition, PlannedCondition, Reason};
+use crate::api::archive::ArchiveSummary;
+use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::{CopyState, RestoreTarget};
 
 /// Observed state of an archive.
@@ -17,8 +18,10 @@ pub struct Observed {
     pub held: bool,
     /// True if a claim is getting a copy of it.
     pub copied: bool,
-    /// Reason why the archive has expired, if it has.
-    pub expired: Option<String>,
+    /// True if the archive has expired.
+    pub expired: bool,
+    /// The condition Retained.
+    pub retained: PlannedCondition,
     /// State of the archive on the export.
     pub export: ExportState,
 }
@@ -28,6 +31,8 @@ pub struct Observed {
 pub enum ExportState {
     /// The export cannot be read now.
     Unreachable(PlannedCondition),
+    /// The backend does not exist, or uses another export.
+    Detached(PlannedCondition),
     /// The record cannot be used, or describes something else.
     RecordUnusable(PlannedCondition),
     /// There is no record.
@@ -54,6 +59,8 @@ pub enum ArchiveStep {
     Wait,
     /// Remove the finalizer, and leave the export unchanged.
     RemoveFinalizer,
+    /// Record that the data are kept without an object, then remove the finalizer.
+    Release,
     /// Move the data into the trash, then remove the finalizer.
     Purge,
     /// Cancel a purge that is announced.
@@ -65,12 +72,12 @@ pub enum ArchiveStep {
 /// State that the object reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The state in one word.
-    pub state: &'static str,
+    /// Summary.
+    pub state: ArchiveSummary,
     /// The condition Available: the data exists and can be restored.
     pub available: PlannedCondition,
-    /// The other conditions that hold.
-    pub others: Vec<(ArchiveCondition, PlannedCondition)>,
+    /// The condition Retained: no rule purges the data.
+    pub retained: PlannedCondition,
 }
 
 /// Returns the next step and the state to report meanwhile.
@@ -102,10 +109,13 @@ fn deletion_step(observed: &Observed) -> ArchiveStep {
         ExportState::NoRecord => ArchiveStep::RemoveFinalizer,
         // The operator announced the purge before it deleted the object, because the archive had expired.
         ExportState::Purging { present: true } => ArchiveStep::Purge,
-        _ if !delete_data => ArchiveStep::RemoveFinalizer,
+        // Their records cannot be changed, so an object is created again if such a record becomes usable.
+        ExportState::Detached(_) | ExportState::RecordUnusable(_) if !delete_data => ArchiveStep::RemoveFinalizer,
+        ExportState::Archived { .. } if !delete_data => ArchiveStep::Release,
         ExportState::Archived { .. } if !held => ArchiveStep::Purge,
         ExportState::Archived { .. }
         | ExportState::Unreachable(_)
+        | ExportState::Detached(_)
         | ExportState::RecordUnusable(_)
         | ExportState::Restoring { .. } => ArchiveStep::Wait,
     }
@@ -113,9 +123,11 @@ fn deletion_step(observed: &Observed) -> ArchiveStep {
 
 /// Returns the step for an object that is not being deleted.
 fn retention_step(observed: &Observed) -> ArchiveStep {
-    let expired = observed.expired.is_some() && !observed.held;
+    let expired = observed.expired && !observed.held;
     match &observed.export {
-        ExportState::Unreachable(_) | ExportState::Restoring { done: false, .. } => ArchiveStep::Wait,
+        ExportState::Unreachable(_) | ExportState::Detached(_) | ExportState::Restoring { done: false, .. } => {
+            ArchiveStep::Wait
+        }
         ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
         ExportState::Purging { present: true } if !expired => ArchiveStep::CancelPurge,
         ExportState::Purging { .. } => ArchiveStep::Purge,
@@ -127,98 +139,79 @@ fn retention_step(observed: &Observed) -> ArchiveStep {
 }
 
 fn report(observed: &Observed) -> Report {
-    let mut others = Vec::new();
-    if let Some(why) = &observed.expired {
-        others.push((
-            ArchiveCondition::Expired,
-            PlannedCondition::holds(Reason::ArchiveExpired, why.clone()),
-        ));
-    }
-    let (state, available, condition) = match &observed.export {
-        ExportState::Unreachable(cause) => {
-            let unknown = PlannedCondition {
-                status: None,
-                ..cause.clone()
+    let (state, available) = match &observed.export {
+        ExportState::Unreachable(cause) | ExportState::Detached(cause) => {
+            let message = match observed.deleting {
+                true => format!("{}; until then, this object is not deleted", cause.message),
+                false => cause.message.clone(),
             };
-            ("Unknown", unknown, None)
+            (
+                ArchiveSummary::Unknown,
+                PlannedCondition::unknown(cause.reason, message),
+            )
         }
-        ExportState::RecordUnusable(cause) => ("Unknown", cause.clone(), None),
+        ExportState::RecordUnusable(cause) => (ArchiveSummary::Unknown, cause.clone()),
         ExportState::NoRecord => (
-            "Missing",
+            ArchiveSummary::Missing,
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
                 "the export has no record of it, so nothing is changed: it was restored or purged since this object was saved in \
                  a backup of the cluster, or its record was removed. If it was restored or purged, delete this object; \
                  otherwise, restore its record from a backup of the export",
             ),
-            Some(ArchiveCondition::Missing),
         ),
         ExportState::Archived { present: false, .. } => (
-            "Missing",
+            ArchiveSummary::Missing,
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
                 "its directory is not where it should be: move it back; if it is lost for good, set deletionPolicy to Delete and \
                  delete this object",
             ),
-            Some(ArchiveCondition::Missing),
         ),
         ExportState::Purging { .. } => (
-            "Purging",
+            ArchiveSummary::Purging,
             PlannedCondition::fails(Reason::Purging, "its data is being moved into the trash"),
-            Some(ArchiveCondition::Purging),
         ),
         ExportState::Restoring { target, .. } => {
             let claim = format!("{}/{}", target.claim.namespace, target.claim.name);
             let message = format!("it is being restored to claim {claim} as volume {}", target.volume);
             (
-                "Restoring",
+                ArchiveSummary::Restoring,
                 PlannedCondition::fails(Reason::ArchiveRestoring, message),
-                Some(ArchiveCondition::Restoring),
             )
         }
-        ExportState::Archived { present: true, copy } => {
-            let (state, available) = report_kept(observed, copy.as_ref());
-            (state, available, None)
-        }
+        ExportState::Archived { present: true, copy } => report_kept(observed, copy.as_ref()),
     };
-    if let Some(condition) = condition {
-        let holds = PlannedCondition {
-            status: Some(true),
-            ..available.clone()
-        };
-        others.push((condition, holds));
-    }
     Report {
         state,
         available,
-        others,
+        retained: observed.retained.clone(),
     }
 }
 
-fn report_kept(observed: &Observed, copy: Option<&CopyState>) -> (&'static str, PlannedCondition) {
-    let copy = copy.map_or_else(String::new, copy_summary);
-    if observed.held {
-        let message = match observed.deleting {
-            true => {
-                "it has a legal hold, so its data and this object stay: set legalHold to false, or deletionPolicy to Retain"
-            }
-            false => "it has a legal hold: it is not purged, and this object cannot be deleted",
-        };
-        return (
-            "Held",
-            PlannedCondition::holds(Reason::ArchiveHeld, format!("{message}{copy}")),
-        );
-    }
-    let expired = observed.expired.is_some();
-    let state = if expired { "Expired" } else { "Available" };
-    let message = match observed.copied && (observed.deleting || expired) {
+fn report_kept(observed: &Observed, copy: Option<&CopyState>) -> (ArchiveSummary, PlannedCondition) {
+    let state = state_of_kept(observed.held, observed.expired);
+    let ends = observed.deleting || (observed.expired && !observed.held);
+    let message = match observed.copied && ends {
         true => "the data exists; it is kept until copies in progress are complete",
         false => "the data exists",
     };
-    (
-        state,
-        PlannedCondition::holds(Reason::Archived, format!("{message}{copy}")),
-    )
+    (state, data_present(message, copy))
+}
+
+/// Returns the state of an archive whose data exists.
+pub(super) fn state_of_kept(held: bool, expired: bool) -> ArchiveSummary {
+    match (held, expired) {
+        (true, _) => ArchiveSummary::Held,
+        (false, true) => ArchiveSummary::Expired,
+        (false, false) => ArchiveSummary::Available,
+    }
+}
+
+/// Returns the condition Available of an archive whose data exists, with the result of its copy.
+pub(super) fn data_present(message: &str, copy: Option<&CopyState>) -> PlannedCondition {
+    let copy = copy.map_or_else(String::new, copy_summary);
+    PlannedCondition::holds(Reason::DataPresent, format!("{message}{copy}"))
 }
 
 /// Describes what was copied and what was not.

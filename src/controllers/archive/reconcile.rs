@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::backup;
 use super::expiry::{acquire_purge_slot, read_retention, requeue_expired_siblings};
+use super::import::{self, FoundRecord};
 use super::observe::{Location, Observation, observe};
 use super::ops::{self, ArchiveOps, OpsError};
 use super::plan::{ArchiveStep, Report, plan};
@@ -17,6 +18,7 @@ use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
+use crate::decide::archive_object::described;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::retry::jittered;
@@ -38,24 +40,71 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    writes::add_finalizer(&ops::api(&ctx), &*object, ARCHIVE_FINALIZER).await?;
-    if !object.is_complete() {
-        return backup::reconcile(&ctx, &object).await;
+    let is_deleting = object.metadata.deletion_timestamp.is_some();
+    if !is_deleting && writes::with_finalizer(&object.metadata, ARCHIVE_FINALIZER, true).is_some() {
+        writes::add_finalizer(&ops::api(&ctx), &*object, ARCHIVE_FINALIZER).await?;
+        // The changed object is reconciled: a status of this one would be refused.
+        return Ok(Action::requeue(NEXT_STEP_DELAY));
     }
-    let observation = observe(&ctx, &object, None).await?;
+    match describe(&ctx, &object).await {
+        Described::Archive(object) => reconcile_archive(&ctx, object).await,
+        Described::Backup => backup::reconcile(&ctx, &object).await,
+        Described::Unknown(condition) => backup::wait(&ctx, &object, condition).await,
+        Described::Refused(condition) => backup::refuse(&ctx, &object, condition).await,
+    }
+}
+
+/// What an object is.
+enum Described {
+    /// An archive. The status in memory describes it; that of the object may not, yet.
+    Archive(Arc<NfsArchive>),
+    /// A requested backup that is not complete.
+    Backup,
+    /// An archive whose record cannot be read now.
+    Unknown(PlannedCondition),
+    /// Neither: the reason.
+    Refused(PlannedCondition),
+}
+
+/// Returns what an object is. Searches the record of an object without a status.
+async fn describe(ctx: &Context, object: &Arc<NfsArchive>) -> Described {
+    if object.is_complete() {
+        return Described::Archive(Arc::clone(object));
+    }
+    if !object.observed().backend_name.is_empty() {
+        return Described::Backup;
+    }
+    match import::find_record(ctx, object).await {
+        FoundRecord::Archive(recorded, backend) => {
+            if recorded.archive.released && object.metadata.deletion_timestamp.is_none() {
+                let note = format!("imported {} of backend {backend}", recorded.archive.target);
+                let imported = PlannedCondition::holds(Reason::ArchiveImported, note);
+                ops::publish_once(ctx, object, Severity::Normal, &imported);
+            }
+            Described::Archive(Arc::new(described(object, &recorded, &backend)))
+        }
+        FoundRecord::None(read) => match import::without_record(object, read) {
+            Some(condition) => Described::Refused(condition),
+            None => Described::Backup,
+        },
+        FoundRecord::Unreadable(condition) => Described::Unknown(condition),
+        FoundRecord::Refused(condition) => Described::Refused(condition),
+    }
+}
+
+/// Reconciles an archive whose data exist, or existed.
+async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Action, WriteError> {
+    let observation = observe(ctx, &object, None).await?;
     if let Some(terms) = &observation.stricter_terms {
-        ops::restore_terms(&ctx, &object, terms).await?;
+        ops::restore_terms(ctx, &object, terms).await?;
         return Ok(Action::requeue(NEXT_STEP_DELAY));
     }
     let (step, report) = plan(&observation.observed);
-    let status_changed = write_status(&ctx, &object, &report).await?;
-    if status_changed {
-        let name = object.name_any();
-        ctx.wake_restores(|archive| archive == name);
-    } else if step == ArchiveStep::NoOp {
-        requeue_expired_siblings(&ctx, &object);
+    let status_changed = write_status(ctx, &object, &report).await?;
+    if !status_changed && step == ArchiveStep::NoOp {
+        requeue_expired_siblings(ctx, &object);
     }
-    match execute(&ctx, &object, &observation, step).await {
+    match execute(ctx, &object, &observation, step).await {
         // Older archives of the claim are requeued once the cache has the new status.
         Ok(Executed::Nothing) if status_changed => Ok(Action::requeue(NEXT_STEP_DELAY)),
         Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(
@@ -66,12 +115,15 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
         Ok(Executed::Finished) => Ok(Action::await_change()),
         Ok(Executed::Requeue(after)) => Ok(Action::requeue(after)),
         Err(OpsError::Write(error)) => Err(error),
-        Err(OpsError::Export(error)) => Ok(report_failure(&ctx, &object, &error)),
+        Err(OpsError::Export(error)) => Ok(report_failure(ctx, &object, &error)),
     }
 }
 
 /// Handles a failed write.
 pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) -> Action {
+    if matches!(error, WriteError::Conflict) {
+        return Action::requeue(NEXT_STEP_DELAY);
+    }
     tracing::warn!(archive = object.name_any(), "{error}");
     Action::requeue(writes::AFTER_ERROR)
 }
@@ -80,9 +132,7 @@ pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) ->
 fn report_failure(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
     let condition = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
     tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
-    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &condition) {
-        ops::publish(ctx, object, Severity::Warning, condition.reason, &condition.message);
-    }
+    ops::publish_once(ctx, object, Severity::Warning, &condition);
     Action::requeue(jittered(WAIT_INTERVAL))
 }
 
@@ -108,6 +158,16 @@ async fn execute(
             forget(ctx, object);
             Ok(Executed::Finished)
         }
+        (ArchiveStep::Release, Some(location)) => {
+            ops::release(ctx, object, &location.export, &location.archive).await?;
+            forget(ctx, object);
+            Ok(Executed::Finished)
+        }
+        (ArchiveStep::Wait, _) if observation.observed.deleting && observation.observed.held => {
+            let held = PlannedCondition::fails(Reason::ArchiveHeld, &observation.observed.retained.message);
+            ops::publish_once(ctx, object, Severity::Warning, &held);
+            Ok(Executed::Nothing)
+        }
         (ArchiveStep::CancelPurge, Some(location)) => {
             location.export.cancel_purge(&location.archive).await?;
             Ok(Executed::Requeue(NEXT_STEP_DELAY))
@@ -118,6 +178,7 @@ async fn execute(
         (
             ArchiveStep::NoOp
             | ArchiveStep::Wait
+            | ArchiveStep::Release
             | ArchiveStep::CancelPurge
             | ArchiveStep::Purge
             | ArchiveStep::CompleteRestore,
@@ -198,14 +259,15 @@ fn next_check(expires: Option<Timestamp>, step: ArchiveStep, now: Timestamp) -> 
     left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
 }
 
-/// Writes the status unless the object has it. Returns true if it was written.
+/// Writes the status unless the object has it. Returns true if it was written. Fails if the object changed since it was
+/// read, because the status describes the archive: an older description must not replace a newer one.
 pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, ctx.clock.now());
     let previous = object
         .status
         .clone()
         .map(|status| NfsArchiveStatus { usage: None, ..status });
-    let fields = json!({ "status": planned });
+    let fields = json!({ "metadata": {"resourceVersion": object.resource_version()}, "status": planned });
     let (api, action) = (ops::api(ctx), "write the archive's status");
     let write = writes::apply(&api, object, managers::STATUS, fields, true, action);
     let cached = Cached::new(&object.metadata, managers::STATUS, previous.as_ref());

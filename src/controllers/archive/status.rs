@@ -5,22 +5,34 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::Report;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
-use crate::api::conditions::ArchiveCondition;
+use crate::api::conditions::{ArchiveCondition, Reason};
 
-/// Returns the status to write.
+/// Column of an archive without an expiration time.
+const NEVER: &str = "never";
+/// Column of an archive that expires when there are enough newer ones.
+const KEEP_LAST: &str = "keepLast";
+
+/// Returns the status to write: the description of the archive that the object has, and the report.
 pub fn status(object: &NfsArchive, report: &Report, now: Timestamp) -> NfsArchiveStatus {
-    let generation = object.metadata.generation;
-    let previous = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let available = (ArchiveCondition::Available, &report.available);
-    let others = report.others.iter().map(|(type_, planned)| (*type_, planned));
-    let conditions = std::iter::once(available)
-        .chain(others)
-        .map(|(type_, planned)| planned.to_condition(&type_.to_string(), generation, previous, Time(now)));
+    let (generation, previous) = (object.metadata.generation, object.observed());
+    let conditions = [
+        (ArchiveCondition::Available, &report.available),
+        (ArchiveCondition::Retained, &report.retained),
+    ];
+    let conditions = conditions
+        .map(|(type_, planned)| planned.to_condition(&type_.to_string(), generation, &previous.conditions, Time(now)));
+    let expires = match (&object.spec.expiration_time, report.retained.reason) {
+        (Some(at), _) => at.0.to_string(),
+        (None, Reason::NotExpired | Reason::ArchiveExpired) => KEEP_LAST.to_owned(),
+        (None, _) => NEVER.to_owned(),
+    };
     NfsArchiveStatus {
         observed_generation: generation,
-        state: Some(report.state.to_owned()),
-        conditions: conditions.collect(),
+        state: Some(report.state),
+        expires: Some(expires),
+        conditions: conditions.into(),
         // Owned by another field manager, which writes it with each usage scan.
         usage: None,
+        ..previous.clone()
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ACCEPT_IDENTITY;
+use crate::api::requests::{BackendRequest, ids};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use export_store::{ExpectedIdentity, Identity, OwnFileIds};
-use kube::ResourceExt;
 
 /// This cluster on exports, as the Secret with the key for records names it.
 #[derive(Debug, Clone, Copy)]
@@ -39,35 +39,39 @@ pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> Planned
     )
 }
 
-/// Returns the expected identity, from the administrator's annotation, the status, the identity that this process `confirmed`
+/// Value of the annotation that accepts an export without an identity, which gets one.
+const NEW: &str = "new";
+
+/// Returns the expected identity, from the identity that an administrator `accepted` and that was not accepted before, the status, the identity that this process `confirmed`
 /// last, and the volumes and archives of the backend.
 ///
 /// An identity may be created only if none is known: an unmounted disk must not get a new one (data-safety rule 2). The status
 /// in the cache may be older than the last confirmation.
 pub fn expected_identity(
     backend: &NfsBackend,
+    accepted: Option<&str>,
     confirmed: Option<&Identity>,
     recorded: &RecordedIds,
     cluster: OwnCluster<'_>,
 ) -> Result<ExpectedIdentity, PlannedCondition> {
-    if let Some(accepted) = backend.annotations().get(ACCEPT_IDENTITY) {
-        return Ok(ExpectedIdentity {
-            export_id: Some(accepted.clone()),
-            accepted: true,
-            ..ExpectedIdentity::default()
-        });
+    if let Some(accepted) = accepted.and_then(|value| ids(value).next()) {
+        return accepted_identity(backend, accepted);
     }
     let known = |id: &str| ExpectedIdentity {
         export_id: Some(id.to_owned()),
         ..ExpectedIdentity::default()
     };
     let known_by_status = |id: &str, status: &NfsBackendStatus| {
-        let former = status.cluster_id.as_deref().filter(|former| *former != cluster.id);
+        let former = status
+            .export
+            .cluster_id
+            .as_deref()
+            .filter(|former| *former != cluster.id);
         if let Some(former) = former.filter(|_| cluster.has_data) {
             return Err(secret_mismatch(former, cluster.id, id));
         }
         Ok(ExpectedIdentity {
-            root_file_id: file_id(status.root_file_id.as_ref(), "rootFileID")?,
+            root_file_id: file_id(status.export.root_file_id.as_ref(), "rootFileID")?,
             // Those in the status are of the folder of the former cluster.
             own_file_ids: match former {
                 Some(_) => None,
@@ -78,14 +82,14 @@ pub fn expected_identity(
     };
     let status = backend.status.clone().unwrap_or_default();
     if let Some(pinned) = &backend.spec.export_id {
-        let same = status.export_id.as_ref() == Some(pinned);
+        let same = status.export.id.as_ref() == Some(pinned);
         return if same {
             known_by_status(pinned, &status)
         } else {
             Ok(known(pinned))
         };
     }
-    if let Some(id) = &status.export_id {
+    if let Some(id) = &status.export.id {
         return known_by_status(id, &status);
     }
     if let Some(confirmed) = confirmed {
@@ -113,10 +117,55 @@ pub fn expected_identity(
     }
 }
 
+/// Returns the identity that an administrator accepted. A new one is created only on an export that has none.
+fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIdentity, PlannedCondition> {
+    if accepted != NEW {
+        return Ok(ExpectedIdentity {
+            export_id: Some(accepted.to_owned()),
+            accepted: true,
+            ..ExpectedIdentity::default()
+        });
+    }
+    if let Some(pinned) = &backend.spec.export_id {
+        return Err(PlannedCondition::fails(
+            Reason::IdentityMismatch,
+            format!(
+                "{ACCEPT_IDENTITY}: {NEW} requests a new identity, and spec.exportID pins {pinned}: remove one of them"
+            ),
+        ));
+    }
+    Ok(ExpectedIdentity {
+        may_create: true,
+        must_create: true,
+        accepted: true,
+        ..ExpectedIdentity::default()
+    })
+}
+
+/// Adds to the reason why an export is not confirmed that its acceptance was used already.
+pub fn explain_used_acceptance(
+    planned: PlannedCondition,
+    backend: &NfsBackend,
+    accepted: Option<&str>,
+) -> PlannedCondition {
+    let needs_acceptance = planned.message.contains(ACCEPT_IDENTITY);
+    match BackendRequest::AcceptIdentity.value(backend) {
+        Some(value) if needs_acceptance && accepted.is_none() => PlannedCondition::fails(
+            planned.reason,
+            format!(
+                "{}. The present value of that annotation, {value}, was handled before: append @ and any text to accept \
+                 again",
+                planned.message
+            ),
+        ),
+        _ => planned,
+    }
+}
+
 /// Returns the fileids of the operator's own files, unless an earlier release wrote the status.
 fn own_file_ids(status: &NfsBackendStatus) -> Result<Option<OwnFileIds>, PlannedCondition> {
-    let identity = file_id(status.identity_file_id.as_ref(), "identityFileID")?;
-    let cluster = file_id(status.cluster_folder_file_id.as_ref(), "clusterFolderFileID")?;
+    let identity = file_id(status.export.identity_file_id.as_ref(), "identityFileID")?;
+    let cluster = file_id(status.export.cluster_folder_file_id.as_ref(), "clusterFolderFileID")?;
     Ok(identity
         .zip(cluster)
         .map(|(identity, cluster)| OwnFileIds { identity, cluster }))
@@ -126,7 +175,7 @@ fn file_id(text: Option<&String>, field: &str) -> Result<Option<u64>, PlannedCon
     text.map(|text| text.parse()).transpose().map_err(|_| {
         PlannedCondition::fails(
             Reason::IdentityMismatch,
-            format!("status.{field} is not a number: confirm with the annotation {ACCEPT_IDENTITY}"),
+            format!("status.export.{field} is not a number: confirm with the annotation {ACCEPT_IDENTITY}"),
         )
     })
 }

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use super::expected_identity::{OwnCluster, RecordedIds, expected_identity, secret_mismatch};
+use super::expected_identity::{OwnCluster, RecordedIds, expected_identity, explain_used_acceptance, secret_mismatch};
 use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::requests::BackendRequest;
 use crate::decide::reclaim::is_released;
 use crate::state::archives;
 use crate::state::backends::{Backend, BackendConnection};
@@ -65,7 +66,7 @@ impl Probe {
             statistics: Some(reached.statistics),
             identity: Some(identity),
             ..Self::unreachable(PlannedCondition::holds(
-                Reason::Ready,
+                Reason::ServerAnswers,
                 "the server responds and the export exists",
             ))
         }
@@ -88,7 +89,11 @@ impl Probe {
 
 /// Probes a backend. If another client took its lease, the connection is closed.
 pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
-    let probe = run_checks(ctx, object, backend).await;
+    let mut probe = run_checks(ctx, object, backend).await;
+    let accepted = backend.requests.due(object, BackendRequest::AcceptIdentity);
+    probe.identity = probe
+        .identity
+        .map(|identity| identity.map_err(|planned| explain_used_acceptance(planned, object, accepted)));
     // While the Lease is not renewed, this process itself refuses to write.
     if probe.is_fenced() && ctx.write_fence.may_write() {
         // The next probe reconnects if the API server confirms the leadership. Nothing is written until then.
@@ -195,7 +200,8 @@ async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Resu
         has_data: ctx.capacity.totals(&backend.name).volumes > 0
             || !archives::archives_of(ctx, &backend.name).is_empty(),
     };
-    let expected = expected_identity(object, backend.confirmed().as_ref(), &recorded, cluster)?;
+    let accepted = backend.requests.due(object, BackendRequest::AcceptIdentity);
+    let expected = expected_identity(object, accepted, backend.confirmed().as_ref(), &recorded, cluster)?;
     if expected.may_create {
         may_create(ctx, object).await?;
     }
@@ -233,7 +239,10 @@ async fn confirm(
         Ok(()) => {}
     }
     // The status has the ID of the cluster unless an earlier release wrote it, or it was lost with the object.
-    let known = object.status.as_ref().is_some_and(|status| status.cluster_id.is_some());
+    let known = object
+        .status
+        .as_ref()
+        .is_some_and(|status| status.export.cluster_id.is_some());
     if known || accepted {
         return Ok(confirmed);
     }
@@ -261,13 +270,13 @@ fn known_beacons(ctx: &Context) -> Vec<KnownBeacon> {
 /// Returns the beacons in the status of a backend. A status of another Secret has that of another folder.
 fn beacons_in_status(ctx: &Context, object: &NfsBackend) -> Option<KnownBeacon> {
     let status = object.status.as_ref()?;
-    let own = status.cluster_id.as_deref() == Some(&ctx.cluster_id);
+    let own = status.export.cluster_id.as_deref() == Some(&ctx.cluster_id);
     let status = own.then_some(status)?;
     let parsed = |beacon: &Option<String>| beacon.as_ref().and_then(|beacon| beacon.parse().ok());
     let known = KnownBeacon {
-        export_id: status.export_id.clone()?,
-        current: parsed(&status.beacon),
-        next: parsed(&status.next_beacon),
+        export_id: status.export.id.clone()?,
+        current: parsed(&status.export.beacon),
+        next: parsed(&status.export.next_beacon),
     };
     (known.current.is_some() || known.next.is_some()).then_some(known)
 }
@@ -403,16 +412,19 @@ fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
     let directory = &object.spec.directory;
     let effective = |number: Option<u32>| number.map(i64::from);
     let other = |requested: Option<i64>, actual: Option<u32>| requested.is_some() && requested != effective(actual);
-    let gives_away = other(directory.uid, written.effective_uid) || other(directory.gid, written.effective_gid);
+    let gives_away = other(directory.uid, written.effective_uid)
+        || other(directory.gid, written.effective_gid)
+        || directory.gid_range.is_some();
     if !(written.squashed && gives_away) {
-        return PlannedCondition::holds(Reason::Ready, "files can be created and removed");
+        return PlannedCondition::holds(Reason::WritesSucceed, "files can be created and removed");
     }
     let text = |number: Option<u32>| number.map_or_else(|| "another user".to_owned(), |number| number.to_string());
     PlannedCondition::fails(
         Reason::RootSquashed,
         format!(
             "spec.directory asks for an owner that only root can set, and the server maps the operator to {}:{}: \
-             export with no_root_squash for the operator's address, or remove spec.directory.uid and gid",
+             export with no_root_squash for the operator's address, remove uid, gid and gidRange from spec.directory, or, \
+             for groups only, set spec.nfs.auth.sys to the user that owns the export",
             text(written.effective_uid),
             text(written.effective_gid)
         ),
@@ -588,6 +600,7 @@ mod tests {
             handle: None,
             adopted,
             restores: None,
+            group: None,
             metadata: cluster.map(|cluster| {
                 let metadata =
                     json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});

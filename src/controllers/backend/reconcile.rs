@@ -14,7 +14,8 @@ use super::removal::{deletion_blocker, finalize};
 use super::status::{self, BeaconPlan, Observed};
 use super::unblocks::{Unblocks, unblocks};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
-use crate::api::names::{ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
+use crate::api::names::{BACKEND_FINALIZER, managers};
+use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::background::{garbage_collection, orphan_scan, purge, usage};
 use crate::recovery;
@@ -60,7 +61,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     // Measured from here, however long the following writes take: a probe is valid for a limited time.
     let next_probe = Instant::now() + jittered(probe_delay(&object, &ready));
     let first = backend.announcement().is_none();
-    if let Some(fresh) = fresh.filter(|fresh| status.next_beacon == Some(fresh.next.to_string())) {
+    if let Some(fresh) = fresh.filter(|fresh| status.export.next_beacon == Some(fresh.next.to_string())) {
         backend.plan_announcement(fresh);
     }
     // Whether the status can be written or not: the next probe finds no transition.
@@ -75,8 +76,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
             ctx.request_probe(&backend.name);
         }
     }
-    let reported = written.is_ok().then_some(&status);
-    run_maintenance(&ctx, &object, &backend, &probe, reported).await?;
+    run_maintenance(&ctx, &object, &backend, &probe).await;
     written?;
     Ok(Action::requeue(next_probe.saturating_duration_since(Instant::now())))
 }
@@ -115,6 +115,7 @@ fn register(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (backend, new) = ctx.backends.get_or_create(&name, &uid, ctx.settings.slots, object);
     if new {
+        backend.requests.restore(object);
         purge::start(ctx, &backend);
         garbage_collection::start(ctx, &backend);
         orphan_scan::start(ctx, &backend, object);
@@ -136,11 +137,7 @@ fn was_just_probed(backend: &Backend, object: &NfsBackend) -> bool {
 
 /// Returns the interval of the backend's probes.
 pub(super) fn probe_interval(object: &NfsBackend) -> Duration {
-    object
-        .spec
-        .probe_interval
-        .parse::<kube::core::Duration>()
-        .map_or(Duration::from_secs(30), Duration::from)
+    object.spec.probe_interval.get().unwrap_or(Duration::from_secs(30))
 }
 
 fn probe_delay(object: &NfsBackend, ready: &PlannedCondition) -> Duration {
@@ -175,6 +172,15 @@ fn apply_probe(
     blocker: Option<PlannedCondition>,
     beacon: BeaconPlan,
 ) -> (PlannedCondition, NfsBackendStatus) {
+    // An acceptance is valid once: otherwise, it would also accept the next copy of the export.
+    let accepted = probe
+        .confirmed()
+        .and_then(|_| backend.requests.due(object, BackendRequest::AcceptIdentity));
+    if let Some(accepted) = accepted {
+        backend
+            .requests
+            .complete(BackendRequest::AcceptIdentity, accepted, ctx.clock.now());
+    }
     let totals = ctx.capacity.totals(&backend.name);
     let purged = backend.purged();
     // The result of a scan of another export does not apply.
@@ -193,6 +199,7 @@ fn apply_probe(
         recovery: backend.recovery.progress(),
         usage: usage::status(ctx, object, backend),
         blocker,
+        handled_requests: backend.requests.handled(),
         now: ctx.clock.now(),
     };
     let ready = status::ready(&observed);
@@ -242,6 +249,7 @@ fn apply_probe(
 
 /// Wakes everything that may proceed after a probe.
 fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
+    ctx.storage_capacity_changed.notify_one();
     // The free space may have grown, and a claim that was woken for capacity may not have used it.
     wake_fitting_claims(ctx);
     backend.claims.wake_next(&ctx.waiting_claims);
@@ -281,36 +289,22 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
     written.await.map(drop)
 }
 
-/// Starts what needs a confirmed export: garbage collection, and everything that annotations request. `reported` is the
-/// status, if it was written.
-async fn run_maintenance(
-    ctx: &Context,
-    object: &NfsBackend,
-    backend: &Backend,
-    probe: &Probe,
-    reported: Option<&NfsBackendStatus>,
-) -> Result<(), WriteError> {
+/// Starts what needs a confirmed export: garbage collection, and everything that annotations request.
+async fn run_maintenance(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) {
     let (Some(export), Some(_)) = (&probe.export, probe.confirmed()) else {
-        return Ok(());
+        return;
     };
     if backend.is_recovered_on(export) {
-        records::adopt(ctx, object, backend, export).await?;
+        records::adopt(ctx, object, backend, export).await;
     }
-    recovery::after_probe(ctx, object, backend, reported).await?;
+    recovery::after_probe(object, backend);
     backend.gc_requested.notify_one();
-    if let Some(value) = orphan_scan::request(object) {
+    if backend.requests.submit(object, BackendRequest::Scan) {
         backend.scan_requested.notify_one();
-        writes::remove_annotation(&api(ctx), object, SCAN_NOW, value).await?;
     }
-    if let Some(value) = usage::request(object) {
+    if backend.requests.submit(object, BackendRequest::Count) {
         backend.usage_scan.update(|progress| progress.requested = true);
         backend.usage_scan.requested.notify_one();
-        writes::remove_annotation(&api(ctx), object, COUNT_NOW, value).await?;
-    }
-    match object.annotations().get(ACCEPT_IDENTITY) {
-        // An acceptance is valid once: if the annotation remained, it would also accept the next copy of the export.
-        Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,
-        None => Ok(()),
     }
 }
 

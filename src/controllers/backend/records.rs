@@ -2,13 +2,13 @@
 //! administrator names.
 
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ADOPT_RECORD;
+use crate::api::requests::{BackendRequest, ids};
 use crate::runtime::events::Severity;
-use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{
@@ -77,18 +77,14 @@ fn describe_cluster(other: &OtherCluster) -> String {
     )
 }
 
-/// Adopts the records that the annotation names, and reports each result. Removes the annotation, unless the export cannot be
+/// Adopts the records that the annotation names, and reports each result. The request is handled unless the export cannot be
 /// reached.
-pub(super) async fn adopt(
-    ctx: &Context,
-    object: &NfsBackend,
-    backend: &Backend,
-    export: &ExportStore,
-) -> Result<(), WriteError> {
-    let Some(requested) = object.annotations().get(ADOPT_RECORD) else {
-        return Ok(());
+pub(super) async fn adopt(ctx: &Context, object: &NfsBackend, backend: &Backend, export: &ExportStore) {
+    let request = BackendRequest::AdoptRecords;
+    let Some(requested) = backend.requests.due(object, request) else {
+        return;
     };
-    for text in requested.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+    for text in ids(requested) {
         match adopt_one(ctx, export, text).await {
             Ok(adopted) => publish(
                 ctx,
@@ -104,7 +100,7 @@ pub(super) async fn adopt(
                     "failed to adopt a record; retrying: {error}"
                 );
                 ctx.request_probe(&backend.name);
-                return Ok(());
+                return;
             }
             Err(error) => {
                 let note = format!("{text:?}: {error}");
@@ -112,10 +108,9 @@ pub(super) async fn adopt(
             }
         }
     }
-    // The next probe updates the condition.
+    backend.requests.complete(request, requested, ctx.clock.now());
+    // The next probe updates the condition, and the list of handled requests.
     ctx.request_probe(&backend.name);
-    let backends: Api<NfsBackend> = Api::all(ctx.clients.calls.clone());
-    writes::remove_annotation(&backends, object, ADOPT_RECORD, requested).await
 }
 
 async fn adopt_one(ctx: &Context, export: &ExportStore, text: &str) -> Result<Adopted, ExportError> {

@@ -10,7 +10,8 @@ use super::probe::{Probe, remaining_beacons};
 use super::reconcile::api;
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{ABANDON, BACKEND_FINALIZER};
+use crate::api::names::{ABANDON_VOLUMES, BACKEND_FINALIZER};
+use crate::api::requests::ids;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::archives_of;
 use crate::state::backends::Backend;
@@ -25,7 +26,9 @@ pub(super) async fn deletion_blocker(
     probe: &Probe,
 ) -> Option<PlannedCondition> {
     object.metadata.deletion_timestamp.as_ref()?;
-    if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
+    // The UID, so that the annotation does not release another backend of this name.
+    let abandoned = object.annotations().get(ABANDON_VOLUMES);
+    if abandoned.is_some_and(|value| ids(value).any(|id| id == backend.uid)) {
         return None;
     }
     let message = match content_blocker(ctx, object, backend, probe) {
@@ -48,10 +51,11 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
     let archives = probe.archives.or_else(last_known).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
         format!(
-            "waits for {} and {}: delete them, or annotate the backend with {ABANDON}=true to remove it and leave them on \
-             the export",
+            "waits for {} and {}: delete them, or annotate the backend with {ABANDON_VOLUMES}={} to remove it and leave them \
+             on the export",
             count(volumes, "volume"),
-            count(archives, "archive")
+            count(archives, "archive"),
+            backend.uid
         )
     })
 }
@@ -59,7 +63,7 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
 /// The status of a backend must stay if it alone has the present beacon: the other backends on the export would report a
 /// mismatch after a restart. Each probe hands the beacon over.
 async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) -> Option<String> {
-    let reported = object.status.as_ref().and_then(|status| status.export_id.clone());
+    let reported = object.status.as_ref().and_then(|status| status.export.id.clone());
     let export_id = probe.confirmed().map(|identity| identity.id.clone()).or(reported)?;
     let others = remaining_beacons(ctx, backend, &export_id);
     if others.is_empty() {
@@ -70,7 +74,8 @@ async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, p
         // The others may know an earlier beacon only.
         return Some(format!(
             "waits until its export is confirmed again, because other backends are on it; or annotate the backend with \
-             {ABANDON}=true to remove it now"
+             {ABANDON_VOLUMES}={} to remove it now",
+            backend.uid
         ));
     };
     let beacon = export.beacon().await?;
@@ -78,7 +83,8 @@ async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, p
     (!is_left).then(|| {
         format!(
             "waits until another backend on the export has its beacon in the status: see the conditions of the others, \
-             or annotate the backend with {ABANDON}=true to remove it now"
+             or annotate the backend with {ABANDON_VOLUMES}={} to remove it now",
+            backend.uid
         )
     })
 }
@@ -126,6 +132,7 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
 /// Wakes everything that may wait for a backend whose object is gone. Once its finalizer is removed, it is still in the
 /// cache for a moment, and looks as if it were not probed yet.
 fn wake_waiting(ctx: &Context, name: &str) {
+    ctx.storage_capacity_changed.notify_one();
     ctx.waiting_claims.wake_all();
     ctx.waiting_volumes.wake_all();
     archives_of(ctx, name)

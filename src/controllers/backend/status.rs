@@ -6,8 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::probe::Probe;
 use super::records;
 use super::target::only_cluster_resolves;
-use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
+use crate::api::backend::{CapacityStatus, ExportStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
+use crate::api::requests::HandledRequest;
 use crate::api::{OrphansStatus, RecoveryRequest, UsageStatus};
 use crate::background::orphan_scan;
 use crate::decide::quantity;
@@ -43,6 +44,8 @@ pub(super) struct Observed<'a> {
     pub usage: Option<UsageStatus>,
     /// Reason why the deletion of the backend is blocked.
     pub blocker: Option<PlannedCondition>,
+    /// The one-shot requests that were handled.
+    pub handled_requests: Vec<HandledRequest>,
     /// The current time.
     pub now: Timestamp,
 }
@@ -153,7 +156,7 @@ fn capacity(object: &NfsBackend, statistics: &FsStat) -> PlannedCondition {
             "the free space is below spec.capacity.reserve: free some, or lower it",
         );
     }
-    PlannedCondition::holds(Reason::Ready, "the export has space")
+    PlannedCondition::holds(Reason::SpaceAvailable, "the export has space")
 }
 
 /// Returns the status to write; the previous one if only constantly changing numbers differ.
@@ -164,7 +167,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     let confirmed = probe.confirmed();
     let unknown = || PlannedCondition::unknown(Reason::NotProbed, "not checked: an earlier check failed");
     let identity = match &probe.identity {
-        Some(Ok(_)) => PlannedCondition::holds(Reason::Ready, "export identity verified"),
+        Some(Ok(_)) => PlannedCondition::holds(Reason::IdentityVerified, "the export has the expected identity"),
         Some(Err(planned)) => planned.clone(),
         None => unknown(),
     };
@@ -181,11 +184,11 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
             capacity_of(observed).unwrap_or_else(unknown),
         ),
         (
-            BackendCondition::TrashPurged,
+            BackendCondition::TrashPurgeable,
             confirmed.map_or_else(unknown, |_| trash_condition(observed.purged)),
         ),
         (
-            BackendCondition::NoOrphans,
+            BackendCondition::Consistent,
             confirmed.map_or_else(unknown, |_| orphan_scan::condition(observed.orphans)),
         ),
         (
@@ -200,7 +203,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     );
     let planned_conditions = planned_conditions
         .into_iter()
-        .chain(readopted.map(|planned| (BackendCondition::Readopted, planned)));
+        .chain([(BackendCondition::Readopted, readopted)]);
     let conditions = planned_conditions.map(|(type_, planned)| {
         planned.to_condition(&type_.to_string(), generation, &previous.conditions, Time(observed.now))
     });
@@ -208,23 +211,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     let planned = NfsBackendStatus {
         observed_generation: generation,
         conditions: conditions.collect(),
-        export_id: confirmed
-            .map(|identity| identity.id.clone())
-            .or(previous.export_id.clone()),
-        root_file_id: confirmed
-            .map(|identity| identity.root_file_id.to_string())
-            .or(previous.root_file_id.clone()),
-        identity_file_id: confirmed
-            .map(|identity| identity.own_file_ids.identity.to_string())
-            .or(previous.identity_file_id.clone()),
-        cluster_folder_file_id: confirmed
-            .map(|identity| identity.own_file_ids.cluster.to_string())
-            .or(previous.cluster_folder_file_id.clone()),
-        cluster_id: confirmed
-            .map(|_| observed.cluster_id.to_owned())
-            .or(previous.cluster_id.clone()),
-        beacon: previous.beacon.clone(),
-        next_beacon: previous.next_beacon.clone(),
+        export: export_status(observed, previous.export.clone()),
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
             .or(previous.nfs_version.clone()),
@@ -237,6 +224,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         trash: Some(trash(observed.purged)),
         orphans: observed.orphans.cloned(),
         usage: observed.usage.clone(),
+        handled_requests: observed.handled_requests.clone(),
         last_probe_time: Some(Time(observed.now)),
     };
     let BeaconPlan { announced, fresh } = &observed.beacon;
@@ -248,22 +236,40 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     // The cache may have an older status than the last one. The beacons must never become older.
     match announcement {
         Some(announcement) => NfsBackendStatus {
-            beacon: announcement.current.as_ref().map(ToString::to_string),
-            next_beacon: Some(announcement.next.to_string()),
+            export: ExportStatus {
+                beacon: announcement.current.as_ref().map(ToString::to_string),
+                next_beacon: Some(announcement.next.to_string()),
+                ..status.export
+            },
             ..status
         },
         None => status,
     }
 }
 
+/// Returns what identifies the export; the previous values while it is not confirmed.
+fn export_status(observed: &Observed<'_>, previous: ExportStatus) -> ExportStatus {
+    let Some(identity) = observed.probe.confirmed() else {
+        return previous;
+    };
+    ExportStatus {
+        id: Some(identity.id.clone()),
+        root_file_id: Some(identity.root_file_id.to_string()),
+        identity_file_id: Some(identity.own_file_ids.identity.to_string()),
+        cluster_folder_file_id: Some(identity.own_file_ids.cluster.to_string()),
+        cluster_id: Some(observed.cluster_id.to_owned()),
+        ..previous
+    }
+}
+
 fn figures(statistics: Option<FsStat>, totals: Totals) -> CapacityStatus {
     let counted = statistics.filter(|statistics| statistics.inodes > 0);
     CapacityStatus {
-        total: statistics.map(|statistics| export_store::text::format_bytes(u128::from(statistics.total))),
-        available: statistics.map(|statistics| export_store::text::format_bytes(u128::from(statistics.available))),
-        provisioned: Some(export_store::text::format_bytes(totals.bytes)),
-        inodes: counted.map(|statistics| statistics.inodes.to_string()),
-        inodes_free: counted.map(|statistics| statistics.inodes_free.to_string()),
+        total: statistics.map(|statistics| quantity::exact(statistics.total.into())),
+        available: statistics.map(|statistics| quantity::exact(statistics.available.into())),
+        provisioned: Some(quantity::exact(totals.bytes)),
+        inodes: counted.map(|statistics| quantity::count(statistics.inodes)),
+        inodes_free: counted.map(|statistics| quantity::count(statistics.inodes_free)),
     }
 }
 
@@ -271,7 +277,7 @@ fn trash(purged: &PurgeReport) -> TrashStatus {
     TrashStatus {
         entries: i64::try_from(purged.left.entries).unwrap_or(i64::MAX),
         // The API has whole seconds; a fraction would be a change at every probe.
-        oldest: purged
+        oldest_time: purged
             .left
             .oldest
             .and_then(|oldest| Timestamp::from_second(oldest.as_second()).ok())
@@ -297,7 +303,7 @@ fn trash_condition(purged: &PurgeReport) -> PlannedCondition {
                 purged.failed, failure.path, failure.reason
             ),
         ),
-        (_, None) => PlannedCondition::fails(Reason::Purging, "deleted directories are being purged"),
+        (_, None) => PlannedCondition::holds(Reason::Purging, "deleted directories are being purged"),
     }
 }
 
@@ -306,15 +312,18 @@ fn changed(previous: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
-        beacon: None,
-        next_beacon: None,
+        export: ExportStatus {
+            beacon: None,
+            next_beacon: None,
+            ..status.export.clone()
+        },
         // Compares only whether usage is counted, and when the last scan was completed.
         usage: status.usage.as_ref().map(|usage| UsageStatus {
-            last_completed: usage.last_completed.clone(),
+            last_completion_time: usage.last_completion_time.clone(),
             ..UsageStatus::default()
         }),
         orphans: status.orphans.clone().map(|orphans| OrphansStatus {
-            last_scan: None,
+            last_scan_time: None,
             ..orphans
         }),
         ..status.clone()

@@ -79,7 +79,7 @@ pub fn target(
         u32::try_from(value).map_err(|_| {
             PlannedCondition::fails(
                 Reason::InvalidSpec,
-                format!("spec.nfs.credential.{field} is out of range"),
+                format!("spec.nfs.auth.sys.{field} is out of range"),
             )
         })
     };
@@ -101,8 +101,8 @@ pub fn target(
             SourcePort::Any => nfs_client::SourcePort::Any,
         },
         credential: nfs_client::Credential {
-            uid: number(spec.nfs.credential.uid, "uid")?,
-            gid: number(spec.nfs.credential.gid, "gid")?,
+            uid: number(spec.nfs.sys().uid, "uid")?,
+            gid: number(spec.nfs.sys().gid, "gid")?,
         },
         owner: nfs_client::ClientOwner {
             owner: format!("nfs-operator/{}/{}", owner.cluster_id, owner.backend_uid).into_bytes(),

@@ -1,7 +1,7 @@
 //! Work that may proceed after a probe. Pure.
 
-use crate::api::RecoveryRequest;
 use crate::api::conditions::Reason;
+use crate::api::{AbandonedVolumes, RecoveryRequest};
 use crate::state::backends::ProbeSnapshot;
 
 /// Work that a probe unblocks, besides the claims that wait for capacity of the backend: after each probe, as many of those
@@ -46,13 +46,13 @@ fn was_missing(previous: &ProbeSnapshot, current: &ProbeSnapshot) -> bool {
 /// that the users of others free.
 fn may_serve_more(previous: &ProbeSnapshot, current: &ProbeSnapshot) -> bool {
     let requests = |known: &ProbeSnapshot| RecoveryRequest::of(&known.object).is_some();
-    let gives_up = |known: &ProbeSnapshot| RecoveryRequest::is_declined(&known.object);
+    let given_up = |known: &ProbeSnapshot| AbandonedVolumes::of(&known.object);
     (works(current) && !works(previous))
-        // The request to recover volumes was withdrawn; claims waited for them.
+        // The request to recover volumes was handled or withdrawn; claims waited for them.
         || (requests(previous) && !requests(current))
         // Claims wait for the records of such a backend.
         || (previous.awaits_identity() && !current.awaits_identity())
-        || (!gives_up(previous) && gives_up(current))
+        || (!given_up(current).is_empty() && given_up(previous) != given_up(current))
         || previous.object.spec != current.object.spec
         || previous.object.metadata.labels != current.object.metadata.labels
         || previous.object.metadata.deletion_timestamp != current.object.metadata.deletion_timestamp
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::api::conditions::PlannedCondition;
-    use crate::api::names::READOPT;
+    use crate::api::names::{ABANDON_LOST_VOLUMES, READOPT_REQUESTED_AT};
 
     fn ready() -> ProbeSnapshot {
         let spec = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
@@ -118,13 +118,13 @@ mod tests {
         assert_eq!(unblocks(&previous, &failed(90)), Unblocks::Nothing);
         assert_eq!(unblocks(&previous, &failed(91)), Unblocks::StaleProbe);
         let mut requesting = previous.clone();
-        let annotations = [(READOPT.to_owned(), "true".to_owned())];
+        let annotations = [(READOPT_REQUESTED_AT.to_owned(), "now".to_owned())];
         Arc::make_mut(&mut requesting.object).metadata.annotations = Some(annotations.into());
         assert_eq!(unblocks(&requesting, &previous), Unblocks::Anything);
         assert_eq!(unblocks(&previous, &requesting), Unblocks::Nothing);
         let unreachable = unready(Reason::ServerUnreachable);
         let mut given_up = unreachable.clone();
-        let annotations = [(READOPT.to_owned(), "false".to_owned())];
+        let annotations = [(ABANDON_LOST_VOLUMES.to_owned(), "pvc-1".to_owned())];
         Arc::make_mut(&mut given_up.object).metadata.annotations = Some(annotations.into());
         assert_eq!(unblocks(&unreachable, &given_up), Unblocks::Anything);
         assert_eq!(unblocks(&given_up, &given_up), Unblocks::Nothing);

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::cached_fields::{MAX_METADATA, is_oversized};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
+use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, GROUP, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::ClassParameters;
 use crate::decide::object_name::is_object_name;
 use crate::decide::quantity::bytes;
@@ -15,7 +15,8 @@ use crate::state::context::Settings;
 use export_store::text::format_bytes;
 
 /// The access modes of claims. The scheduler enforces `ReadWriteOncePod` by the claim, whatever the kind of its volume
-/// (plugin `VolumeRestrictions`, Kubernetes 1.29 and later).
+/// (plugin `VolumeRestrictions`, Kubernetes 1.29 and later). The kubelet does not: to it, an in-tree NFS volume is another
+/// one for each pod, as any volume that is neither attached nor staged (`GetUniqueVolumeNameFromSpecWithPod`).
 const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 
 /// Eligibility of a claim.
@@ -25,7 +26,7 @@ pub enum Eligibility {
     Ignore,
     /// The claim has its volume, which has yet to be reported.
     Bound,
-    /// The claim's volume was deleted.
+    /// The claim's volume was deleted, or bound to another claim.
     Lost,
     /// The claim cannot be provisioned until a user changes it or its class.
     Infeasible(PlannedCondition),
@@ -72,6 +73,20 @@ fn requested_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
         .or_else(|| annotations.get(BETA_STORAGE_PROVISIONER))
 }
 
+/// Returns true if another controller gives the claim its volume: a volume populator, such as one that uses
+/// lib-volume-populator, or KubeVirt's CDI. It requests the volume with a claim of its own, fills it, and binds it to this
+/// claim. The binder requests a volume from the class' provisioner nevertheless.
+///
+/// Snapshots are not left to a populator: the provisioner of the class has to restore them.
+fn has_other_populator(claim: &PersistentVolumeClaim) -> bool {
+    let source = claim.spec.as_ref().and_then(|spec| spec.data_source_ref.as_ref());
+    source.is_some_and(|source| match source.api_group.as_deref() {
+        None | Some("" | GROUP) => false,
+        Some("snapshot.storage.k8s.io") => source.kind != "VolumeSnapshot",
+        Some(_) => true,
+    })
+}
+
 /// Checks whether a claim is to be provisioned.
 ///
 /// The binder sets the provisioner annotation only after it has searched for an existing volume. The class alone is not
@@ -93,6 +108,9 @@ pub fn check_eligibility(
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_name.as_deref().is_some_and(|name| !name.is_empty()) {
         return Eligibility::Bound;
+    }
+    if has_other_populator(claim) {
+        return Eligibility::Ignore;
     }
     let Some(class) = class else {
         let name = class_name(claim).unwrap_or_default();

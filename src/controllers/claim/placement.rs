@@ -42,7 +42,7 @@ pub fn place(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
-    takes_over: u128,
+    takes_over: Option<u128>,
     namespace: &PartialObjectMeta<Namespace>,
     refused: &[(String, PlannedCondition)],
 ) -> PlacementResult {
@@ -50,7 +50,7 @@ pub fn place(
         Ok(class) => class,
         Err(condition) => return PlacementResult::Infeasible(condition),
     };
-    let additional = request.bytes.saturating_sub(takes_over);
+    let additional = request.bytes.saturating_sub(takes_over.unwrap_or(0));
     let views = BackendView::all(ctx, refused);
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
@@ -70,6 +70,7 @@ pub fn place(
             name,
             labels: node.as_ref().map(|node| node.labels()),
         }),
+        needs_group: takes_over.is_none() && placed_on.is_none(),
         topologies: &request.topologies,
     };
     let placement = ctx.capacity.reserve(&volume, request.bytes, |allocated| {

@@ -71,6 +71,7 @@ impl Planner<'_> {
             file_id: 0,
             adopted: false,
             mode_not_kept: None,
+            group: plan.settings.gid,
         };
         plan.directory.metadata = volume_metadata(&self.volume(&plan, &placeholder), &self.cluster_uid);
         Ok(plan)
@@ -134,8 +135,10 @@ impl Planner<'_> {
             directory: chosen.directory,
             mode: settings.mode,
             mode_requested: settings.mode_requested,
+            adopted_mode: settings.adopted_mode,
             uid: settings.uid,
             gid: settings.gid,
+            gid_range: settings.gid_range,
             existing: parameters.existing.unwrap_or(defaults.existing).into(),
             adoptable: chosen.adoptable,
             restore: self.restore.cloned(),

@@ -83,7 +83,7 @@ pub(crate) struct ProvisionAttempt<'a> {
     /// The archive that is moved to become the volume's directory.
     pub(crate) restore: Option<ArchiveRef>,
     /// The capacity that this archive uses already, in bytes.
-    takes_over: u128,
+    takes_over: Option<u128>,
     /// The data that is copied to the volume.
     pub(crate) data_source: Option<DataSource>,
     namespace: Arc<PartialObjectMeta<Namespace>>,
@@ -135,7 +135,7 @@ async fn try_provision(
         });
     }
     let mut request = requested.clone();
-    let (mut restore, mut takes_over) = (None, 0);
+    let (mut restore, mut takes_over) = (None, None);
     let mut data_source = request.source.clone().map(DataSource::Claim);
     let mut archive = None;
     if let Some(name) = &requested.restore {
@@ -151,7 +151,7 @@ async fn try_provision(
         match found {
             (source, RestoreMode::Move) => {
                 request.parameters.backends = vec![source.backend];
-                takes_over = source.bytes;
+                takes_over = Some(source.bytes);
                 restore = Some(source.archive);
             }
             (source, RestoreMode::Copy) => data_source = Some(DataSource::Archive(source)),
@@ -439,6 +439,13 @@ impl ProvisionAttempt<'_> {
         }
         // Every backend that was tried refused, and nothing was created there.
         clear_placed_on(self.ctx, self.claim).await?;
+        let is_exhausted = |(_, refusal): &(String, PlannedCondition)| refusal.reason == Reason::GroupsExhausted;
+        if refusals.conditions.iter().all(is_exhausted) {
+            // Other claims got the last groups meanwhile. A group that becomes free wakes the claim.
+            return self
+                .wait_or_release_node(condition, capacity, other_node_possible)
+                .await;
+        }
         let placed = self.placed.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
         if other_node_possible && (placed || refusals.any_temporary) {
             return self

@@ -64,7 +64,7 @@ async fn reconcile_now(
                 }
             }
         },
-        Eligibility::Lost => lost(claim),
+        Eligibility::Lost => report_lost(claim, ctx).await?,
         Eligibility::Infeasible(condition) => ProvisionOutcome::Infeasible(condition),
         // Boxed: most claims are bound, and their futures must stay small.
         Eligibility::Provision(request) => Box::pin(provision(ctx, claim, &request)).await?,
@@ -188,23 +188,41 @@ fn is_reported_lost(claim: &PersistentVolumeClaim) -> bool {
     provisioned_condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost"))
 }
 
-/// Returns the outcome for a claim whose volume object was deleted. The data may still exist, and the last condition
-/// has its location.
-fn lost(claim: &PersistentVolumeClaim) -> ProvisionOutcome {
+/// Reports that the volume object of a claim was deleted. The data may still exist, and the last condition has its
+/// location.
+///
+/// A volume that exists was bound to another claim, by its populator or by an administrator. The binder reports that.
+async fn report_lost(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<ProvisionOutcome, WriteError> {
     if is_reported_lost(claim) {
-        return ProvisionOutcome::Nothing;
+        return Ok(ProvisionOutcome::Nothing);
     }
+    // Released before the condition is written, which needs a slot, too.
+    let Some(_slot) = ctx.report_slot(claim) else {
+        return Ok(ProvisionOutcome::Queued);
+    };
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let volume = reads::get_opt(&volumes, &name.unwrap_or_default()).await;
+    let volume = volume.map_err(WriteError::action("read the volume of a lost claim"))?;
+    Ok(match volume {
+        Some(_) => ProvisionOutcome::Nothing,
+        None => ProvisionOutcome::Infeasible(lost(claim)),
+    })
+}
+
+/// Returns the condition of a claim whose volume object was deleted.
+fn lost(claim: &PersistentVolumeClaim) -> PlannedCondition {
     let location = provisioned_condition(claim)
         .and_then(|condition| condition.message.clone())
         .unwrap_or_default();
-    ProvisionOutcome::Infeasible(PlannedCondition::fails(
+    PlannedCondition::fails(
         Reason::VolumeLost,
         format!(
             "its volume object was deleted; its directory was left alone: annotate the backend with {READOPT}={} to recreate \
              the volume from its record, or delete the claim (last known: {location})",
             volume_name(&claim.uid().unwrap_or_default())
         ),
-    ))
+    )
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use kube::runtime::reflector::ObjectRef;
 use super::eligibility::ClaimRequest;
 use super::placement::class_for_placement;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::READOPT;
-use crate::api::{NfsBackend, RecoveryRequest};
+use crate::api::names::{ABANDON_LOST_VOLUMES, READOPT};
+use crate::api::{AbandonedVolumes, NfsBackend, RecoveryRequest};
 use crate::decide::placement;
 use crate::state::backends::unread;
 use crate::state::context::Context;
@@ -54,9 +54,12 @@ fn unread_records(
     let running = ctx.backends.get(&object.name_any());
     let unread = match running.filter(|running| Some(&running.uid) == object.metadata.uid.as_ref()) {
         Some(backend) => backend.unread_records()?,
-        None => unread(PlannedCondition::unknown(Reason::NotProbed, "not probed yet")),
+        None => unread(
+            PlannedCondition::unknown(Reason::NotProbed, "not probed yet"),
+            &object.uid().unwrap_or_default(),
+        ),
     };
-    let holds = !RecoveryRequest::is_declined(object) && could_serve(ctx, object, request, namespace);
+    let holds = !AbandonedVolumes::of(object).all() && could_serve(ctx, object, request, namespace);
     holds.then(|| {
         let backend = object.name_any();
         let message = format!("backend {backend}: {}", unread.message);
@@ -91,7 +94,7 @@ async fn is_lost(ctx: &Context, lost: &LostVolume) -> bool {
 
 fn is_given_up(ctx: &Context, lost: &LostVolume) -> bool {
     let object = ctx.stores.backends.get(&ObjectRef::new(&lost.backend));
-    object.is_some_and(|object| RecoveryRequest::is_declined(&object))
+    object.is_some_and(|object| AbandonedVolumes::of(&object).includes(&lost.volume))
 }
 
 /// Returns the condition of a claim whose name is that of a lost volume's claim.
@@ -102,7 +105,7 @@ fn lost_volume(lost: &LostVolume) -> PlannedCondition {
         format!(
             "the record of volume {volume} on backend {backend} shows that a claim of this name uses it, but there is no \
              such PersistentVolume; a new volume would be empty. If the data is this claim's, an administrator annotates \
-             the backend with {READOPT}={volume}; with {READOPT}=false, claims get new volumes"
+             the backend with {READOPT}={volume}; with {ABANDON_LOST_VOLUMES}={volume}, claims of this name get new volumes"
         ),
     )
 }
@@ -130,8 +133,8 @@ fn reserved_volume(
         Reason::VolumeReserved,
         format!(
             "volume {volume} has this claim's data and is reserved for it. It has {}; {binding}. To have the claim \
-             provisioned instead, set that volume's persistentVolumeReclaimPolicy to Retain, delete it, and set the \
-             annotation {READOPT} of its backend to false",
+             provisioned instead, set that volume's persistentVolumeReclaimPolicy to Retain, delete it, and annotate its \
+             backend with {ABANDON_LOST_VOLUMES}={volume}",
             format_bytes(size)
         ),
     ))
@@ -146,6 +149,7 @@ fn pending_recovery(
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<PlannedCondition> {
     RecoveryRequest::of(object)?;
+    let abandoned = AbandonedVolumes::of(object);
     let backend = object.name_any();
     let running = ctx
         .backends
@@ -153,16 +157,17 @@ fn pending_recovery(
         .filter(|running| Some(&running.uid) == object.metadata.uid.as_ref());
     // The result of a recovery applies only to the request that it is for.
     match running.and_then(|running| running.recovery.outcome(&BackendRevision::of(object))) {
-        Some(outcome) => outcome.claims.get(name).map(|volume| {
+        Some(outcome) => outcome.claims.get(name).filter(|volume| !abandoned.includes(volume)).map(|volume| {
             PlannedCondition::fails(
                 Reason::VolumeLeftOut,
                 format!(
                     "volume {volume} of a claim of this name is recorded on backend {backend} and was not recovered; the \
-                     backend's condition Readopted has the reason. An administrator must fix the cause, or set the \
-                     backend's annotation {READOPT} to false to have the claim provisioned"
+                     backend's condition Readopted has the reason. An administrator must fix the cause, or annotate \
+                     the backend with {ABANDON_LOST_VOLUMES}={volume} to have the claim provisioned"
                 ),
             )
         }),
+        None if abandoned.all() => None,
         None => could_serve(ctx, object, request, namespace).then(|| {
             PlannedCondition::fails(
                 Reason::Readopting,

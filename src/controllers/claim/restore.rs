@@ -16,10 +16,9 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{RESTORE, volume_name};
 use crate::decide::archive_object::archive_ref;
 use crate::decide::placement::{class_permits, is_namespace_allowed};
-use crate::decide::quantity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
-use crate::state::archives::{archived_bytes, expiry_reason};
+use crate::state::archives::{archived_bytes, expiry_reason, requested_bytes};
 use crate::state::context::Context;
 use export_store::ArchiveRef;
 
@@ -92,7 +91,10 @@ pub fn find_cached_archive(
     let Some(archive) = ctx.stores.archives.get(&ObjectRef::new(name)) else {
         return Err(not_found(name));
     };
-    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
+    let backend = ctx
+        .stores
+        .backends
+        .get(&ObjectRef::new(&archive.observed().backend_name));
     let by_name = backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name);
     check(ctx, claim, request, namespace, &archive, by_name)
 }
@@ -124,7 +126,7 @@ pub async fn find_archive(
     let by_name = match is_namesake(&namespace, &archive) {
         false => false,
         true => {
-            let backend = reads::get_opt(&Api::<NfsBackend>::all(client), &archive.spec.backend).await;
+            let backend = reads::get_opt(&Api::<NfsBackend>::all(client), &archive.observed().backend_name).await;
             let backend = backend.map_err(failed)?;
             backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name)
         }
@@ -145,7 +147,10 @@ fn check(
     if !archive.is_complete() {
         return Err(incomplete(namespace, archive));
     }
-    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
+    let backend = ctx
+        .stores
+        .backends
+        .get(&ObjectRef::new(&archive.observed().backend_name));
     let request = RestoreRequest {
         claim,
         request,
@@ -185,7 +190,7 @@ fn not_found(name: &str) -> PlannedCondition {
 /// condition reveals nothing to other namespaces.
 fn incomplete(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> PlannedCondition {
     let name = archive.name_any();
-    if !is_listed(namespace, archive) && namespace.name_any() != archive.spec.claim.namespace {
+    if !is_listed(namespace, archive) && namespace.name_any() != archive.spec.claim_ref.namespace {
         return not_found(&name);
     }
     let message = format!("NfsArchive {name} is still being created: it can be restored once it is Available");
@@ -200,7 +205,7 @@ fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> 
 
 /// Decides whether and how to restore. A tenant learns nothing about an archive that their namespace may not have.
 fn decide(request: &RestoreRequest<'_>, archive: &NfsArchive) -> FoundArchive {
-    let (name, spec) = (archive.name_any(), &archive.spec);
+    let (name, observed) = (archive.name_any(), archive.observed());
     let archive_ref = archive_ref(archive).ok_or_else(|| not_found(&name))?;
     let from_here = is_from(request.namespace, archive);
     let listed = is_listed(request.namespace, archive);
@@ -209,8 +214,8 @@ fn decide(request: &RestoreRequest<'_>, archive: &NfsArchive) -> FoundArchive {
         return Err(not_found(&name));
     }
     let source = ArchiveSource {
-        backend: spec.backend.clone(),
-        export_id: spec.export_id.clone(),
+        backend: observed.backend_name.clone(),
+        export_id: observed.export_id.clone(),
         archive: archive_ref,
         bytes: archived_bytes(archive),
     };
@@ -226,17 +231,17 @@ fn decide(request: &RestoreRequest<'_>, archive: &NfsArchive) -> FoundArchive {
 /// Returns true for a namespace with the same name but another UID: it may belong to the same people in a rebuilt
 /// cluster, or to someone else.
 fn is_namesake(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
-    let name = &archive.spec.claim.namespace;
+    let name = &archive.spec.claim_ref.namespace;
     !name.is_empty() && namespace.name_any() == *name && !is_from(namespace, archive)
 }
 
 /// Returns true if the archive is from this namespace. The UID must match: a recreated namespace may belong to someone
 /// else.
 fn is_from(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
-    let claim = &archive.spec.claim;
-    !claim.namespace_uid.is_empty()
-        && namespace.metadata.uid.as_ref() == Some(&claim.namespace_uid)
-        && namespace.name_any() == claim.namespace
+    let uid = &archive.observed().namespace_uid;
+    !uid.is_empty()
+        && namespace.metadata.uid.as_ref() == Some(uid)
+        && namespace.name_any() == archive.spec.claim_ref.namespace
 }
 
 fn check_available(request: &RestoreRequest<'_>, archive: &NfsArchive) -> Result<(), PlannedCondition> {
@@ -249,14 +254,14 @@ fn check_available(request: &RestoreRequest<'_>, archive: &NfsArchive) -> Result
     }
     if let Some(why) = request.expired.as_ref().filter(|_| !archive.spec.legal_hold) {
         let message =
-            format!("NfsArchive {name} has expired, {why}: an administrator can still set a later spec.expiresAt");
+            format!("NfsArchive {name} has expired, {why}: an administrator can still set a later spec.expirationTime");
         return Err(PlannedCondition::fails(Reason::ArchiveExpired, message));
     }
-    let size = archive.spec.size.as_deref().and_then(quantity::bytes);
+    let size = requested_bytes(archive);
     if size.is_some_and(|size| request.request.bytes < size) {
         let message = format!(
             "NfsArchive {name} was a volume of {}: request at least as much",
-            archive.spec.size.as_deref().unwrap_or_default()
+            archive.observed().requested_size.as_ref().map_or("", |size| &size.0)
         );
         return Err(PlannedCondition::fails(Reason::ClaimTooSmall, message));
     }
@@ -270,7 +275,7 @@ fn restore_mode(
     archive: &NfsArchive,
     from_here: bool,
 ) -> Result<RestoreMode, PlannedCondition> {
-    let backend = archive.spec.backend.as_str();
+    let backend = archive.observed().backend_name.as_str();
     let permitted = class_permits(&request.request.parameters, backend, request.labels)
         && request.alias.is_none_or(|alias| alias == backend);
     match request.claim.annotations().get(RESTORE).map(String::as_str) {

@@ -124,7 +124,7 @@ fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
         annotations.insert(names::VOLUME_ON_DELETE, on_delete.annotation_value().to_owned());
     }
     // The kubelet ignores group 0.
-    if let Some(gid) = parts.settings.gid.filter(|gid| *gid != 0) {
+    if let Some(gid) = parts.directory.group.filter(|gid| *gid != 0) {
         annotations.insert(names::POD_GROUP, gid.to_string());
     }
     annotations

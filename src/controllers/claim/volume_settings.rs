@@ -7,18 +7,23 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{self, GROUP, NameKind, NamedObject};
 use crate::api::parameters::{ClassParameters, parse_mode, parse_on_delete, parse_owner};
 use crate::decide::mount_options;
+use export_store::GroupRange;
 
 /// The settings of a claim's directory and volume.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VolumeSettings {
     /// Permission bits.
     pub mode: u32,
-    /// True if the mode is not the default, so that it must be applied.
+    /// True if the mode is not 0777, which a server may apply or not.
     pub mode_requested: bool,
+    /// Permission bits for a directory that is adopted: those that are set, and not the default.
+    pub adopted_mode: Option<u32>,
     /// Owner; the credential's if unset.
     pub uid: Option<u32>,
     /// Group; the credential's if unset.
     pub gid: Option<u32>,
+    /// Groups from which the volume gets one of its own instead.
+    pub gid_range: Option<GroupRange>,
     /// Recorded on the volume only if a class or a claim sets it.
     pub on_delete: Option<OnDelete>,
     /// The claim's own mount options.
@@ -27,6 +32,9 @@ pub struct VolumeSettings {
 
 /// The default mode. A server may apply another one.
 const DEFAULT_MODE: u32 = 0o777;
+
+/// The default mode with a group for each volume: new files and directories belong to the group, whoever creates them.
+const DEFAULT_GROUP_MODE: u32 = 0o2770;
 
 /// Maximum number of characters of an annotation in a message. An annotation may have up to a quarter of a megabyte.
 const MAX_QUOTED: usize = 80;
@@ -46,18 +54,30 @@ impl VolumeSettings {
             allowed: &backend.claim_overrides,
             annotations,
         };
-        let backend_mode = parse_mode(&backend.directory.mode).ok_or_else(|| {
+        let invalid_mode = || {
             PlannedCondition::fails(
                 Reason::InvalidSpec,
                 "the backend's spec.directory.mode is not an octal number",
             )
-        })?;
-        let mode = claim
+        };
+        let backend_mode = backend.directory.mode.as_ref();
+        let backend_mode = backend_mode
+            .map(|mode| parse_mode(mode).ok_or_else(invalid_mode))
+            .transpose()?;
+        let gid_range = backend.directory.group_range();
+        if let Some(range) = gid_range {
+            refuse_group(range, class, annotations)?;
+        }
+        let requested_mode = claim
             .value(ClaimOverride::Mode, names::CLAIM_MODE, |text| {
                 parse_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
             })?
             .or(class.mode)
-            .unwrap_or(backend_mode);
+            .or(backend_mode);
+        let mode = requested_mode.unwrap_or(match gid_range {
+            Some(_) => DEFAULT_GROUP_MODE,
+            None => DEFAULT_MODE,
+        });
         let backend_owner = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
         let number = |text: &str| parse_owner(text).ok_or_else(|| "it takes a number from 0 to 4294967294".to_owned());
         let options = claim.value(ClaimOverride::MountOptions, names::CLAIM_MOUNT_OPTIONS, |text| {
@@ -66,6 +86,7 @@ impl VolumeSettings {
         Ok(Self {
             mode,
             mode_requested: mode != DEFAULT_MODE,
+            adopted_mode: requested_mode.filter(|mode| *mode != DEFAULT_MODE),
             uid: claim
                 .value(ClaimOverride::Uid, names::CLAIM_UID, number)?
                 .or(class.uid)
@@ -74,6 +95,7 @@ impl VolumeSettings {
                 .value(ClaimOverride::Gid, names::CLAIM_GID, number)?
                 .or(class.gid)
                 .or(backend_owner(backend.directory.gid)),
+            gid_range,
             on_delete: claim
                 .value(ClaimOverride::OnDelete, names::CLAIM_ON_DELETE, |text| {
                     parse_on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
@@ -82,6 +104,29 @@ impl VolumeSettings {
             mount_options: options.unwrap_or_default(),
         })
     }
+}
+
+/// Refuses a group that a class or a claim sets although the backend gives each volume one of its own: the volume would
+/// share it with others.
+fn refuse_group(
+    range: GroupRange,
+    class: &ClassParameters,
+    annotations: &BTreeMap<String, String>,
+) -> Result<(), PlannedCondition> {
+    let own = format!("the backend gives each volume a group of its own (directory.gidRange {range})");
+    if class.gid.is_some() {
+        return Err(PlannedCondition::fails(
+            Reason::InvalidParameter,
+            format!("parameter gid of the StorageClass cannot be used here: {own}: remove the parameter"),
+        ));
+    }
+    if annotations.contains_key(names::CLAIM_GID) {
+        return Err(PlannedCondition::fails(
+            Reason::OverrideRefused,
+            format!("annotation {} is not allowed here: {own}: remove it", names::CLAIM_GID),
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses an annotation with the operator's prefix that no claim can have. A misspelled one would otherwise have no
@@ -130,7 +175,7 @@ impl ClaimOverrides<'_> {
                 Reason::OverrideRefused,
                 format!(
                     "annotation {key} is not allowed here: remove it, or have `{}` added to the backend's claimOverrides",
-                    key.rsplit('/').next().unwrap_or(key)
+                    what.name()
                 ),
             ));
         }

@@ -16,7 +16,9 @@ use super::plan::{RecordOwner, VolumePlan, plan_for};
 use super::report::ReclaimOutcome;
 use crate::api::backend::{ArchivePolicy, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_ON_DELETE};
+use crate::api::names::{
+    ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_EXPORT_ID, VOLUME_FILE_ID, VOLUME_ON_DELETE,
+};
 use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
@@ -27,7 +29,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::reached_limit;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{ExportError, ExportStore, ReclaimRequest, Reclaimed};
+use export_store::{ArchivePhase, ExportError, ExportStore, ReclaimRequest, Reclaimed};
 
 /// Reclaims a volume that is released according to the watch cache, and whose record has this owner.
 pub async fn reclaim(
@@ -66,7 +68,11 @@ pub async fn reclaim(
         Err(PrepareError::Export(error)) => return Ok(export_failed(ctx, &backend, &error)),
     };
     if on_delete == OnDelete::Retain {
-        record_retain(ctx, &volume).await?;
+        match unfinished_restore(ctx, &export, &volume).await {
+            Ok(None) => record_retain(ctx, &volume).await?,
+            Ok(Some(condition)) => return Ok(ReclaimOutcome::Waiting(condition)),
+            Err(error) => return Ok(export_failed(ctx, &backend, &error)),
+        }
     }
     if on_delete == OnDelete::Archive
         // Otherwise there is no new archive.
@@ -256,6 +262,35 @@ fn check_archive_limit(
             "{reached}, so the volume is not archived: delete archives that are no longer needed, or raise the maximum"
         ),
     ))
+}
+
+/// Returns why a volume cannot be retained yet: the archive that was moved to it still has its record. Only the volume
+/// shows that its restore succeeded, and without it the archive would be restoring forever.
+async fn unfinished_restore(
+    ctx: &Context,
+    export: &ExportStore,
+    volume: &PersistentVolume,
+) -> Result<Option<PlannedCondition>, ExportError> {
+    let Some(file_id) = volume.annotations().get(VOLUME_FILE_ID) else {
+        return Ok(None);
+    };
+    for archive in ctx.stores.archives.state() {
+        let (name, status) = (archive.name_any(), archive.observed());
+        let is_same = status.file_id.as_ref().is_some_and(|found| found.0 == *file_id);
+        if !is_same || volume.annotations().get(VOLUME_EXPORT_ID) != Some(&status.export_id) {
+            continue;
+        }
+        let recorded = export.find_archive(&name).await?;
+        if recorded.is_some_and(|recorded| is_moved_to(&recorded.phase, &volume.name_any())) {
+            let message = format!("archive {name} was moved to this volume, and its object is removed first");
+            return Ok(Some(PlannedCondition::fails(Reason::ArchiveRestoring, message)));
+        }
+    }
+    Ok(None)
+}
+
+fn is_moved_to(phase: &ArchivePhase, volume: &str) -> bool {
+    matches!(phase, ArchivePhase::Restoring(target) if target.volume == volume)
 }
 
 /// Records on the volume that its directory is retained, unless it says so. The record on the export is removed before the

@@ -27,6 +27,7 @@ struct Backend {
     provisioned: u128,
     on_export: u128,
     volumes: u64,
+    groups: Option<(GroupRange, u64)>,
 }
 
 impl Backend {
@@ -47,6 +48,7 @@ impl Backend {
             provisioned: 0,
             on_export: 0,
             volumes: 0,
+            groups: None,
         }
     }
 
@@ -83,6 +85,7 @@ impl Backend {
             provisioned: self.provisioned,
             provisioned_on_export: self.on_export,
             volumes: self.volumes,
+            groups: self.groups,
         }
     }
 
@@ -103,6 +106,7 @@ struct TestClaim {
     node: Option<(&'static str, Option<&'static str>)>,
     topologies: Vec<TopologySelectorTerm>,
     requested: u128,
+    needs_group: bool,
 }
 
 fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
@@ -121,6 +125,7 @@ fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
             name,
             labels: labels.as_ref(),
         }),
+        needs_group: claim.needs_group,
         topologies: &claim.topologies,
     };
     let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();

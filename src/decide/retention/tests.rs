@@ -12,14 +12,15 @@ fn archive(volume: &str, change: Value) -> NfsArchive {
         "apiVersion": "nfs-operator.io/v1alpha1",
         "kind": "NfsArchive",
         "metadata": {"name": volume},
-        "spec": {
-            "backend": "main", "exportID": "e", "directory": "archived-x", "fileID": "1", "volume": volume,
-            "claim": {"namespace": "team", "namespaceUID": "ns", "name": "data", "uid": volume},
+        "spec": {"claimRef": {"namespace": "team", "name": "data"}},
+        "status": {
+            "backendName": "main", "exportID": "e", "directory": "archived-x", "fileID": "1", "volumeName": volume,
+            "claimUID": volume, "namespaceUID": "ns",
+            "conditions": [{
+                "type": "Available", "status": "True", "reason": "DataPresent", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
         },
-        "status": {"conditions": [{
-            "type": "Available", "status": "True", "reason": "Archived", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }]},
     });
     merge(&mut object, &change);
     serde_json::from_value(object).unwrap()
@@ -38,8 +39,8 @@ fn merge(into: &mut Value, from: &Value) {
 
 /// Returns an archive whose data has this age. Older data was archived later.
 fn made(volume: &str, seconds: i64) -> NfsArchive {
-    let times = json!({"volumeCreatedAt": at(seconds).to_string(), "archivedAt": at(1000 - seconds).to_string()});
-    archive(volume, json!({ "spec": times }))
+    let times = json!({"volumeCreationTime": at(seconds).to_string(), "archiveTime": at(1000 - seconds).to_string()});
+    archive(volume, json!({ "status": times }))
 }
 
 fn policy(retention: Option<&str>, keep_last: Option<i32>) -> ArchivePolicy {
@@ -55,15 +56,15 @@ fn a_namespace_with_the_maximum_number_of_archives_gets_no_more() {
     let archives = [
         archive("a", json!({})),
         archive("b", json!({})),
-        archive("c", json!({"spec": {"backend": "other"}})),
-        archive("d", json!({"spec": {"claim": {"namespace": "another"}}})),
+        archive("c", json!({"status": {"backendName": "other"}})),
+        archive("d", json!({"spec": {"claimRef": {"namespace": "another"}}})),
     ];
     let reached = |max_per_namespace, volume| {
         let policy = ArchivePolicy {
             max_per_namespace,
             ..ArchivePolicy::default()
         };
-        reached_limit(&policy, ("main", "team", volume), archives.iter())
+        reached_limit(&policy, ("main", "team", volume), (archives.iter(), Vec::new()))
     };
     assert_eq!(reached(None, "new"), None);
     assert_eq!(reached(Some(3), "new"), None);
@@ -81,8 +82,8 @@ fn a_namespace_with_the_maximum_number_of_archives_gets_no_more() {
 fn a_backend_with_the_maximum_number_of_archives_gets_no_more_of_any_namespace() {
     let archives = [
         archive("a", json!({})),
-        archive("b", json!({"spec": {"claim": {"namespace": "another"}}})),
-        archive("c", json!({"spec": {"backend": "other"}})),
+        archive("b", json!({"spec": {"claimRef": {"namespace": "another"}}})),
+        archive("c", json!({"status": {"backendName": "other"}})),
     ];
     let reached = |max_per_namespace, max_per_backend, volume| {
         let policy = ArchivePolicy {
@@ -90,13 +91,30 @@ fn a_backend_with_the_maximum_number_of_archives_gets_no_more_of_any_namespace()
             max_per_backend,
             ..ArchivePolicy::default()
         };
-        reached_limit(&policy, ("main", "team", volume), archives.iter())
+        reached_limit(&policy, ("main", "team", volume), (archives.iter(), Vec::new()))
     };
     assert_eq!(reached(None, Some(3), "new"), None);
     assert_eq!(reached(None, Some(2), "new"), Some(ReachedLimit::OfBackend(2)));
     assert_eq!(reached(Some(2), Some(2), "new"), Some(ReachedLimit::OfBackend(2)));
     assert_eq!(reached(Some(1), Some(2), "new"), Some(ReachedLimit::OfNamespace(1)));
     assert_eq!(reached(Some(1), Some(2), "b"), None, "it is archived already");
+}
+
+#[test]
+fn archives_without_an_object_count_toward_the_maximum() {
+    let archives = [archive("a", json!({}))];
+    let reached = |max_per_namespace, max_per_backend| {
+        let policy = ArchivePolicy {
+            max_per_namespace,
+            max_per_backend,
+            ..ArchivePolicy::default()
+        };
+        let released = vec!["team".to_owned(), "another".to_owned()];
+        reached_limit(&policy, ("main", "team", "new"), (archives.iter(), released))
+    };
+    assert_eq!(reached(Some(3), Some(4)), None);
+    assert_eq!(reached(Some(2), Some(4)), Some(ReachedLimit::OfNamespace(2)));
+    assert_eq!(reached(Some(3), Some(3)), Some(ReachedLimit::OfBackend(3)));
 }
 
 #[test]
@@ -121,7 +139,7 @@ fn an_archive_expires_when_no_rule_keeps_it() {
         let archived = known.then(|| at(1).to_string());
         archive(
             "pvc-1",
-            json!({"spec": {"expiresAt": expires, "volumeCreatedAt": archived}}),
+            json!({"spec": {"expirationTime": expires}, "status": {"volumeCreationTime": archived}}),
         )
     };
     let (forever, week) = (policy(None, None), policy(Some("7d"), None));
@@ -177,7 +195,7 @@ fn newer_archives_count_if_they_are_available_and_of_the_same_claim() {
         ("of the same second, earlier by name", made("pvc-4", 50), 0),
         (
             "of unknown age",
-            archive("pvc-7", json!({"spec": {"archivedAt": at(70).to_string()}})),
+            archive("pvc-7", json!({"status": {"archiveTime": at(70).to_string()}})),
             0,
         ),
         ("held", with(json!({"spec": {"legalHold": true}})), 0),
@@ -189,16 +207,20 @@ fn newer_archives_count_if_they_are_available_and_of_the_same_claim() {
         ("not available yet", with(json!({"status": {"conditions": []}})), 0),
         (
             "of another claim",
-            with(json!({"spec": {"claim": {"name": "other"}}})),
+            with(json!({"spec": {"claimRef": {"name": "other"}}})),
             0,
         ),
         (
             "of a namespace of the same name",
-            with(json!({"spec": {"claim": {"namespaceUID": "new"}}})),
+            with(json!({"status": {"namespaceUID": "new"}})),
             0,
         ),
         ("a backup", with(json!({"metadata": {"name": "nightly"}})), 0),
-        ("on another backend", with(json!({"spec": {"backend": "other"}})), 0),
+        (
+            "on another backend",
+            with(json!({"status": {"backendName": "other"}})),
+            0,
+        ),
     ] {
         assert_eq!(count_newer(&of, [&of, &other].into_iter()), counts, "{what}");
     }
@@ -208,8 +230,9 @@ fn newer_archives_count_if_they_are_available_and_of_the_same_claim() {
 fn an_archive_does_not_expire_before_the_retention_has_passed_since_the_api_server_created_its_object() {
     let of = |name: &str, archived: i64, expires: i64| {
         let created = json!({"name": name, "creationTimestamp": at(1000).to_string()});
-        let times = json!({"archivedAt": at(archived).to_string(), "expiresAt": at(expires).to_string()});
-        archive("pvc-1", json!({"metadata": created, "spec": times}))
+        let spec = json!({"expirationTime": at(expires).to_string()});
+        let status = json!({"archiveTime": at(archived).to_string()});
+        archive("pvc-1", json!({"metadata": created, "spec": spec, "status": status}))
     };
     let (none, hour) = (policy(None, None), policy(Some("1h"), None));
     for (what, archive, policy, recorded, earliest) in [
@@ -240,5 +263,77 @@ fn an_archive_does_not_expire_before_the_retention_has_passed_since_the_api_serv
     ] {
         let expected = earliest.map(at);
         assert_eq!(earliest_expiry(&archive, policy, recorded), expected, "{what}");
+    }
+}
+
+#[test]
+fn an_archive_reports_why_it_is_retained() {
+    let (none, last) = (policy(None, None), policy(None, Some(3)));
+    let with = |spec: Value| {
+        archive(
+            "pvc-1",
+            json!({"spec": spec, "status": {"volumeCreationTime": at(1).to_string()}}),
+        )
+    };
+    let plain = || with(json!({}));
+    for (what, archive, policy, expires, expired, holds, reason) in [
+        (
+            "no rule",
+            plain(),
+            Some(&none),
+            None,
+            None,
+            true,
+            Reason::KeptIndefinitely,
+        ),
+        ("no backend", plain(), None, None, None, true, Reason::KeptIndefinitely),
+        (
+            "until a time",
+            plain(),
+            Some(&none),
+            Some(at(9)),
+            None,
+            true,
+            Reason::NotExpired,
+        ),
+        (
+            "among the last",
+            plain(),
+            Some(&last),
+            None,
+            None,
+            true,
+            Reason::NotExpired,
+        ),
+        (
+            "of unknown age",
+            archive("pvc-1", json!({})),
+            Some(&last),
+            None,
+            None,
+            true,
+            Reason::KeptIndefinitely,
+        ),
+        (
+            "over",
+            plain(),
+            Some(&none),
+            Some(at(9)),
+            Some("over"),
+            false,
+            Reason::ArchiveExpired,
+        ),
+        (
+            "over, and held",
+            with(json!({"legalHold": true})),
+            Some(&none),
+            Some(at(9)),
+            Some("over"),
+            true,
+            Reason::LegalHold,
+        ),
+    ] {
+        let condition = retained(&archive, policy, expires, expired);
+        assert_eq!((condition.status, condition.reason), (Some(holds), reason), "{what}");
     }
 }

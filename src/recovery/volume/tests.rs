@@ -51,6 +51,7 @@ fn recorded() -> RecordedVolume {
             handle: None,
             adopted: false,
             restores: None,
+            group: None,
             metadata: Some(metadata.clone()),
             state: State::Live,
         },

@@ -54,7 +54,7 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
         let found = fs::metadata(&copy)?;
         assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o2770, 1000, 1001));
         assert_eq!(fs::read_to_string(copy.join("data"))?, "precious");
-        assert_ne!(found.ino().to_string(), text(&archive, "/spec/fileID"));
+        assert_ne!(found.ino().to_string(), text(&archive, "/status/fileID"));
     }
     let reported = format!("a copy of NfsArchive {} (1 files, 8", name_of(&archive));
     assert!(claim_condition_message(&env, &request).await?.contains(&reported));
@@ -67,7 +67,7 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
     let moved = asking(env.claim("moved", &class), name_of(&archive));
     let moved = env.objects.create(&moved).await?;
     let third = fs::metadata(env.directory(&env.wait_bound(&moved).await?)?)?;
-    assert_eq!(third.ino().to_string(), text(&archive, "/spec/fileID"));
+    assert_eq!(third.ino().to_string(), text(&archive, "/status/fileID"));
     env.objects.wait_gone(&archive, TIMEOUT).await?;
     Ok(())
 }

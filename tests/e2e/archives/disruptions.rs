@@ -98,7 +98,7 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
     })
     .await?;
     let waits = |found: &Value| {
-        let reported = rig::objects::condition(found, "Available").map(|found| found["message"].to_string());
+        let reported = rig::objects::condition(found, "Retained").map(|found| found["message"].to_string());
         match reported.filter(|reported| reported.contains("its data and this object stay")) {
             Some(_) => Ok(()),
             None => Err("not said".to_owned()),
@@ -107,6 +107,7 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
     env.objects
         .wait(&archive, "to report that it is held", TIMEOUT, waits)
         .await?;
+    env.objects.wait_event(&archive, "ArchiveHeld", TIMEOUT).await?;
     assert_eq!(env.names()?.len(), 1);
     env.objects
         .patch(&archive, json!({"spec": {"legalHold": false}}))
@@ -148,7 +149,7 @@ async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_ado
     let all = names_of(&volumes);
     settle(&env, "the object to be made", |names| *names == all).await?;
     let created = env.objects.get(&archive).await?.ok_or("no object")?;
-    assert!(created["spec"]["archivedAt"].is_null() && created["spec"]["expiresAt"].is_null());
-    assert_eq!(text(&created, "/spec/claim/name"), "data-0");
+    assert!(created["status"]["archiveTime"].is_null() && created["spec"]["expirationTime"].is_null());
+    assert_eq!(text(&created, "/spec/claimRef/name"), "data-0");
     Ok(())
 }

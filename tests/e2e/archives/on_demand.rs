@@ -15,7 +15,7 @@ use crate::support::shared::{self, TIMEOUT, Test, text, wait_refused};
 /// Returns a backup with this name of a claim in this namespace.
 pub fn backup(name: &str, namespace: &str, claim: &str) -> Value {
     let mut object = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
-    let spec = json!({"claim": {"namespace": namespace, "name": claim}});
+    let spec = json!({"claimRef": {"namespace": namespace, "name": claim}});
     merge(&mut object, &json!({ "spec": spec }));
     object
 }
@@ -50,23 +50,22 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     assert_eq!(rig::snapshot(&root)?, before, "the source was changed");
     let namespace = env.objects.get(&reference("v1", "Namespace", None, &env.name)).await?;
     let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
-    let of = json!({
-        "namespace": env.name,
-        "namespaceUID": namespace.as_ref().and_then(uid),
-        "name": "data",
-        "uid": uid(&claim),
-    });
-    let spec = &archive["spec"];
-    assert_eq!(spec["claim"], of);
-    assert_eq!(
-        (&spec["backend"], &spec["volume"]),
-        (&json!(env.unique_name("backend")), &volume["metadata"]["name"])
+    let (spec, status) = (&archive["spec"], &archive["status"]);
+    assert_eq!(spec["claimRef"], json!({"namespace": env.name, "name": "data"}));
+    for (field, expected) in [
+        ("backendName", Some(json!(env.unique_name("backend")))),
+        ("volumeName", Some(volume["metadata"]["name"].clone())),
+        ("requestedSize", Some(json!("1Mi"))),
+        ("storageClassName", Some(class["metadata"]["name"].clone())),
+        ("claimUID", uid(&claim)),
+        ("namespaceUID", namespace.as_ref().and_then(uid)),
+    ] {
+        assert_eq!(status.get(field), expected.as_ref(), "{field}");
+    }
+    assert!(
+        status["archiveTime"].is_string() && spec["expirationTime"].is_null(),
+        "{archive}"
     );
-    assert_eq!(
-        (&spec["size"], &spec["storageClassName"]),
-        (&json!("1Mi"), &class["metadata"]["name"])
-    );
-    assert!(spec["archivedAt"].is_string() && spec["expiresAt"].is_null(), "{spec}");
     let directory = path(&env, &archive);
     assert_eq!(
         directory.file_name().unwrap().to_string_lossy(),
@@ -74,7 +73,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     );
     let closed = fs::metadata(&directory)?;
     assert_eq!(closed.mode() & 0o7777, 0o700);
-    assert_eq!(closed.ino().to_string(), text(&archive, "/spec/fileID"));
+    assert_eq!(closed.ino().to_string(), text(&archive, "/status/fileID"));
     let message = condition(&archive, "Available").cloned().unwrap_or_default();
     let reported = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
     assert!(text(&message, "/message").contains(&reported), "{message}");
@@ -106,7 +105,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
 }
 
 #[tokio::test]
-async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_policy_is_delete() -> Test {
+async fn a_deleted_backup_keeps_its_data_and_is_imported_by_the_same_request_unless_its_policy_is_delete() -> Test {
     let env = TestEnv::new("backup-life").await?;
     shared::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -115,17 +114,14 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
     let kept = env.objects.create(&request).await?;
     // The retention of the policy applies to archives of deleted claims.
     let kept = in_state(&env, &kept, "Available").await?;
-    assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
+    assert!(kept["spec"]["expirationTime"].is_null(), "{kept}");
     env.objects.delete(&kept).await?;
-    let uid = kept.pointer("/metadata/uid").cloned();
-    let again = env.objects.wait(&kept, "to be recreated", TIMEOUT, |found| {
-        match found.pointer("/metadata/uid") {
-            now if now == uid.as_ref() => Err("the former one".to_owned()),
-            _ => Ok(found.clone()),
-        }
-    });
-    assert_eq!(again.await?["spec"], kept["spec"]);
-    let kept = in_state(&env, &kept, "Available").await?;
+    env.objects.wait_gone(&kept, TIMEOUT).await?;
+    // The same request does not copy again: it imports what was kept.
+    let fresh = env.objects.create(&request).await?;
+    let again = in_state(&env, &fresh, "Available").await?;
+    assert_eq!(again["status"]["fileID"], kept["status"]["fileID"]);
+    let kept = again;
     env.objects
         .patch(&kept, json!({"spec": {"deletionPolicy": "Delete"}}))
         .await?;
@@ -188,7 +184,7 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
 async fn a_backup_is_refused_where_owners_cannot_be_preserved() -> Test {
     let env = TestEnv::new("backup-owner").await?;
     chown(env.data(), Some(4711), Some(4711))?;
-    let credential = json!({"nfs": {"credential": {"uid": 4711, "gid": 4711}}});
+    let credential = json!({"nfs": {"auth": {"sys": {"uid": 4711, "gid": 4711}}}});
     shared::backend(&env, "backend", credential).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
@@ -234,8 +230,7 @@ async fn a_backup_without_space_leaves_nothing_and_succeeds_once_there_is_space(
 #[tokio::test]
 async fn a_backup_uses_no_name_that_exists_on_the_export() -> Test {
     let env = TestEnv::new("backup-name").await?;
-    let probed_by_hand = json!({"probeInterval": "1h"});
-    let backend = shared::backend(&env, "backend", probed_by_hand).await?;
+    shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     shared::bound_with_data(&env, "one", &class, "one").await?;
     shared::bound_with_data(&env, "two", &class, "two").await?;
@@ -248,20 +243,19 @@ async fn a_backup_uses_no_name_that_exists_on_the_export() -> Test {
     let second = backup(&env.unique_name("nightly"), &env.name, "two");
     let second = env.objects.create(&second).await?;
     let message = pending(&env, &second, "ArchiveNameTaken").await?;
-    assert!(message.contains("(archived)"), "{message}");
+    assert!(message.contains("which is not the claim in spec.claimRef"), "{message}");
     env.objects.delete(&second).await?;
     env.objects.wait_gone(&second, TIMEOUT).await?;
-    env.objects
-        .patch(&backend, json!({"spec": {"probeInterval": "1s"}}))
-        .await?;
-    let back = in_state(&env, &first, "Available").await?;
-    assert_eq!(back["spec"], first["spec"]);
+    let third = backup(&env.unique_name("nightly"), &env.name, "one");
+    let third = env.objects.create(&third).await?;
+    let back = in_state(&env, &third, "Available").await?;
+    assert_eq!(back["status"]["fileID"], first["status"]["fileID"]);
     assert_eq!(fs::read_to_string(path(&env, &back).join("data"))?, "one");
     Ok(())
 }
 
 #[tokio::test]
-async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
+async fn the_api_server_refuses_backups_of_impossible_claims_and_changes_of_the_claim() -> Test {
     let env = TestEnv::new("backup-schema").await?;
     let usual = backup(&env.unique_name("nightly"), &env.name, "data");
     let changed = |change: Value| {
@@ -270,38 +264,14 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
         object
     };
     for (change, words) in [
-        (
-            json!({"metadata": {"name": "pvc-nightly"}}),
-            "names that begin with `pvc-` are reserved",
-        ),
         (json!({"metadata": {"name": "n".repeat(111)}}), "at most 110 characters"),
-        (json!({"spec": {"backend": "main"}}), "written by the operator"),
-        (json!({"spec": {"claim": {"uid": "1"}}}), "written by the operator"),
         (
-            json!({"spec": {"claim": {"namespaceUID": "1"}}}),
-            "written by the operator",
-        ),
-        (json!({"spec": {"fileID": "1"}}), "written by the operator"),
-        (
-            json!({"spec": {"directory": "archived-x", "fileID": "1"}}),
-            "written by the operator",
-        ),
-        (json!({"spec": {"size": "1Gi"}}), "written by the operator"),
-        (
-            json!({"spec": {"archivedAt": "2026-01-01T00:00:00Z"}}),
-            "written by the operator",
+            json!({"spec": {"claimRef": {"name": "../data"}}}),
+            "claimRef.name must be a valid name of a claim",
         ),
         (
-            json!({"metadata": {"name": "pvc-nightly"}, "spec": {"fileID": null}}),
-            "names that begin with `pvc-` are reserved",
-        ),
-        (
-            json!({"spec": {"claim": {"name": "../data"}}}),
-            "claim must have a valid namespace",
-        ),
-        (
-            json!({"spec": {"claim": {"namespace": ""}}}),
-            "claim must have a valid namespace",
+            json!({"spec": {"claimRef": {"namespace": "../team"}}}),
+            "claimRef.namespace must be a valid name of a namespace",
         ),
     ] {
         let object = changed(change.clone());
@@ -314,13 +284,9 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
     let created = env.objects.create(&usual).await?;
     let created = in_state(&env, &created, "Available").await?;
     for change in [
-        json!({"claim": {"name": "other"}}),
-        json!({"claim": {"uid": null}}),
-        json!({"claim": {"namespaceUID": "other"}}),
-        json!({"backend": null, "exportID": null, "volume": null}),
-        json!({"fileID": null, "directory": null}),
-        json!({"fileID": "1"}),
-        json!({"size": null}),
+        json!({"claimRef": {"name": "other"}}),
+        json!({"claimRef": {"namespace": "other"}}),
+        json!({"deletionPolicy": "Recycle"}),
     ] {
         let patch = json!({ "spec": change });
         assert!(env.objects.patch(&created, patch).await.is_err(), "{change}");

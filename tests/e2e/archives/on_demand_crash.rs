@@ -70,7 +70,7 @@ async fn an_operator_killed_at_any_rename_of_a_backup_ends_with_one_complete_cop
         env.proxy.clear_hooks();
         env.operator.restart().await?;
         let archive = available(&env, &request).await?;
-        let directory = env.data()?.join(text(&archive, "/spec/directory"));
+        let directory = env.data()?.join(text(&archive, "/status/directory"));
         assert_eq!(fs::read_to_string(directory.join("data"))?, "text", "{name}");
         settled(&env, number + 2).await?;
         assert_eq!(env.names()?.len(), number + 2, "{name}");
@@ -111,7 +111,10 @@ async fn a_backup_recreated_under_the_name_of_one_that_was_removed_by_force_star
     env.operator.restart().await?;
     let archive = available(&env, &again).await?;
     assert_eq!(record(&env)?.pointer(asker), again.pointer("/metadata/uid"));
-    assert_eq!(contents(&env.data()?.join(text(&archive, "/spec/directory")))?, source);
+    assert_eq!(
+        contents(&env.data()?.join(text(&archive, "/status/directory")))?,
+        source
+    );
     settled(&env, 2).await?;
     Ok(())
 }

@@ -98,7 +98,7 @@ async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_arc
     // A restored volume is archived again like any other.
     shared::reclaim(&env, &again, &restored, "VolumeArchived").await?;
     let twice = in_state(&env, &archive_of(&restored), "Available").await?;
-    assert_eq!(text(&twice, "/spec/claim/name"), "again");
+    assert_eq!(text(&twice, "/spec/claimRef/name"), "again");
     Ok(())
 }
 
@@ -151,7 +151,7 @@ async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing()
         )
         .await?;
     shared::wait_refused(&env, &heir, "ArchiveNotFound").await?;
-    let data = env.data().join(text(&archive, "/spec/directory"));
+    let data = env.data().join(text(&archive, "/status/directory"));
     assert_eq!(shared::names(env.data())?.len(), 1);
     // Namespaces that an administrator lists get copies, because former users may still have handles.
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.unique_name("other")]}}});
@@ -182,7 +182,7 @@ async fn a_recreated_namespace_gets_a_copy_by_name_only_if_the_backend_allows_it
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "theirs");
     // It is a copy: handles of pods of the former namespace refer to the archive, which stays closed.
     in_state(&env, &archive, "Available").await?;
-    let data = env.data().join(text(&archive, "/spec/directory"));
+    let data = env.data().join(text(&archive, "/status/directory"));
     assert_eq!(fs::metadata(&data)?.mode() & 0o7777, 0o700);
     let mut stranger = asking(env.claim("data", &class), name_of(&archive));
     merge(
@@ -276,7 +276,7 @@ async fn a_claim_that_cannot_have_an_archive_reports_the_reason_and_nothing_is_l
         shared::wait_refused(&env, &claim, reason).await?;
         env.objects.delete(&claim).await?;
     }
-    let data = env.data().join(text(&archive, "/spec/directory"));
+    let data = env.data().join(text(&archive, "/status/directory"));
     assert_eq!(fs::read_to_string(data.join("data"))?, "kept");
     assert_eq!(shared::names(env.data())?.len(), 1);
     Ok(())

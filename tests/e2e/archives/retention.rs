@@ -71,12 +71,12 @@ async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test 
         archived(&env, "prolonged", "prolonged").await?,
     );
     for archive in [&held, &deleted, &prolonged] {
-        assert!(archive["spec"]["expiresAt"].is_string(), "{archive}");
+        assert!(archive["spec"]["expirationTime"].is_string(), "{archive}");
     }
     env.objects
-        .patch(&prolonged, json!({"spec": {"expiresAt": null}}))
+        .patch(&prolonged, json!({"spec": {"expirationTime": null}}))
         .await?;
-    let past = json!({"expiresAt": "2020-01-01T00:00:00Z"});
+    let past = json!({"expirationTime": "2020-01-01T00:00:00Z"});
     let mut both = past.clone();
     both["legalHold"] = json!(true);
     env.objects.patch(&held, json!({ "spec": both })).await?;
@@ -85,7 +85,7 @@ async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test 
     env.objects.wait_event(&deleted, "ArchivePurged", TIMEOUT).await?;
     left(&env, &["foreign", "held", "prolonged"]).await?;
     env.objects
-        .wait_condition(&held, "Expired", "True", None, TIMEOUT)
+        .wait_condition(&held, "Retained", "True", Some("LegalHold"), TIMEOUT)
         .await?;
     env.objects.patch(&held, json!({"spec": {"legalHold": false}})).await?;
     env.objects.wait_gone(&held, TIMEOUT).await?;
@@ -135,9 +135,9 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
     for round in ["first", "second", "third", "fourth"] {
         let archive = archived(&env, "data", round).await?;
         // Of two archives with data of the same second, none is newer.
-        assert!(archive["spec"]["volumeCreatedAt"].is_string(), "{archive}");
-        assert_ne!(former, archive["spec"]["volumeCreatedAt"]);
-        former = archive["spec"]["volumeCreatedAt"].clone();
+        assert!(archive["status"]["volumeCreationTime"].is_string(), "{archive}");
+        assert_ne!(former, archive["status"]["volumeCreationTime"]);
+        former = archive["status"]["volumeCreationTime"].clone();
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
     archived(&env, "other", "another claim's").await?;
@@ -149,10 +149,10 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
 async fn a_claim_reports_that_its_archive_expired_and_gets_it_if_an_administrator_extends_the_retention() -> Test {
     let env = DedicatedCluster::start_with_args(policy(json!({})), &NEVER).await?;
     let archive = archived(&env, "data", "late").await?;
-    let past = json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}});
+    let past = json!({"spec": {"expirationTime": "2020-01-01T00:00:00Z"}});
     env.objects.patch(&archive, past).await?;
     env.objects
-        .wait_condition(&archive, "Expired", "True", None, TIMEOUT)
+        .wait_condition(&archive, "Retained", "False", Some("ArchiveExpired"), TIMEOUT)
         .await?;
     let claim = asking(env.claim("again"), text(&archive, "/metadata/name"));
     let claim = env.objects.create(&claim).await?;
@@ -161,7 +161,7 @@ async fn a_claim_reports_that_its_archive_expired_and_gets_it_if_an_administrato
         .wait_condition(&claim, kind, "False", Some("ArchiveExpired"), TIMEOUT)
         .await?;
     env.objects
-        .patch(&archive, json!({"spec": {"expiresAt": null}}))
+        .patch(&archive, json!({"spec": {"expirationTime": null}}))
         .await?;
     let volume = env.bound(&claim).await?;
     assert_eq!(std::fs::read_to_string(env.directory(&volume)?.join("data"))?, "late");
@@ -181,7 +181,7 @@ async fn a_backup_does_not_count_as_a_last_archive_and_is_purged_when_it_expires
         .wait_condition(&nightly_made, "Available", "True", None, TIMEOUT)
         .await?;
     nightly["metadata"]["name"] = json!("brief");
-    nightly["spec"]["expiresAt"] = json!("2020-01-01T00:00:00Z");
+    nightly["spec"]["expirationTime"] = json!("2020-01-01T00:00:00Z");
     let brief = env.objects.create(&nightly).await?;
     env.objects.wait_event(&brief, "ArchivePurged", TIMEOUT).await?;
     std::fs::write(env.directory(&volume)?.join("data"), "first")?;
@@ -269,7 +269,7 @@ async fn an_object_restored_from_a_backup_does_not_shorten_the_retention_of_its_
     let mut older = archive.clone();
     let late = "2100-01-01T00:00:00Z";
     env.objects
-        .patch(&archive, json!({"spec": {"expiresAt": late}}))
+        .patch(&archive, json!({"spec": {"expirationTime": late}}))
         .await?;
     rig::wait::until("the record to have the expiry", TIMEOUT, async || {
         let records = env.records().map_err(|error| error.to_string())?;
@@ -292,18 +292,18 @@ async fn an_object_restored_from_a_backup_does_not_shorten_the_retention_of_its_
     env.objects.delete(&archive).await?;
     env.objects.wait_gone(&archive, TIMEOUT).await?;
     older["metadata"] = json!({"name": archive["metadata"]["name"]});
-    older["spec"]["expiresAt"] = json!("2020-01-01T00:00:00Z");
+    older["spec"]["expirationTime"] = json!("2020-01-01T00:00:00Z");
     older["spec"]["deletionPolicy"] = json!("Delete");
     let older = env.objects.create(&older).await?;
     env.operator.restart().await?;
     env.objects.wait_event(&older, "RetentionRestored", TIMEOUT).await?;
     let restored = env.objects.get(&older).await?.ok_or("the archive is gone")?;
-    assert_eq!(text(&restored, "/spec/expiresAt"), late);
+    assert_eq!(text(&restored, "/spec/expirationTime"), late);
     assert_eq!(text(&restored, "/spec/deletionPolicy"), "Retain");
     left(&env, &["kept"]).await?;
     // From then on, this object decides.
     rig::wait::until("an edit to count", TIMEOUT, async || {
-        let past = json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}});
+        let past = json!({"spec": {"expirationTime": "2020-01-01T00:00:00Z"}});
         match env.objects.patch(&older, past).await {
             Ok(_) => {}
             Err(error) if error.to_string().contains("not found") => return Ok(()),

@@ -166,7 +166,7 @@ async fn a_changed_identity_is_reported_and_nothing_is_created() -> Test {
     let first = backend(&env, "backend", json!({})).await?;
     let file = env.data().join(".nfs-operator/identity");
     let other = std::fs::read_to_string(&file)?;
-    let id = env.objects.get(&first).await?.unwrap()["status"]["exportID"]
+    let id = env.objects.get(&first).await?.unwrap()["status"]["export"]["id"]
         .as_str()
         .unwrap()
         .to_owned();

@@ -140,7 +140,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     let waiting = swapped.nothing_is_made_or_removed().await?;
     let objects = &swapped.env.objects;
     let found = objects.get(&swapped.backend).await?.unwrap_or_default();
-    let id = shared::text(&found, "/status/exportID");
+    let id = shared::text(&found, "/status/export/id");
     // The ID of another export accepts nothing.
     let accept = |id: &str| json!({ "metadata": { "annotations": { "nfs-operator.io/accept-identity": id } } });
     objects.patch(&swapped.backend, accept("another")).await?;
@@ -154,12 +154,9 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     let ready = objects.wait_condition(&swapped.backend, "Ready", "True", None, TIMEOUT);
     ready.await?;
     swapped.env.wait_bound(&waiting).await?;
-    // Accepted once: the annotation is removed, so that the next copy is refused again.
-    let accepted = |found: &Value| match found.pointer("/metadata/annotations/nfs-operator.io~1accept-identity") {
-        None => Ok(()),
-        Some(left) => Err(left.to_string()),
-    };
-    let what = "to lose the acceptance";
+    // Accepted once: the annotation stays, and the next copy is refused again.
+    let accepted = |found: &Value| shared::is_handled(found, "nfs-operator.io/accept-identity");
+    let what = "to have handled the acceptance";
     objects.wait(&swapped.backend, what, TIMEOUT, accepted).await?;
     assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
     Ok(())
@@ -173,8 +170,7 @@ async fn a_recreated_backend_with_archives_gets_no_identity_on_an_empty_export()
     let [_, _, archive] = archived(&env, "data", &class, "stays").await?;
     let empty = env.data().join("empty");
     fs::create_dir(&empty)?;
-    let abandon = json!({ "metadata": { "annotations": { "nfs-operator.io/abandon-volumes": "true" } } });
-    env.objects.patch(&backend, abandon).await?;
+    shared::abandon(&env, &backend).await?;
     env.objects.delete(&backend).await?;
     env.objects.wait_gone(&backend, TIMEOUT).await?;
 
@@ -186,7 +182,7 @@ async fn a_recreated_backend_with_archives_gets_no_identity_on_an_empty_export()
         .objects
         .wait_condition(&backend, "Ready", "False", mismatch, TIMEOUT);
     let message = reported.await?["message"].as_str().unwrap_or_default().to_owned();
-    let id = shared::text(&archive, "/spec/exportID");
+    let id = shared::text(&archive, "/status/exportID");
     assert!(
         message.contains(&format!("expected identity {id}, found none")),
         "{message}"
@@ -315,8 +311,7 @@ async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotati
         Ok::<_, std::io::Error>(seen)
     };
     let before = volumes_and_archives()?;
-    let abandon = json!({ "metadata": { "annotations": { "nfs-operator.io/abandon-volumes": "true" } } });
-    env.objects.patch(&backend, abandon).await?;
+    shared::abandon(&env, &backend).await?;
     env.objects.wait_gone(&backend, TIMEOUT).await?;
     assert_eq!(volumes_and_archives()?, before);
     assert!(env.objects.get(&second).await?.is_some());

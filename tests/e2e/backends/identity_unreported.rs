@@ -74,7 +74,7 @@ async fn an_identity_is_not_created_twice_although_the_status_never_reported_it(
     probed(&env, 1).await?;
     let reported = || async {
         let found = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
-        Ok::<_, Failure>(found["status"]["exportID"].clone())
+        Ok::<_, Failure>(found["status"]["export"]["id"].clone())
     };
     assert!(reported().await?.is_null(), "it was not silenced in time");
     let own = root.join(".nfs-operator");

@@ -230,7 +230,7 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
     // All these have an owner, or belong to another cluster.
     let said = env
         .objects
-        .wait_condition(&main, "NoOrphans", "True", Some("NoOrphansFound"), TIMEOUT);
+        .wait_condition(&main, "Consistent", "True", Some("NoOrphansFound"), TIMEOUT);
     said.await?;
     scanned(&env, 2).await?;
     reported(&env, &BTreeMap::new()).await?;
@@ -250,7 +250,7 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
     });
     let backend = backend.await?;
     assert_eq!(backend.pointer("/status/orphans/total"), Some(&json!(KINDS.len())));
-    let said = condition(&backend, "NoOrphans").ok_or("no condition")?;
+    let said = condition(&backend, "Consistent").ok_or("no condition")?;
     assert_eq!(
         (&said["status"], &said["reason"]),
         (&json!("False"), &json!("OrphansFound"))
@@ -273,7 +273,7 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
     }
     reported(&env, &BTreeMap::new()).await?;
     env.objects
-        .wait_condition(&main, "NoOrphans", "True", None, TIMEOUT)
+        .wait_condition(&main, "Consistent", "True", None, TIMEOUT)
         .await?;
     for kind in KINDS {
         assert_eq!(orphans(&env, kind).await?, Some(0.0), "{kind}");
@@ -404,29 +404,25 @@ async fn a_bound_claim_reports_that_its_directory_is_missing_until_it_is_back() 
 
 #[tokio::test]
 async fn a_scan_can_be_requested() -> Test {
-    let env = TestEnv::new("scan-now").await?;
+    let env = TestEnv::new("scan-request").await?;
     let class = env.create_ready_class().await?;
     crate::support::shared::bound_with_data(&env, "data", &class, "data").await?;
     let backend = crate::support::shared::backend_reference(&env, "backend");
     let never = env
         .objects
-        .wait_condition(&backend, "NoOrphans", "Unknown", Some("NotScanned"), TIMEOUT);
+        .wait_condition(&backend, "Consistent", "Unknown", Some("NotScanned"), TIMEOUT);
     never.await?;
-    let request = json!({"metadata": {"annotations": {"nfs-operator.io/scan-now": "true"}}});
+    let request = json!({"metadata": {"annotations": {"nfs-operator.io/scan-requested-at": "2026-01-01"}}});
     env.objects.patch(&backend, request).await?;
     let found = env
         .objects
-        .wait_condition(&backend, "NoOrphans", "True", Some("NoOrphansFound"), TIMEOUT);
+        .wait_condition(&backend, "Consistent", "True", Some("NoOrphansFound"), TIMEOUT);
     found.await?;
     let now = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
-    assert_ne!(text(&now, "/status/orphans/lastScan"), "");
-    // If the request cannot be removed, that is retried with the probe that reports the scan, after it.
-    let removed = env.objects.wait(&backend, "to lose the request", TIMEOUT, |backend| {
-        match text(backend, "/metadata/annotations/nfs-operator.io~1scan-now") {
-            "" => Ok(()),
-            left => Err(left.to_owned()),
-        }
-    });
-    removed.await?;
+    assert_ne!(text(&now, "/status/orphans/lastScanTime"), "");
+    let handled = |found: &Value| crate::support::shared::is_handled(found, "nfs-operator.io/scan-requested-at");
+    env.objects
+        .wait(&backend, "to have handled the request", TIMEOUT, handled)
+        .await?;
     Ok(())
 }

@@ -227,10 +227,10 @@ async fn a_squashed_root_that_may_not_write_is_reported_with_the_owner_of_the_ex
     chown(env.data(), Some(2000), Some(2000))?;
     fs::set_permissions(env.data(), fs::Permissions::from_mode(0o755))?;
     let broken = Broken::from_the_start(&env, json!({}), &["AccessDenied"]).await?;
-    for part in ["mode 0755 and belongs to 2000:2000", "spec.nfs.credential"] {
+    for part in ["mode 0755 and belongs to 2000:2000", "spec.nfs.auth.sys"] {
         assert!(broken.message.contains(part), "{}", broken.message);
     }
-    let cure = json!({"spec": {"nfs": {"credential": {"uid": 2000, "gid": 2000}}}});
+    let cure = json!({"spec": {"nfs": {"auth": {"sys": {"uid": 2000, "gid": 2000}}}}});
     env.objects.patch(&broken.backend, cure).await?;
     broken.recovers().await?;
     Ok(())

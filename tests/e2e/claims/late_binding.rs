@@ -1,4 +1,4 @@
-//! Late binding: the scheduler selects nodes without knowledge of the backends.
+//! Late binding: the scheduler selects nodes without knowledge of the backends, as no storage capacity is published.
 
 use rig::TestEnv;
 use rig::objects::{merge, reference};
@@ -9,7 +9,7 @@ use crate::support::shared::{self, TIMEOUT, Test, text};
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
 /// Creates nodes for this test. Each has the name of the test as a label, which its pods select.
-struct Nodes<'a>(&'a TestEnv);
+pub struct Nodes<'a>(pub &'a TestEnv);
 
 impl Nodes<'_> {
     fn label(&self) -> String {
@@ -17,11 +17,11 @@ impl Nodes<'_> {
     }
 
     /// Returns the topology label of this test.
-    fn zone(&self) -> String {
+    pub fn zone(&self) -> String {
         format!("{}/zone", self.0.name)
     }
 
-    async fn add(&self, word: &str, zone: &str) -> rig::Result<Value> {
+    pub async fn add(&self, word: &str, zone: &str) -> rig::Result<Value> {
         let mut node = reference("v1", "Node", None, &self.0.unique_name(word));
         let labels = json!({self.label(): "yes", self.zone(): zone});
         merge(&mut node, &json!({"metadata": {"labels": labels}}));
@@ -32,7 +32,7 @@ impl Nodes<'_> {
         self.0.objects.patch_status(&node, status).await
     }
 
-    fn affinity(&self, zone: &str) -> Value {
+    pub fn affinity(&self, zone: &str) -> Value {
         let term = json!({"key": self.zone(), "operator": "In", "values": [zone]});
         json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}})
     }
@@ -42,7 +42,7 @@ impl Nodes<'_> {
     }
 
     /// Creates a pod on one of this test's nodes that uses a claim, with the claim's name.
-    async fn pod(&self, claim: &Value) -> rig::Result<Value> {
+    pub async fn pod(&self, claim: &Value) -> rig::Result<Value> {
         self.pod_named(text(claim, "/metadata/name"), claim).await
     }
 
@@ -59,7 +59,7 @@ impl Nodes<'_> {
     }
 
     /// Returns the node to which a pod is scheduled.
-    async fn of(&self, pod: &Value) -> rig::Result<String> {
+    pub async fn of(&self, pod: &Value) -> rig::Result<String> {
         self.0
             .objects
             .wait(pod, "to have a node", TIMEOUT, |pod| {
@@ -73,7 +73,7 @@ impl Nodes<'_> {
 }
 
 /// Creates a late-binding class on backends of the test.
-async fn late_class(env: &TestEnv, backends: &[String], topologies: Option<Value>) -> rig::Result<Value> {
+pub async fn late_class(env: &TestEnv, backends: &[String], topologies: Option<Value>) -> rig::Result<Value> {
     let mut class = env.class("class", json!({"backend": backends.join(",")}));
     let late = json!({"volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": topologies});
     merge(&mut class, &late);

@@ -123,8 +123,7 @@ async fn a_pattern_that_leads_outside_the_claims_own_directory_is_refused_with_t
 async fn a_directory_for_a_namespace_and_one_for_each_of_its_claims_exclude_each_other() -> Test {
     let env = TestEnv::new("inside").await?;
     shared::backend(&env, "backend", json!({})).await?;
-    // The policy is Adopt, because the parent directories outlive the claim.
-    let pattern = json!({ "pathPattern": "${pvc.namespace}", "existing": "Adopt" });
+    let pattern = json!({ "pathPattern": "${pvc.namespace}" });
     let outer = shared::class(&env, "outer", "backend", pattern).await?;
     let pattern = json!({ "pathPattern": "${pvc.namespace}/${pvc.name}" });
     let inner = shared::class(&env, "inner", "backend", pattern).await?;

@@ -21,7 +21,7 @@ fn annotated(env: &TestEnv, name: &str, class: &Value, words: &Value) -> Value {
 #[tokio::test]
 async fn overrides_that_a_backend_allows_apply_to_the_directory_and_the_volume() -> Test {
     let env = TestEnv::new("overrides").await?;
-    let allowed = json!(["mode", "uid", "gid", "on-delete", "mount-options"]);
+    let allowed = json!(["Mode", "UID", "GID", "OnDelete", "MountOptions"]);
     let spec = json!({"claimOverrides": allowed, "mountOptions": ["hard", "timeo=100", "noatime"]});
     shared::backend(&env, "backend", spec).await?;
     let mut class = env.class(
@@ -68,7 +68,7 @@ async fn overrides_that_a_backend_allows_apply_to_the_directory_and_the_volume()
 #[tokio::test]
 async fn a_forbidden_annotation_is_reported_with_the_remedy_until_it_is_removed() -> Test {
     let env = TestEnv::new("not-allowed").await?;
-    let backend = shared::backend(&env, "backend", json!({"claimOverrides": ["mode", "mount-options"]})).await?;
+    let backend = shared::backend(&env, "backend", json!({"claimOverrides": ["Mode", "MountOptions"]})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     for (word, value, reason, part) in [
         ("uid", "0", "OverrideRefused", "claimOverrides"),
@@ -93,7 +93,7 @@ async fn a_forbidden_annotation_is_reported_with_the_remedy_until_it_is_removed(
     let off = json!({"metadata": {"annotations": {"nfs-operator.io/uid": null}}});
     env.objects.patch(&env.claim("uid", &class), off).await?;
     env.wait_bound(&env.claim("uid", &class)).await?;
-    let allow = json!({"spec": {"claimOverrides": ["mode", "mount-options", "gid"]}});
+    let allow = json!({"spec": {"claimOverrides": ["Mode", "MountOptions", "GID"]}});
     env.objects.patch(&backend, allow).await?;
     env.wait_bound(&env.claim("gid", &class)).await?;
     Ok(())

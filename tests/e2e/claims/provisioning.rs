@@ -269,7 +269,7 @@ async fn a_preferred_backend_is_used_if_allowed_and_never_bypasses_a_restriction
     let env = TestEnv::new("wish").await?;
     let closed = TestEnv::new("wish-closed").await?;
     let beyond = TestEnv::new("wish-beyond").await?;
-    let wishes = json!({"claimOverrides": ["backend"]});
+    let wishes = json!({"claimOverrides": ["Backend"]});
     shared::backend(&env, "open", wishes.clone()).await?;
     let mut locked = wishes.clone();
     merge(&mut locked, &json!({"allowedNamespaces": {"matchNames": ["nobody"]}}));

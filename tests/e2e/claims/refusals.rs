@@ -56,7 +56,7 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
         (
             json!({"capacity": {"limit": "much"}}),
             "spec.capacity.limit",
-            "quantity",
+            "quantities of 0 or more",
         ),
         (
             json!({"nfs": {"port": 0}}),
@@ -64,29 +64,34 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
             "greater than or equal to 1",
         ),
         (json!({"nfs": {"version": "5"}}), "spec.nfs.version", "Auto"),
+        (json!({"nfs": {"auth": {}}}), "spec.nfs.auth", "exactly one member"),
+        (json!({"probeInterval": "2d"}), "spec.probeInterval", "from 1s to 24h"),
         (
-            json!({"probeInterval": "0s"}),
-            "spec.probeInterval",
-            "between 1s and 24h",
+            json!({"archivePolicy": {"retention": "1.5d"}}),
+            "spec.archivePolicy.retention",
+            "must be a duration",
         ),
+        (json!({"probeInterval": "0s"}), "spec.probeInterval", "from 1s to 24h"),
         (
             json!({"mountOptions": ["hard,ro"]}),
             "spec.mountOptions",
-            "must be a single mount option",
+            "must be a single option",
         ),
         (
             json!({"archivePolicy": {"onDelete": "Shred"}}),
             "spec.archivePolicy.onDelete",
             "Archive",
         ),
-        (json!({"claimOverrides": ["root"]}), "spec.claimOverrides", "mode"),
+        (json!({"claimOverrides": ["root"]}), "spec.claimOverrides", "Mode"),
     ] {
         let refused = env.objects.create(&env.backend("bad", spec.clone())).await;
         let message = refused.expect_err("it was taken").to_string();
         assert!(message.contains(field) && message.contains(remedy), "{spec}: {message}");
     }
     for server in ["10.0.0.1", "::1", "fe80::2", "nfs", "nfs-1.example.com"] {
-        let mut backend = env.backend("good", json!({"server": server, "suspend": true}));
+        let days = json!({"server": server, "suspend": true, "probeInterval": "1d", "usage": {"interval": "7d12h"},
+            "archivePolicy": {"retention": "90d"}});
+        let mut backend = env.backend("good", days);
         merge(&mut backend, &json!({"metadata": {"name": env.unique_name("good")}}));
         let good = env.objects.create(&backend).await?;
         env.objects.delete(&good).await?;

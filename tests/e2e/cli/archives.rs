@@ -75,10 +75,10 @@ async fn everything_on_an_export_is_listed_and_nothing_is_changed() {
         );
         assert_eq!(
             (is(volume, "presence"), is(volume, "signature")),
-            (json!("there"), json!("unchecked"))
+            (json!("Present"), json!("Unchecked"))
         );
     }
-    assert!(is("pvc-2", "archivedAt").is_number(), "{found:#}");
+    assert_eq!(is("pvc-2", "archiveTime"), "2023-11-14T22:13:20Z", "{found:#}");
     assert_eq!(found.as_object().unwrap().len(), 3);
     let table = list_archives(&fixture, &[]).await;
     assert_eq!(table.status.code(), Some(0));
@@ -105,7 +105,7 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     let signature = |volume: &str| found[volume]["signature"].as_str().unwrap();
     assert_eq!(
         (signature("pvc-1"), signature("pvc-2"), signature("pvc-3")),
-        ("wrong", "signed", "signed")
+        ("Invalid", "Valid", "Valid")
     );
     assert_eq!(code, Some(3));
     fs::write(&file, [8; 32]).unwrap();
@@ -115,7 +115,7 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
             .as_object()
             .unwrap()
             .values()
-            .all(|row| row["signature"] == "wrong"),
+            .all(|row| row["signature"] == "Invalid"),
         "{found:#}"
     );
     assert_eq!(code, Some(3), "another cluster's key");
@@ -162,11 +162,11 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
     let (found, code) = rows(&fixture, &[]).await;
     assert_eq!(code, Some(3), "{found:#}");
     let is = |name: &str, field: &str| found[name][field].as_str().unwrap_or_default().to_owned();
-    assert_eq!(is("pvc-missing", "presence"), "missing");
-    assert_eq!(is("pvc-other", "presence"), "other");
+    assert_eq!(is("pvc-missing", "presence"), "Missing");
+    assert_eq!(is("pvc-other", "presence"), "Replaced");
     assert_eq!(
         (is("pvc-escapes", "presence"), is("pvc-escapes", "signature")),
-        ("there".into(), "unsigned".into())
+        ("Present".into(), "Missing".into())
     );
     assert!(is("pvc-escapes", "claim").len() <= 253);
     for damaged in ["pvc-up", "pvc-broken", "pvc-large", "pvc-link"] {
@@ -189,7 +189,7 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
         let printable = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\n');
         assert!(stream.iter().all(printable), "{}", String::from_utf8_lossy(stream));
     }
-    assert!(text(&table.stdout).contains("MISSING"), "{table:?}");
+    assert!(text(&table.stdout).contains("Missing"), "{table:?}");
 }
 
 /// Makes a path accessible to everybody, from the root of the export.
@@ -214,7 +214,7 @@ async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
     let presence = |volume: &str| found[volume]["presence"].as_str().unwrap_or_default();
     assert_eq!(
         (presence("pvc-1"), presence("pvc-2")),
-        ("unknown", "there"),
+        ("Unknown", "Present"),
         "{found:#}"
     );
     assert!(found["pvc-3"].is_null(), "{found:#}");

@@ -76,7 +76,7 @@ async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
         ..Export::new("/squashed").squash(Squash::Root)
     };
     let options = NfsOptions {
-        exports: vec![Export::new("/export"), squashed],
+        exports: vec![Export::new("/export"), Export::new("/groups"), squashed],
         ..NfsOptions::default()
     };
     let nfs = NfsServer::start(&run, options).await?;

@@ -1,4 +1,5 @@
 //! Commands of the documentation.
 
 pub mod commands;
+mod gitops;
 pub mod migration_guide;

@@ -48,7 +48,17 @@ impl<'a> Mounted<'a> {
 
     /// Runs a script that must fail, and returns its output.
     pub async fn refused(&self, uid: u32, script: &str) -> rig::Result<String> {
-        let ran = self.vm.output(&self.line(uid, "--clear-groups", script)).await?;
+        self.fails(script, &self.line(uid, "--clear-groups", script)).await
+    }
+
+    /// The same, with one supplementary group.
+    pub async fn refused_to_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
+        self.fails(script, &self.line(uid, &format!("--groups {group}"), script))
+            .await
+    }
+
+    async fn fails(&self, script: &str, line: &str) -> rig::Result<String> {
+        let ran = self.vm.output(line).await?;
         if ran.code == 0 {
             return Err(rig::Error::Usage(format!("{script:?} was not refused: {}", ran.output)));
         }
@@ -56,9 +66,9 @@ impl<'a> Mounted<'a> {
     }
 
     fn line(&self, uid: u32, groups: &str, script: &str) -> String {
-        // The user needs no login shell: only the IDs change.
+        // The user needs no login shell: only the IDs change. Root may be squashed, so the user enters the directory.
         format!(
-            "cd {} && exec /sbin/setpriv --reuid {uid} --regid {uid} {groups} sh -c '{script}'",
+            "exec /sbin/setpriv --reuid {uid} --regid {uid} {groups} sh -c 'cd {} && {{ {script}; }}'",
             self.at
         )
     }

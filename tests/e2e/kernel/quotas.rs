@@ -22,7 +22,7 @@ async fn claims_wait_for_the_quota_of_their_export_until_another_claim_is_delete
         "path": path, "probeInterval": "1s", "archivePolicy": { "onDelete": "Delete" },
         "nfs": {
             "version": "4.2", "port": vm.nfs_port(),
-            "credential": { "uid": OPERATOR, "gid": OPERATOR },
+            "auth": { "sys": { "uid": OPERATOR, "gid": OPERATOR } },
         },
     });
     let backend = backend(&env, "backend", spec).await?;

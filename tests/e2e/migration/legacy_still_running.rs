@@ -113,7 +113,8 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
         let saved = only_volume(&env, &claim).await?;
         assert_eq!(text(&saved, "/metadata/uid"), text(&volume, "/metadata/uid"));
         shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
-        assert_eq!(shared::names(&env.data().join("all"))?, Vec::<String>::new());
+        // Our operator made the parent, and removes it with the last directory in it.
+        assert!(!env.data().join("all").exists());
     }
     assert_eq!(shared::archives(env.data())?, ["archived-elsewhere", "archived-same"]);
     Ok(())

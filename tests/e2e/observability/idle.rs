@@ -35,8 +35,9 @@ async fn status(env: &DedicatedCluster) -> Result<Value, Failure> {
     let backend = env.objects.get(&main).await?.ok_or("the backend is gone")?;
     let mut status = backend["status"].clone();
     // The beacon is renewed with the time of the probe.
-    for renewed in ["lastProbeTime", "beacon", "nextBeacon"] {
-        status[renewed].take();
+    status["lastProbeTime"].take();
+    for renewed in ["beacon", "nextBeacon"] {
+        status["export"][renewed].take();
     }
     for measured in ["available", "inodesFree"] {
         status["capacity"][measured].take();

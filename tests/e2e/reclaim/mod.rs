@@ -1,5 +1,6 @@
 //! Reclaim of released volumes.
 
+pub mod parents;
 pub mod policies;
 pub mod rebound;
 pub mod static_volumes;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::archives::objects::archive_of;
 use crate::support::dedicated_cluster::DedicatedCluster;
-use crate::support::shared::{Failure, TIMEOUT, Test, text};
+use crate::support::shared::{Failure, TIMEOUT, Test, is_handled, text};
 
 /// Returns a spec with frequent probes, because a probe updates the condition.
 pub fn frequent_probes() -> Value {
@@ -106,12 +106,9 @@ pub async fn adopt(env: &DedicatedCluster, cluster: Option<&str>, volume: &str) 
 /// Waits until an annotation of the backend is removed.
 pub async fn done(env: &DedicatedCluster, annotation: &str) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let deleted = |found: &Value| match &found["metadata"]["annotations"][annotation] {
-        Value::Null => Ok(()),
-        asked => Err(format!("it asks for {asked}")),
-    };
-    let what = format!("to remove {annotation}");
-    Ok(env.objects.wait(&backend, &what, TIMEOUT, deleted).await?)
+    let what = format!("to handle {annotation}");
+    let handled = |found: &Value| is_handled(found, annotation);
+    Ok(env.objects.wait(&backend, &what, TIMEOUT, handled).await?)
 }
 
 /// Returns the folders of clusters on the export.
@@ -130,7 +127,7 @@ pub fn clusters(env: &DedicatedCluster) -> Result<Vec<PathBuf>, Failure> {
 async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and_recovers_its_archives() -> Test {
     let env = DedicatedCluster::start(frequent_probes()).await?;
     let archive = archived(&env, "data").await?;
-    let held = json!({"spec": {"legalHold": true, "expiresAt": "2100-01-01T00:00:00Z"}});
+    let held = json!({"spec": {"legalHold": true, "expirationTime": "2100-01-01T00:00:00Z"}});
     let archive = env.objects.patch(&archive, held).await?;
     let is_held = |found: &Value| match text(found, "/status/state") {
         "Held" => Ok(()),
@@ -144,7 +141,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and
     env.objects.wait(&archive, "to be Held", TIMEOUT, is_held).await?;
     let again = env.objects.get(&archive).await?.unwrap_or_default();
     assert_eq!(again["spec"], archive["spec"]);
-    let path = env.data()?.join(text(&again, "/spec/directory")).join("data");
+    let path = env.data()?.join(text(&again, "/status/directory")).join("data");
     assert_eq!(fs::read_to_string(path)?, "data");
     wait_recovery_message(&env, "RecordsSigned", &[]).await?;
     // New directories are created beside the old ones.
@@ -196,11 +193,13 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     adopt(&env, Some(&id), name).await?;
     let again = available(&env, &archive).await?;
     // The age of its data is the word of another cluster.
-    let mut adopted = archive["spec"].clone();
-    assert!(adopted["volumeCreatedAt"].take().is_string(), "{archive:#}");
-    assert_eq!(again["spec"].get("volumeCreatedAt"), None);
-    adopted.as_object_mut().ok_or("no spec")?.remove("volumeCreatedAt");
-    assert_eq!(again["spec"], adopted);
+    let adopted = &archive["status"];
+    assert!(adopted["volumeCreationTime"].is_string(), "{archive:#}");
+    assert_eq!(again["status"].get("volumeCreationTime"), None);
+    for field in ["fileID", "directory", "volumeName", "archiveTime"] {
+        assert_eq!(again["status"][field], adopted[field], "{field}");
+    }
+    assert_eq!(again["spec"], archive["spec"]);
     wait_recovery_message(
         &env,
         "RecordsSigned",
@@ -267,7 +266,7 @@ pub async fn renewed(env: &DedicatedCluster, before: &str) -> Result<String, Fai
         let status = env.objects.get(&backend).await.map_err(|error| error.to_string())?;
         let status = status.unwrap_or_default();
         let beacon = text(&file, "/beacon");
-        match beacon != before && beacon == text(&status, "/status/nextBeacon") {
+        match beacon != before && beacon == text(&status, "/status/export/nextBeacon") {
             true => Ok(beacon.to_owned()),
             false => Err(format!("{file}, {}", status["status"])),
         }
@@ -303,7 +302,7 @@ async fn an_export_that_was_rolled_back_is_not_changed_although_the_operator_res
     assert_eq!(fs::read(&path)?, snapshot);
 
     let found = env.objects.get(&backend).await?.unwrap_or_default();
-    let accepted = json!({"nfs-operator.io/accept-identity": text(&found, "/status/exportID")});
+    let accepted = json!({"nfs-operator.io/accept-identity": text(&found, "/status/export/id")});
     env.objects
         .patch(&backend, json!({"metadata": {"annotations": accepted}}))
         .await?;

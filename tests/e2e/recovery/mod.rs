@@ -3,4 +3,5 @@
 pub mod cluster_loss;
 pub mod refused;
 mod two_clusters;
+mod velero;
 pub mod volumes;

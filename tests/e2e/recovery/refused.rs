@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::ha::crashes::{lose_replies_from, making_of};
 use crate::recovery::cluster_loss::{adopt, archived, clusters, done, frequent_probes, guide};
 use crate::recovery::volumes::{
-    ask, ask_for, asking, assert_recovered, claim_in, namespace, rebuilt, wait_recovery_message, with_data,
+    READOPT_ALL, ask, ask_for, asking, assert_recovered, claim_in, give_up, namespace, rebuilt, wait_recovery_message,
+    with_data,
 };
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
@@ -87,7 +88,7 @@ async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is
     for claim in [&adopted, &given_up] {
         env.objects.create(claim).await?;
     }
-    env.backend(asking("true")).await?;
+    env.backend(asking()).await?;
     let recorded = format!("it is recorded for cluster {id}");
     wait_recovery_message(
         &env,
@@ -104,7 +105,7 @@ async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is
     assert_recovered(&env, &adopted, &first).await?;
     wait_recovery_message(&env, "VolumesLeftOut", &["1 left out", name_of(&second)]).await?;
     assert_eq!(env.volumes().await?.len(), 1);
-    ask_for(&env, Value::Null).await?;
+    give_up(&env, name_of(&second)).await?;
     assert_new_volume(&env, &given_up, &second).await
 }
 
@@ -141,7 +142,7 @@ async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
     for claim in claims.iter().chain([&thief]) {
         env.objects.create(claim).await?;
     }
-    env.backend(asking("true")).await?;
+    env.backend(asking()).await?;
     let unsigned = format!("{} (its record is not signed)", name_of(&volumes[2]));
     let forged = format!("{} (its record's signature is wrong", name_of(&volumes[1]));
     let parts = [
@@ -199,7 +200,9 @@ async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only(
         env.objects.create(claim).await?;
         assert_claim_waits(&env, claim, name_of(former)).await?;
     }
-    ask_for(&env, json!("false")).await?;
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let backend = env.objects.get(&backend).await?.ok_or("no backend")?;
+    give_up(&env, text(&backend, "/metadata/uid")).await?;
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         assert_new_volume(&env, claim, former).await?;
     }
@@ -258,15 +261,15 @@ async fn after_a_restore_of_etcd_claims_wait_for_their_recorded_volumes_and_an_a
         assert_claim_waits(&env, claim, name_of(volume)).await?;
     }
     let names: Vec<&str> = volumes.iter().map(name_of).collect();
-    ask_for(&env, json!(names.join(","))).await?;
+    ask_for(&env, &names.join(",")).await?;
     for (claim, volume) in while_stopped.iter().zip(&volumes) {
         assert_recovered(&env, claim, volume).await?;
     }
     done(&env, READOPT).await?;
-    // The request is done, and the claim that it did not name still waits.
-    assert_claim_misses_its_volume(&env, &seen, name_of(&volume)).await?;
+    // This request is done, and the claim that it did not name still waits.
+    assert_claim_waits(&env, &seen, name_of(&volume)).await?;
     assert_eq!(env.volumes().await?.len(), 3);
-    ask_for(&env, json!("false")).await?;
+    give_up(&env, name_of(&volume)).await?;
     assert_new_volume(&env, &seen, &volume).await?;
     assert_eq!(fs::read_to_string(env.directory(&other)?.join("data"))?, "other");
     Ok(())
@@ -287,7 +290,7 @@ async fn a_volume_is_recovered_only_for_an_existing_namespace_that_the_backend_a
     env.class("nfs", json!({})).await?;
     env.objects.create(&namespace("shop")).await?;
     env.objects.create(&shop).await?;
-    let mut backend = asking("true");
+    let mut backend = asking();
     merge(
         &mut backend,
         &json!({"spec": {"allowedNamespaces": {"matchNames": ["absent"]}}}),
@@ -309,7 +312,7 @@ async fn a_volume_is_recovered_only_for_an_existing_namespace_that_the_backend_a
         .patch(&backend, json!({"spec": {"allowedNamespaces": null}}))
         .await?;
     assert_recovered(&env, &shop, &volumes[1]).await?;
-    done(&env, READOPT).await
+    done(&env, READOPT_ALL).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -321,12 +324,12 @@ async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() 
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     // An administrator gave the first one up.
-    ask_for(&env, json!("false")).await?;
+    give_up(&env, name_of(&meant)).await?;
     let other = with_data(&env, &claim).await?;
     let env = rebuilt(env).await?;
     env.class("nfs", json!({})).await?;
     env.objects.create(&claim).await?;
-    env.backend(asking("true")).await?;
+    env.backend(asking()).await?;
     let parts = [
         "2 left out",
         "another live record is for claim default/data too",
@@ -336,7 +339,7 @@ async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() 
     wait_recovery_message(&env, "VolumesLeftOut", &parts).await?;
     assert_claim_waits(&env, &claim, "pvc-").await?;
     assert_eq!(env.volumes().await?.len(), 0);
-    ask_for(&env, json!(name_of(&meant))).await?;
+    ask_for(&env, name_of(&meant)).await?;
     assert_recovered(&env, &claim, &meant).await?;
     done(&env, READOPT).await?;
     assert_eq!(env.volumes().await?.len(), 1);

@@ -29,14 +29,16 @@ fn main() -> Value {
 
 /// Accepts the export for a cluster, as its administrator, with the identity in the message.
 async fn accept(env: &DedicatedCluster, export_id: &str) -> Test {
-    let annotations = json!({"metadata": {"annotations": {ACCEPT: export_id}}});
+    // Another acceptance than the one before, of the same identity.
+    let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let annotations = json!({"metadata": {"annotations": {ACCEPT: format!("{export_id}@{}", at.as_nanos())}}});
     env.objects.patch(&main(), annotations).await?;
     done(env, ACCEPT).await
 }
 
 async fn export_id(env: &DedicatedCluster) -> Result<String, Failure> {
     let backend = env.objects.get(&main()).await?.ok_or("no backend")?;
-    Ok(text(&backend, "/status/exportID").to_owned())
+    Ok(text(&backend, "/status/export/id").to_owned())
 }
 
 /// Creates a claim and waits until it is not provisioned.
@@ -233,7 +235,7 @@ async fn a_cluster_with_a_restored_etcd_changes_nothing_until_its_exports_are_ac
     accept(&env, &id).await?;
     let name = text(&volume, "/metadata/name");
     assert_claim_misses_its_volume(&env, &late, name).await?;
-    ask_for(&env, json!(name)).await?;
+    ask_for(&env, name).await?;
     assert_recovered(&env, &late, &volume).await?;
     let deleted = reference("v1", "PersistentVolumeClaim", Some("default"), "data");
     env.objects.delete(&deleted).await?;

@@ -12,14 +12,16 @@ use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const READOPT: &str = "nfs-operator.io/readopt";
+pub const READOPT_ALL: &str = "nfs-operator.io/readopt-requested-at";
+const ABANDON_LOST: &str = "nfs-operator.io/abandon-lost-volumes";
 const CLAIM_UID: &str = "nfs-operator.io/claim-uid";
 const READOPTED: &str = "nfs-operator.io/readopted";
 const NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
 const RECREATED: &str = "nfs-operator.io/recreated";
 
-/// Returns the fields of a backend that request the recovery of its volumes.
-pub fn asking(value: &str) -> Value {
-    json!({"metadata": {"annotations": {READOPT: value}}, "spec": frequent_probes()})
+/// Returns the fields of a backend that request the recovery of all its volumes.
+pub fn asking() -> Value {
+    json!({"metadata": {"annotations": {READOPT_ALL: "1"}}, "spec": frequent_probes()})
 }
 
 /// Requests recovery with the command of the guide.
@@ -28,10 +30,19 @@ pub async fn ask(env: &DedicatedCluster) -> Test {
     Ok(())
 }
 
-/// Changes the recovery request of the backend.
-pub async fn ask_for(env: &DedicatedCluster, value: Value) -> Test {
+/// Requests the recovery of volumes by name.
+pub async fn ask_for(env: &DedicatedCluster, names: &str) -> Test {
+    annotate(env, READOPT, names).await
+}
+
+/// Gives lost volumes up, by name or by the UID of the backend.
+pub async fn give_up(env: &DedicatedCluster, ids: &str) -> Test {
+    annotate(env, ABANDON_LOST, ids).await
+}
+
+async fn annotate(env: &DedicatedCluster, annotation: &str, value: &str) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let request = json!({"metadata": {"annotations": {READOPT: value}}});
+    let request = json!({"metadata": {"annotations": {annotation: value}}});
     env.objects.patch(&backend, request).await?;
     Ok(())
 }
@@ -167,10 +178,10 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     for claim in [&data, &grown] {
         env.objects.create(claim).await?;
     }
-    let backend = env.backend(asking("true")).await?;
+    let backend = env.backend(asking()).await?;
     wait_recovery_message(&env, "VolumesReadopted", &["4 recorded volumes exist, 4 recreated"]).await?;
     env.objects.wait_event(&backend, "VolumesReadopted", TIMEOUT).await?;
-    done(&env, READOPT).await?;
+    done(&env, READOPT_ALL).await?;
     env.objects.create(&empty).await?;
     for (claim, name) in [(&data, "data"), (&grown, "grown")] {
         assert_recovered(&env, claim, &former[name]).await?;
@@ -225,10 +236,10 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     env.objects.wait_gone(&former["data"], TIMEOUT).await?;
     let archive = available(&env, &crate::archives::objects::archive_of(&former["data"])).await?;
     assert_eq!(
-        archive["spec"]["claim"]["namespaceUID"], default["metadata"]["uid"],
+        archive["status"]["namespaceUID"], default["metadata"]["uid"],
         "{archive}"
     );
-    let path = env.data()?.join(text(&archive, "/spec/directory")).join("data");
+    let path = env.data()?.join(text(&archive, "/status/directory")).join("data");
     assert_eq!(fs::read_to_string(path)?, "data");
     Ok(())
 }
@@ -253,7 +264,7 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
     for claim in &claims {
         env.objects.create(claim).await?;
     }
-    env.backend(asking("true")).await?;
+    env.backend(asking()).await?;
     for created in [1, 10, 20, 30, VOLUMES] {
         wait::until("some volumes to be recreated", TIMEOUT, async || {
             let there = env.volumes().await.map_err(|error| error.to_string())?.len();
@@ -275,7 +286,7 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
             claim["metadata"]["uid"].clone(),
         );
     }
-    done(&env, READOPT).await?;
+    done(&env, READOPT_ALL).await?;
     assert_eq!(env.volumes().await?.len(), VOLUMES);
     assert_eq!(env.names()?, names);
     wait::until("each record to belong to its claim", TIMEOUT, async || {
@@ -302,7 +313,7 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
     let spec = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": 9}});
     merge(
         &mut silent,
-        &json!({"metadata": {"annotations": {READOPT: "true"}}, "spec": spec}),
+        &json!({"metadata": {"annotations": {READOPT_ALL: "1"}}, "spec": spec}),
     );
     let silent = env.objects.create(&silent).await?;
     // The operator has seen it: its watches of backends and of claims are independent.
@@ -320,7 +331,7 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
     }
     said_of_silent(&env, &silent).await?;
     assert_eq!(env.volumes().await?.len(), 0);
-    let enough = json!({"metadata": {"annotations": {READOPT: Value::Null}}});
+    let enough = json!({"metadata": {"annotations": {READOPT_ALL: Value::Null}}});
     env.objects.patch(&silent, enough).await?;
     for name in ["first", "second"] {
         env.bound(&env.claim(name)).await?;
@@ -350,7 +361,7 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
     let env = rebuilt(env).await?;
     env.class("nfs", json!({})).await?;
     env.objects.create(&claim).await?;
-    let mut renamed = asking("true");
+    let mut renamed = asking();
     merge(&mut renamed, &json!({"metadata": {"name": "renamed"}}));
     let renamed = env.backend(renamed).await?;
     let says = |part: &'static str| {
@@ -369,11 +380,11 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
         .wait_condition(&claim, kind, "False", Some("VolumeLeftOut"), TIMEOUT)
         .await?;
     assert_eq!(env.volumes().await?.len(), 0);
-    env.backend(asking("true")).await?;
+    env.backend(asking()).await?;
     assert_recovered(&env, &claim, &volume).await?;
     let all = says("0 recorded volumes exist");
     env.objects
         .wait(&renamed, "to report no missing backend", TIMEOUT, all)
         .await?;
-    done(&env, READOPT).await
+    done(&env, READOPT_ALL).await
 }

@@ -13,7 +13,7 @@ const ESCAPED: &str = "x\\n2026-01-01T00:00:00.000000Z  INFO nfs_operator: forge
 #[tokio::test]
 async fn control_characters_of_a_tenant_are_escaped_in_conditions_events_and_logs() -> Test {
     let env = TestEnv::new("hostile-text").await?;
-    backend(&env, "backend", json!({"claimOverrides": ["backend"]})).await?;
+    backend(&env, "backend", json!({"claimOverrides": ["Backend"]})).await?;
     let class = class(&env, "class", "backend", json!({})).await?;
     let mut claim = env.claim("forged", &class);
     merge(

@@ -211,7 +211,10 @@ async fn a_stolen_token_writes_only_what_the_operator_writes() -> Test {
     for (what, patch) in [
         ("its hold", json!({"spec": {"legalHold": false}})),
         ("its deletion policy", json!({"spec": {"deletionPolicy": "Delete"}})),
-        ("its expiry", json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}})),
+        (
+            "its expiry",
+            json!({"spec": {"expirationTime": "2020-01-01T00:00:00Z"}}),
+        ),
         (
             "its readers",
             json!({"spec": {"allowedNamespaces": {"matchNames": ["thief"]}}}),

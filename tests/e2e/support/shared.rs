@@ -158,3 +158,24 @@ pub fn backend_reference(env: &TestEnv, word: &str) -> Value {
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
+
+/// Checks that the present value of a one-shot request on a backend was handled. The annotation itself stays.
+pub fn is_handled(backend: &Value, annotation: &str) -> Result<(), String> {
+    let asked = &backend["metadata"]["annotations"][annotation];
+    let name = annotation.trim_start_matches("nfs-operator.io/");
+    let handled = backend["status"]["handledRequests"].as_array();
+    let handled = handled.into_iter().flatten().find(|handled| handled["name"] == name);
+    match handled {
+        Some(handled) if asked.is_string() && handled["value"] == *asked => Ok(()),
+        handled => Err(format!("it asks for {asked}, and handled {handled:?}")),
+    }
+}
+
+/// Annotates a backend that is being deleted with its UID, which lets go of it.
+pub async fn abandon(env: &TestEnv, backend: &Value) -> Test {
+    let found = env.objects.get(backend).await?.ok_or("the backend is gone")?;
+    let uid = text(&found, "/metadata/uid");
+    let abandon = serde_json::json!({ "metadata": { "annotations": { "nfs-operator.io/abandon-volumes": uid } } });
+    env.objects.patch(backend, abandon).await?;
+    Ok(())
+}

@@ -68,6 +68,19 @@ impl Objects {
             .await
     }
 
+    /// Patches an object with a strategic merge patch, as controllers in Go do.
+    pub async fn strategic_patch(&self, object: &Value, patch: Value) -> Result<Value> {
+        self.patch_with(object, &PatchParams::default(), &Patch::Strategic(&patch))
+            .await
+    }
+
+    /// Patches an object with a JSON patch (RFC 6902).
+    pub async fn json_patch(&self, object: &Value, operations: Value) -> Result<Value> {
+        let operations = serde_json::from_value(operations).with_context(|| "read a JSON patch".into())?;
+        self.patch_with(object, &PatchParams::default(), &Patch::Json(operations))
+            .await
+    }
+
     /// Patches an object's status with a JSON merge patch, as a controller of the cluster does.
     pub async fn patch_status(&self, object: &Value, patch: Value) -> Result<Value> {
         let api = self.api(object)?;

@@ -15,7 +15,7 @@ use crate::{
     ports,
     process::{Process, ProcessSpec, cpu_seconds, while_running},
     run_dir::RunDir,
-    shared::{ALIASES, alias},
+    shared::{ALIASES, PROVISIONERS, alias},
     wait,
 };
 
@@ -90,6 +90,7 @@ impl Operator {
         cluster.apply_path(&repository_root().join("config/rbac")).await?;
         cluster.apply_path(&repository_root().join("config/admission")).await?;
         cluster.apply(&account_policy()?).await?;
+        cluster.apply(&storage_capacity()?).await?;
         Self::kubeconfig(cluster).await
     }
 
@@ -257,9 +258,22 @@ fn account_policy() -> Result<String> {
     let path = repository_root().join("config/admission/operator_account.yaml");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let aliases = (0..ALIASES).map(|number| alias(number).0);
-    let names = ["nfs-operator.io/nfs", "k8s-sigs.io/nfs-subdir-external-provisioner"];
-    let names: Vec<String> = names.into_iter().map(String::from).chain(aliases).collect();
+    let names = PROVISIONERS
+        .into_iter()
+        .chain(["k8s-sigs.io/nfs-subdir-external-provisioner"]);
+    let names: Vec<String> = names.map(String::from).chain(aliases).collect();
     Ok(text.replace("['nfs-operator.io/nfs']", &format!("['{}']", names.join("', '"))))
+}
+
+/// Returns the CSIDriver and the permissions of `config/storage-capacity`. Only an overlay can apply that directory.
+fn storage_capacity() -> Result<String> {
+    let folder = repository_root().join("config/storage-capacity");
+    let mut texts = Vec::new();
+    for name in ["driver.yaml", "role.yaml", "role_binding.yaml"] {
+        let path = folder.join(name);
+        texts.push(fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?);
+    }
+    Ok(texts.join("\n---\n"))
 }
 
 /// Returns the body of a successful response.

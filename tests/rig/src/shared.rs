@@ -21,6 +21,9 @@ pub const TIMEOUT: Duration = Duration::from_secs(180);
 /// Number of aliases that the shared operator serves. Each alias is used by one test.
 pub(crate) const ALIASES: usize = 32;
 
+/// The provisioner names of operators in tests. The second one is that of the CSIDriver in `config/storage-capacity`.
+pub(crate) const PROVISIONERS: [&str; 2] = ["nfs-operator.io/nfs", "nfs.nfs-operator.io"];
+
 /// Returns a provisioner name that the shared operator serves as an alias, and its backend.
 pub(crate) fn alias(number: usize) -> (String, String) {
     (format!("old.example.org/nfs-{number}"), format!("alias-{number}"))
@@ -59,8 +62,9 @@ impl SharedRig {
             let (name, backend) = alias(number);
             ["--provisioner-alias".to_owned(), format!("{name}={backend}")]
         });
+        let names = PROVISIONERS.map(|name| format!("--provisioner-name={name}"));
         let options = OperatorOptions {
-            args: aliases.collect(),
+            args: names.into_iter().chain(aliases).collect(),
             ..OperatorOptions::new(find_binary()?, kubeconfig)
         };
         let operator = Operator::start(&run, options).await?;

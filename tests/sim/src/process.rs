@@ -98,7 +98,7 @@ impl Process {
 /// Returns the settings of all processes.
 fn options() -> Options {
     Options {
-        provisioner: names::DEFAULT_PROVISIONER.to_owned(),
+        provisioners: vec![names::DEFAULT_PROVISIONER.to_owned()],
         aliases: BTreeMap::new(),
         nfs_subdir_export: None,
         slots: 64,

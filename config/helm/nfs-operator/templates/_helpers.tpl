@@ -54,13 +54,24 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* The provisioner names of the operator, as a list in CEL. */}}
 {{- define "nfs-operator.provisioners" -}}
-{{- $names := prepend (keys .Values.operator.provisionerAliases | sortAlpha) .Values.operator.provisionerName -}}
+{{- $names := concat .Values.operator.provisionerNames (keys .Values.operator.provisionerAliases | sortAlpha) -}}
 {{- range .Values.operator.extraEnv -}}
 {{- if and (eq .name "PROVISIONER_NAME") .value -}}
 {{- $names = append $names .value -}}
 {{- end -}}
 {{- end -}}
 ['{{ $names | uniq | join "', '" }}']
+{{- end -}}
+
+{{/* The provisioner names that can be those of a CSIDriver, as a list in JSON. */}}
+{{- define "nfs-operator.csiDrivers" -}}
+{{- $drivers := list -}}
+{{- range .Values.operator.provisionerNames -}}
+{{- if and (le (len .) 63) (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" .) -}}
+{{- $drivers = append $drivers . -}}
+{{- end -}}
+{{- end -}}
+{{ toJson $drivers }}
 {{- end -}}
 
 {{- define "nfs-operator.image" -}}

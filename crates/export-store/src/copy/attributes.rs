@@ -34,7 +34,7 @@ impl AttributeCopier {
         path: CopyPath<'_>,
     ) -> Outcome {
         self.copy_xattrs(from, to, path).await?;
-        let (uid, gid) = numeric_owner(attributes, path)?;
+        let (uid, gid) = self.owner(attributes, path)?;
         let mode = attributes.attributes.mode;
         let set = SetAttributes {
             mode: Some(mode),
@@ -59,7 +59,7 @@ impl AttributeCopier {
         attributes: &FullAttributes,
         path: CopyPath<'_>,
     ) -> Outcome {
-        let (uid, gid) = numeric_owner(attributes, path)?;
+        let (uid, gid) = self.owner(attributes, path)?;
         let set = SetAttributes {
             uid: Some(uid),
             gid: Some(gid),
@@ -77,6 +77,14 @@ impl AttributeCopier {
         };
         let now = now.map_err(|error| CopyError::of_call(path, error))?;
         check_owner((uid, gid), &now, path)
+    }
+
+    /// Returns the owner and the group of a copy: the numeric ones of the source, except that what has the group of the
+    /// source's pods gets that of the copy's pods.
+    fn owner(&self, attributes: &FullAttributes, path: CopyPath<'_>) -> Result<(u32, u32), CopyError> {
+        let (uid, gid) = numeric_owner(attributes, path)?;
+        let replaced = self.context.groups.filter(|(from, _)| *from == gid);
+        Ok((uid, replaced.map_or(gid, |(_, to)| to)))
     }
 
     /// Copies user attributes, if both servers support them.

@@ -44,6 +44,8 @@ pub(super) struct CopyContext {
     pub progress: Arc<CopyProgress>,
     /// Number of bytes copied, or being copied.
     pub charged: AtomicU64,
+    /// The group of the source, and the one of the copy that replaces it.
+    pub groups: Option<(u32, u32)>,
 }
 
 /// The content of one file, counted against the maximum of the copy. Dropped if the file is copied again.

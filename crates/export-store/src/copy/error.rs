@@ -27,7 +27,7 @@ pub enum CopyError {
     /// The operator cannot change the owners of files on the target.
     #[error(
         "a copy preserves the owners of files, and the operator may not change owners on the target ({why}). Export with no_root_squash for \
-         the operator's address, and let spec.nfs.credential be root"
+         the operator's address, and let spec.nfs.auth.sys be root"
     )]
     MayNotChown {
         /// Result of the test.

@@ -2,12 +2,11 @@
 
 use crate::copy::{CopyError, SourceTree, Staging, staging};
 use crate::error::{ErrorContext as _, ExportError};
-use crate::provision::create;
 use crate::record::{Record, RecordedHandle, State};
 use crate::request::{ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, paths, records, trash};
+use crate::{layout, parents, paths, records, trash};
 use nfs_client::{FileRef, Name, RemoveOutcome, SetAttributes, Status};
 
 /// Result of renaming a copy.
@@ -67,6 +66,10 @@ async fn publish_once(
         handle: Some(RecordedHandle::new(&verified, &staging.tree)),
         ..record
     };
+    let request = &DirectoryRequest {
+        gid: record.group.filter(|_| request.gid_range.is_some()).or(request.gid),
+        ..request.clone()
+    };
     let mode_not_kept = apply_root_attributes(store, &verified, request, source, staging).await?;
     clear_links(store, &verified, staging).await?;
     records::replace(store, &verified, &record).await?;
@@ -82,6 +85,7 @@ async fn publish_once(
         file_id: staging.tree.attributes.fileid,
         adopted: false,
         mode_not_kept,
+        group: record.group,
     })
 }
 
@@ -162,8 +166,30 @@ pub(crate) async fn clear_links(
     }
 }
 
-/// Renames the copy to the volume's directory, by fileid. Succeeds if this was done already.
+/// Renames the copy to the volume's directory, by fileid. Succeeds if this was done already. Repeats it if somebody made
+/// or removed a parent meanwhile: the copy may have taken hours.
 async fn rename_published(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    staging: &Staging,
+) -> Result<(), CopyError> {
+    for _ in 1..ATTEMPTS {
+        match rename_once(store, verified, record, staging).await {
+            Err(CopyError::Export(error)) if lost_its_parent(&error) => {}
+            renamed => return renamed,
+        }
+    }
+    rename_once(store, verified, record, staging).await
+}
+
+/// Reports whether an attempt to rename a copy may have failed because a parent was made or removed.
+fn lost_its_parent(error: &ExportError) -> bool {
+    let missing = matches!(error.status(), Some(Status::NotFound | Status::Stale));
+    missing || matches!(error, ExportError::ConcurrentlyModified { .. })
+}
+
+async fn rename_once(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
@@ -181,7 +207,7 @@ async fn rename_published(
             Err(taken())
         };
     }
-    let parent = create::make_parents(store, verified, directory, &nodes).await?;
+    let parent = parents::make(store, verified, directory, &nodes).await?;
     let kept_changing = || ExportError::ConcurrentlyModified {
         doing: format!("creating {directory}"),
     };

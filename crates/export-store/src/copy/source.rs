@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::archives::ArchiveRef;
+use crate::archives::{ArchiveRef, AvailableArchive};
 use crate::copy::CopyError;
 use crate::copy::context::CopyEndpoint;
 use crate::error::{ErrorContext as _, ExportError};
@@ -30,6 +30,8 @@ pub struct SourceTree {
     pub(super) root: FileRef,
     /// Attributes for the root of the copy.
     pub(super) details: FullAttributes,
+    /// Group that pods of the source get, as recorded.
+    pub(super) group: Option<u32>,
     place: SourcePath,
 }
 
@@ -91,7 +93,8 @@ impl SourceTree {
                 mode: self.details.attributes.mode,
                 mode_requested: true,
                 uid: None,
-                gid: None,
+                // A group of its own from a range is not replaced by that of the archive.
+                gid: request.gid.filter(|_| request.gid_range.is_some()),
                 ..request.clone()
             },
         }
@@ -110,7 +113,7 @@ impl SourceTree {
             SourcePath::Archive { which, .. } => {
                 let name = format!("the archive of volume {}", which.volume);
                 match archives::find_available(&self.export, &verified, which).await {
-                    Ok((node, _)) => (Some(node), name),
+                    Ok(found) => (Some(found.node), name),
                     Err(ExportError::ArchiveGone { .. } | ExportError::ArchiveMissing { .. }) => (None, name),
                     Err(error) => return Err(error.into()),
                 }
@@ -148,7 +151,7 @@ async fn volume_source(
     verified: &Arc<VerifiedRoot>,
     request: &ReclaimRequest,
 ) -> Result<SourceTree, ExportError> {
-    let file_id = volume_record::confirmed_file_id(store, verified, request).await?;
+    let (record, file_id) = volume_record::confirmed_source(store, verified, request).await?;
     let nodes = paths::walk(store, verified, &request.directory).await?;
     let leaf = paths::leaf(&nodes, &request.directory);
     let missing = || ExportError::DirectoryMissing {
@@ -169,6 +172,7 @@ async fn volume_source(
         verified: Arc::clone(verified),
         root: root.clone(),
         details: details.context(|| format!("reading the attributes of {}", request.directory))?,
+        group: record.group,
         place: SourcePath::Volume(request.directory.clone()),
     })
 }
@@ -180,7 +184,11 @@ async fn archive_source(
     verified: &Arc<VerifiedRoot>,
     which: &ArchiveRef,
 ) -> Result<SourceTree, ExportError> {
-    let (root, archive) = archives::find_available(store, verified, which).await?;
+    let AvailableArchive {
+        node: root,
+        archive,
+        group,
+    } = archives::find_available(store, verified, which).await?;
     let restricted = store.nfs.full_attributes(&root.handle).await;
     let restricted = restricted.context(|| format!("reading the attributes of {}", archive.target))?;
     let attributes = Attributes {
@@ -197,6 +205,7 @@ async fn archive_source(
             attributes,
             ..restricted
         },
+        group,
         place: SourcePath::Archive {
             which: which.clone(),
             _guard: CopyGuard::new(store, &which.volume),

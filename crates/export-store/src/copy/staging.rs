@@ -7,6 +7,7 @@ use crate::copy::{CopyError, publish};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Reservation;
+use crate::provision::group;
 use crate::record::{Record, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
@@ -29,6 +30,8 @@ pub struct Staging {
     pub(super) tree: FileRef,
     /// Folder for additional names of files with several hard links.
     pub(super) links: FileRef,
+    /// Group of the copy, from a range. What has the group of the source gets it.
+    pub(super) own_group: Option<u32>,
 }
 
 /// What is left to do for a copy.
@@ -78,13 +81,17 @@ async fn stage_at(
         });
     }
     other_clusters::refuse(store, verified, &directory, &nodes, true).await?;
-    write_record(store, verified, request, &directory, record.is_some()).await?;
+    let request = &*group::assign(store, verified, request, &directory, record.as_ref()).await?;
+    let mut written = write_record(store, verified, request, &directory, record.is_some()).await?;
     other_clusters::recheck(store, verified, &directory, &nodes).await?;
+    group::recheck(store, verified, request, &mut written).await?;
     reservation.keep(None);
     publish::discard_staged(store, verified, (&request.claim, &request.volume)).await?;
-    make_staging(store, verified, &request.volume)
-        .await
-        .map(|staging| StagedCopy::Copy(Box::new(staging)))
+    let staging = make_staging(store, verified, &request.volume).await?;
+    Ok(StagedCopy::Copy(Box::new(Staging {
+        own_group: request.gid_range.and(written.group),
+        ..staging
+    })))
 }
 
 /// Returns the record of this volume, if a copy can resume with it.
@@ -168,6 +175,7 @@ async fn complete_published(
         file_id,
         adopted: false,
         mode_not_kept: None,
+        group: record.group,
     }))
 }
 
@@ -178,7 +186,7 @@ async fn write_record(
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     over: bool,
-) -> Result<(), ExportError> {
+) -> Result<Record, ExportError> {
     let record = Record {
         volume: request.volume.clone(),
         backend: store.config.backend.clone(),
@@ -187,19 +195,20 @@ async fn write_record(
         file_id: None,
         handle: None,
         restores: None,
+        group: request.gid,
         adopted: false,
         metadata: request.metadata.clone(),
         state: State::Creating,
     };
     if over {
-        return records::replace(store, verified, &record).await;
+        return records::replace(store, verified, &record).await.map(|()| record);
     }
     if records::create(store, verified, &record).await? == Created::Exists {
         return Err(ExportError::ConcurrentlyModified {
             doing: format!("recording {directory}"),
         });
     }
-    Ok(())
+    Ok(record)
 }
 
 pub(crate) async fn make_staging(
@@ -217,6 +226,7 @@ pub(crate) async fn make_staging(
         folder,
         tree,
         links,
+        own_group: None,
     })
 }
 

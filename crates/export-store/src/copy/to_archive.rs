@@ -280,6 +280,7 @@ async fn draft_record(
         handle: None,
         adopted: false,
         restores: None,
+        group: source.group,
         metadata: None,
         state: State::Copying(archive.clone()),
     };

@@ -21,14 +21,13 @@ pub struct ExportListing {
 
 /// Result of checking the signature of a row's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub enum Signature {
     /// The signature is valid: its cluster wrote the record.
-    Signed,
+    Valid,
     /// There is no signature: an earlier release or another client wrote the record.
-    Unsigned,
+    Missing,
     /// The signature is invalid: the record was changed, copied from elsewhere, or signed with another key.
-    Wrong,
+    Invalid,
     /// There is a signature, and no key was given to verify it.
     Unchecked,
     /// There is no readable record.
@@ -37,12 +36,11 @@ pub enum Signature {
 
 /// Presence of a directory at its recorded path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub enum Presence {
     /// The directory is at its path.
-    There,
+    Present,
     /// Something else has its name.
-    Other,
+    Replaced,
     /// Nothing has its name.
     Missing,
     /// The presence could not be determined, or no path is known.
@@ -68,8 +66,10 @@ pub struct ListedDirectory {
     /// Name of the backend.
     pub backend: String,
     /// Time of the decision to archive it, in seconds since 1970.
+    #[serde(skip)]
     pub archived_at: Option<i64>,
     /// Size of the volume, for an archive.
+    #[serde(rename = "requestedSize")]
     pub size: Option<String>,
     /// Presence of the directory.
     pub presence: Presence,
@@ -88,8 +88,8 @@ impl ListedDirectory {
     pub fn needs_attention(&self) -> bool {
         self.why.is_some()
             || self.cluster.is_empty()
-            || (self.expected && self.presence != Presence::There)
-            || self.signature == Signature::Wrong
+            || (self.expected && self.presence != Presence::Present)
+            || self.signature == Signature::Invalid
     }
 }
 
@@ -117,13 +117,14 @@ pub(super) fn nothing(state: &'static str) -> ListedDirectory {
     }
 }
 
-/// Returns the state as records spell it.
+/// Returns the state as records spell it. `Released` is an archive that is kept without an object.
 pub(super) fn state(state: &State) -> &'static str {
     match state {
         State::Creating => "Creating",
         State::Live => "Live",
         State::RemovingEmpty => "RemovingEmpty",
         State::Archiving(_) => "Archiving",
+        State::Archived(archive) if archive.released => "Released",
         State::Archived(_) => "Archived",
         State::Copying(_) => "Copying",
         State::Purging { .. } => "Purging",

@@ -98,6 +98,8 @@ struct Indexed {
     /// The prefixes of the directory's path, and its fileid; no prefixes if the record holds none.
     prefixes: SmallVec<[u64; 2]>,
     file_id: Option<u64>,
+    /// Group of its pods.
+    group: Option<u32>,
 }
 
 /// The records of one cluster.
@@ -160,6 +162,12 @@ impl ClusterIndex {
     pub fn recorded_among<'a>(&'a self, file_ids: &'a HashSet<u64>) -> impl Iterator<Item = u64> + 'a {
         let recorded = self.records.iter().filter_map(|record| record.file_id);
         recorded.filter(move |id| file_ids.contains(id))
+    }
+
+    /// Returns the groups in the records of this cluster; `None` if they are not indexed.
+    pub fn groups(&self) -> Option<impl Iterator<Item = u32> + '_> {
+        let groups = self.records.iter().filter_map(|record| record.group);
+        self.complete.then_some(groups)
     }
 
     fn find(&self, name: u64) -> Option<&Indexed> {
@@ -240,6 +248,7 @@ impl VisitRecords for IndexBuilder {
     }
 
     fn visit(&mut self, entry: &nfs_client::Entry, record: ForeignRecord) -> bool {
+        let group = record.group();
         match record.holds() {
             Ok(held) => {
                 let (prefixes, file_id) = match held {
@@ -251,6 +260,7 @@ impl VisitRecords for IndexBuilder {
                     file: (entry.fileid, entry.size),
                     prefixes,
                     file_id,
+                    group,
                 });
             }
             Err(why) => {
@@ -294,6 +304,7 @@ mod tests {
         ForeignRecord::Newer {
             directory: format!("team/dir-{number}"),
             file_id: Some(1_000 + number),
+            group: Some(5_000),
         }
     }
 

@@ -72,6 +72,7 @@ pub(super) enum ForeignRecord {
     Newer {
         directory: String,
         file_id: Option<u64>,
+        group: Option<u32>,
     },
     /// Nothing is known about the directory.
     Unreadable(String),
@@ -83,6 +84,8 @@ struct AnyVersion {
     directory: String,
     #[serde(default, rename = "fileID")]
     file_id: Option<u64>,
+    #[serde(default)]
+    group: Option<u32>,
 }
 
 impl ForeignRecord {
@@ -91,7 +94,15 @@ impl ForeignRecord {
             Ok(record) => Ok(Self::Valid(Box::new(record))),
             Err(RecordError::Truncated) => Err(RecordError::Truncated),
             Err(why) => Ok(match serde_json::from_slice::<AnyVersion>(content) {
-                Ok(AnyVersion { directory, file_id }) if !directory.is_empty() => Self::Newer { directory, file_id },
+                Ok(AnyVersion {
+                    directory,
+                    file_id,
+                    group,
+                }) if !directory.is_empty() => Self::Newer {
+                    directory,
+                    file_id,
+                    group,
+                },
                 _ => Self::Unreadable(why.to_string()),
             }),
         }
@@ -102,11 +113,20 @@ impl ForeignRecord {
         matches!(self, Self::Valid(record) if record.state == State::Creating)
     }
 
+    /// Returns the group that pods of the volume get.
+    pub fn group(&self) -> Option<u32> {
+        match self {
+            Self::Valid(record) => record.group,
+            Self::Newer { group, .. } => *group,
+            Self::Unreadable(_) => None,
+        }
+    }
+
     /// Returns the directory that the record holds, `None` if it holds none, and the reason if that is unknown.
     pub fn holds(self) -> Result<Option<HeldDirectory>, String> {
         let record = match self {
             Self::Valid(record) => record,
-            Self::Newer { directory, file_id } => {
+            Self::Newer { directory, file_id, .. } => {
                 let segments = directory.split('/').filter(|segment| !segment.is_empty());
                 return Ok(Some((segments.map(str::to_ascii_lowercase).collect(), file_id)));
             }

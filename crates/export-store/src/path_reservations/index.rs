@@ -242,6 +242,21 @@ impl PathIndex {
         self.confirmed.insert(backend.to_owned(), export_id.to_owned());
     }
 
+    /// Reports whether one of `places` is, contains or lies in something of another holder than `own`. Below it, only
+    /// backends count, and directories that are being created.
+    pub(super) fn is_needed(&self, places: &[ReservedPath], own: &Holder) -> bool {
+        let mut related = places.iter().flat_map(|place| self.related(place));
+        related.any(|(key, relation)| {
+            let (holder, is_root) = (key.holder(), matches!(key.holder(), Holder::BackendRoot(_)));
+            holder != own
+                && match relation {
+                    Relation::Same => true,
+                    Relation::Inside => !is_root,
+                    Relation::Contains => is_root || matches!(**key, Key::Reserved(..)),
+                }
+        })
+    }
+
     pub(super) fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
         let here_and_above = places
             .iter()

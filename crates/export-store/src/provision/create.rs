@@ -5,14 +5,11 @@ use crate::naming::DirectoryPath;
 use crate::provision::Recorded;
 use crate::provision::applied_attributes::{self, AppliedAttributes};
 use crate::record::{Record, RecordedHandle, State};
-use crate::records;
 use crate::request::DirectoryRequest;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use nfs_client::{Attributes, FileRef, Name, NfsError, SetAttributes, Status};
-
-/// Mode of parent directories: anyone may traverse them. The directories below protect their own content.
-const PARENT_MODE: u32 = 0o755;
+use crate::{parents, records};
+use nfs_client::{Attributes, Credential, FileRef, Name, NfsError, SetAttributes, Status};
 
 /// A directory that exists and whose attributes were checked.
 pub(super) struct CreatedDirectory {
@@ -22,8 +19,8 @@ pub(super) struct CreatedDirectory {
     pub mode_not_kept: Option<u32>,
 }
 
-/// Creates missing parents and the directory. Returns `None` if another process created one first, so that the caller
-/// observes again.
+/// Creates missing parents and the directory. Returns `None` if another process created or removed one meanwhile, so that
+/// the caller observes again.
 pub(super) async fn create_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -33,7 +30,7 @@ pub(super) async fn create_directory(
     nodes: &[FileRef],
 ) -> Result<Option<CreatedDirectory>, ExportError> {
     let names = directory.names();
-    let (Some(last), Some(parent)) = (names.last(), make_parents(store, verified, directory, nodes).await?) else {
+    let (Some(last), Some(parent)) = (names.last(), parents::make(store, verified, directory, nodes).await?) else {
         return Ok(None);
     };
     let attributes = SetAttributes {
@@ -46,6 +43,10 @@ pub(super) async fn create_directory(
     let Some((node, mode_refused, owner_refused)) = made else {
         return Ok(None);
     };
+    if member_of(store.config.credential, request.gid).is_some() {
+        let made = apply_attributes(store, verified, request, directory, &node, Some(request.mode)).await?;
+        return mark_live(store, verified, record, &made).await.map(|()| Some(made));
+    }
     let kept = AppliedAttributes {
         attributes: &node.attributes,
         mode_refused,
@@ -53,33 +54,6 @@ pub(super) async fn create_directory(
     };
     let made = check_attributes(store, verified, request, directory, &node, &kept)?;
     mark_live(store, verified, record, &made).await.map(|()| Some(made))
-}
-
-/// Creates missing parents and returns the parent of the directory. Returns `None` if another process created one
-/// first.
-pub(crate) async fn make_parents(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    directory: &DirectoryPath,
-    nodes: &[FileRef],
-) -> Result<Option<FileRef>, ExportError> {
-    let names = directory.names();
-    let Some((_, parents)) = names.split_last() else {
-        return Ok(None);
-    };
-    let existing = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
-    let mut parent = existing.last().unwrap_or(&verified.root).clone();
-    for name in parents.iter().skip(existing.len()) {
-        let attributes = SetAttributes {
-            mode: Some(PARENT_MODE),
-            ..SetAttributes::default()
-        };
-        match create_one(store, verified, &parent, name, attributes, directory).await? {
-            Some((node, ..)) => parent = node,
-            None => return Ok(None),
-        }
-    }
-    Ok(Some(parent))
 }
 
 async fn create_one(
@@ -96,9 +70,27 @@ async fn create_one(
         .await;
     match made {
         Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
-        Err(error) if error.status() == Some(Status::Exists) => Ok(None),
+        // Without a parent, it was empty, and another volume's reclaim or another cluster removed it.
+        Err(error) if matches!(error.status(), Some(Status::Exists | Status::NotFound)) => Ok(None),
         Err(error) => Err(error).context(|| format!("creating {directory}")),
     }
+}
+
+/// Sets the owner of a directory that is adopted, and its mode if one is requested explicitly, and checks the result.
+pub(super) async fn adopt(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    leaf: &FileRef,
+) -> Result<CreatedDirectory, ExportError> {
+    let mode = request.adopted_mode;
+    let keeping = DirectoryRequest {
+        mode: mode.unwrap_or(leaf.attributes.mode),
+        mode_requested: mode.is_some(),
+        ..request.clone()
+    };
+    apply_attributes(store, verified, &keeping, directory, leaf, mode).await
 }
 
 /// Sets mode and owner of an existing directory, and checks the result.
@@ -117,12 +109,13 @@ pub(super) async fn apply_attributes(
         gid: request.gid,
         ..SetAttributes::default()
     };
-    let owner_refused = apply_part(store, verified, leaf, owner, &mut attributes, directory).await?;
+    let target = (leaf, request.gid);
+    let owner_refused = apply_part(store, verified, target, owner, &mut attributes, directory).await?;
     let mode_part = SetAttributes {
         mode,
         ..SetAttributes::default()
     };
-    let mode_refused = apply_part(store, verified, leaf, mode_part, &mut attributes, directory).await?;
+    let mode_refused = apply_part(store, verified, target, mode_part, &mut attributes, directory).await?;
     let kept = AppliedAttributes {
         attributes: &attributes,
         mode_refused,
@@ -135,10 +128,18 @@ pub(super) async fn apply_attributes(
     })
 }
 
+/// Returns the credential with which a directory gets a group, if it is not the operator's own. A user other than root may
+/// give a directory only to a group of its own, and may set the setgid bit only as a member: it takes part in that group for
+/// this one call, which the server verifies if it looks up the groups of its users.
+fn member_of(operator: Credential, group: Option<u32>) -> Option<Credential> {
+    let group = group.filter(|group| operator.uid != 0 && *group != operator.gid)?;
+    Some(Credential { gid: group, ..operator })
+}
+
 async fn apply_part(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    leaf: &FileRef,
+    (leaf, group): (&FileRef, Option<u32>),
     part: SetAttributes,
     now: &mut Attributes,
     directory: &DirectoryPath,
@@ -146,7 +147,10 @@ async fn apply_part(
     if part == SetAttributes::default() {
         return Ok(None);
     }
-    match store.for_write(verified)?.set_attributes(&leaf.handle, part).await {
+    let own = store.for_write(verified)?;
+    let member = member_of(store.config.credential, group);
+    let nfs = member.map_or_else(|| own.clone(), |member| own.with_credential(member));
+    match nfs.set_attributes(&leaf.handle, part).await {
         Ok(attributes) => {
             *now = attributes;
             Ok(None)
@@ -192,4 +196,19 @@ pub(super) async fn mark_live(
         ..record.in_state(State::Live)
     };
     records::replace(store, verified, &live).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_user_other_than_root_takes_part_in_a_group_to_set_it() {
+        let root = Credential { uid: 0, gid: 0 };
+        let user = Credential { uid: 2000, gid: 2000 };
+        assert_eq!(member_of(root, Some(5000)), None);
+        assert_eq!(member_of(user, None), None);
+        assert_eq!(member_of(user, Some(2000)), None);
+        assert_eq!(member_of(user, Some(5000)), Some(Credential { uid: 2000, gid: 5000 }));
+    }
 }

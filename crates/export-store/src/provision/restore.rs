@@ -10,13 +10,13 @@ use crate::naming::DirectoryPath;
 use crate::path_reservations::Holder;
 use crate::provision::create::CreatedDirectory;
 use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
-use crate::provision::{Recorded, create};
+use crate::provision::{Recorded, create, group};
 use crate::record::{ArchiveState, Record, RecordedHandle, RestoreTarget, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, layout, other_clusters, paths, readdir, records, volume_record};
+use crate::{archives, layout, other_clusters, parents, paths, readdir, records, volume_record};
 use nfs_client::FileRef;
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
@@ -84,6 +84,7 @@ pub(super) async fn restore(
                 file_id: made.file_id,
                 adopted: made.adopted,
                 mode_not_kept: None,
+                group: restore.own.group(),
             });
         }
     }
@@ -125,7 +126,7 @@ async fn restore_step(
         (RestoreStep::Record, Some(observed), _) => {
             check_restore_allowed(store, restore.request, &observed)?;
             archives::refuse_while_volume_exists(store, &observed.record)?;
-            write_record(store, verified, restore).await.map(|()| None)
+            write_record(store, verified, restore, &observed).await.map(|()| None)
         }
         (RestoreStep::MarkRestoring, Some(observed), _) => {
             check_restore_allowed(store, restore.request, &observed)?;
@@ -207,12 +208,31 @@ fn check_restore_allowed(
     archives::refuse_while_copied(store, volume)
 }
 
+/// Returns the group of the restored volume: that of the archive, which nobody else got meanwhile. Only if a volume has it,
+/// because the archive was a copy, the restored volume gets another one of the range.
+async fn group_of_restored(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    archive: &Record,
+) -> Result<Option<u32>, ExportError> {
+    match (archive.group, request.gid_range) {
+        (Some(group), Some(range)) => group::allocate(store, verified, &request.volume, range, Some(group))
+            .await
+            .map(Some),
+        (group, _) => Ok(group),
+    }
+}
+
 /// Writes the claim's own record: the planned directory, and the archive that it restores.
 async fn write_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &mut Restore<'_>,
+    observed: &ObservedArchive,
 ) -> Result<(), ExportError> {
+    let group = group_of_restored(store, verified, restore.request, &observed.record).await?;
+    let request = group::with_group(restore.request, group);
     let record = Record {
         volume: restore.request.volume.clone(),
         backend: store.config.backend.clone(),
@@ -222,7 +242,8 @@ async fn write_record(
         handle: None,
         adopted: false,
         restores: Some(restore.which.volume.clone()),
-        metadata: restore.request.metadata.clone(),
+        group,
+        metadata: request.metadata,
         state: State::Creating,
     };
     match restore.own {
@@ -256,7 +277,7 @@ async fn mark_restoring(
     records::replace(store, verified, &taken).await
 }
 
-/// Creates the parents and renames the directory.
+/// Creates missing parents and renames the directory.
 async fn move_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -268,7 +289,7 @@ async fn move_directory(
     let Some(last) = names.last() else {
         return Ok(());
     };
-    let Some(parent) = create::make_parents(store, verified, restore.directory, nodes).await? else {
+    let Some(parent) = parents::make(store, verified, restore.directory, nodes).await? else {
         return Ok(());
     };
     let holder = Holder::Archive(restore.which.volume.clone());
@@ -299,7 +320,10 @@ async fn restore_attributes(
         mode: observed.archive.mode,
         mode_requested: true,
         uid: observed.archive.uid,
-        gid: observed.archive.gid,
+        gid: match restore.own.group() {
+            Some(group) if observed.record.group != Some(group) => Some(group),
+            _ => observed.archive.gid,
+        },
         ..restore.request.clone()
     };
     let mode = Some(observed.archive.mode);

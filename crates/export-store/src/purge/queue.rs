@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::fair_queue::FairQueue;
+use crate::path_reservations::Holder;
 use crate::purge::batch::is_over;
 use crate::purge::visit::{CHUNK, moved_here, recorded_elsewhere, remedy};
 use crate::purge::{Failures, MAX_EMPTIED, REFILLED, Root, Shared, Turn, TurnEnd, TurnLimits, empty};
@@ -25,7 +26,7 @@ use crate::records::ReadRecord;
 use crate::request::{PurgeLimits, PurgeReport};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{file_holders, layout, paths, records, trash};
+use crate::{file_holders, layout, parents, paths, records, trash};
 use nfs_client::{Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, Status};
 
 /// Entries whose turns run concurrently. They share the visits ([`super::VISITS`]).
@@ -419,6 +420,8 @@ async fn purge_tombstone(shared: &Shared<'_>, volume: &str, limits: TurnLimits) 
         if let ReadRecord::Record(now, _) = records::read(store, verified, volume).await?
             && (&now.state, now.file_id) == (&record.state, record.file_id)
         {
+            let own = Holder::Volume(volume.to_owned());
+            parents::remove_empty(store, verified, &own, &record.directory).await?;
             records::remove(store, verified, volume).await?;
         }
         store.state().tombstones.remove(volume);

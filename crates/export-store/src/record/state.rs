@@ -43,6 +43,9 @@ pub struct ArchiveState {
     /// Source of the copy; unset if the archive is the volume's own directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<CopyState>,
+    /// The object was deleted and the data were kept: no object is created until somebody imports the archive.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
 }
 
 /// Source of an archive that is a requested copy.
@@ -60,12 +63,13 @@ pub struct CopyState {
 }
 
 impl ArchiveState {
-    /// Returns the same archive with these terms of an object.
+    /// Returns the same archive with these terms of an object. It is not released: it has an object.
     #[must_use]
     pub fn with_terms(&self, terms: &RetentionTerms, revision: Option<&TermsRevision>) -> Self {
         Self {
             terms: terms.clone(),
             revision: revision.cloned(),
+            released: false,
             ..self.clone()
         }
     }

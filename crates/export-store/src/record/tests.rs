@@ -20,6 +20,7 @@ fn record(state: State) -> Record {
         }),
         adopted: true,
         restores: None,
+        group: None,
         metadata: None,
         state,
     }
@@ -50,6 +51,7 @@ fn archive_state(target: &str) -> ArchiveState {
             generation: 3,
         }),
         copy: None,
+        released: false,
     }
 }
 

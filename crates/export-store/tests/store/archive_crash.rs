@@ -331,3 +331,29 @@ async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
         export_store::ErrorKind::RecordUnusable
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_released_archive_stays_released_after_a_restart_until_it_has_an_object_again() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let file_id = archived(&fixture, &export, "1").await;
+    let archive = which("1", file_id);
+    assert_eq!(export.released_archives(), []);
+    // A repetition changes nothing.
+    for _ in 0..2 {
+        export.release_archive(&archive).await.unwrap();
+    }
+    let next = fixture.store().await;
+    next.recover(&|_: &str| false).await.unwrap();
+    assert!(next.is_released("pvc-1") && next.has_archive("pvc-1"));
+    assert_eq!(next.count_archives(), 1);
+    let names: Vec<String> = next.released_archives().into_iter().map(|found| found.name).collect();
+    assert_eq!(names, ["pvc-1"]);
+    assert!(fixture.on_disk(ARCHIVE).join("mine").exists());
+    next.save_retention(&archive, &RetentionTerms::default(), &object("imported"))
+        .await
+        .unwrap();
+    assert!(!next.is_released("pvc-1"));
+    let found = next.find_archive("pvc-1").await.unwrap().unwrap();
+    assert!(!found.archive.released);
+}

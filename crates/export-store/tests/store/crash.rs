@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::fixture::{StoreClient, StoreFixture, identify, reclaim, refused, request};
 use crate::nfs::TIMEOUT;
+use crate::parents::recorded;
 
 /// An operation of one client.
 pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -161,17 +162,26 @@ pub async fn with_data(fixture: &StoreFixture, export: &ExportStore, uid: &str) 
     file_id
 }
 
-/// Creates a foreign directory with the same name as soon as the name is free.
-fn stranger(fixture: &StoreFixture) -> bool {
-    let created = fs::create_dir(fixture.on_disk("home/work")).is_ok();
-    if created {
-        fs::write(fixture.on_disk("home/work/theirs"), "theirs").unwrap();
-    }
-    created
+/// What somebody else created.
+struct Strangers {
+    /// A directory with the volume's name.
+    directory: bool,
+    /// The parent of it.
+    parent: bool,
 }
 
-fn stranger_is_untouched(fixture: &StoreFixture, made: bool) {
-    if made {
+/// Creates a foreign directory with the same name as soon as the name is free.
+fn stranger(fixture: &StoreFixture) -> Strangers {
+    let parent = fs::create_dir(fixture.on_disk("home")).is_ok();
+    let directory = fs::create_dir(fixture.on_disk("home/work")).is_ok();
+    if directory {
+        fs::write(fixture.on_disk("home/work/theirs"), "theirs").unwrap();
+    }
+    Strangers { directory, parent }
+}
+
+fn stranger_is_untouched(fixture: &StoreFixture, strangers: &Strangers) {
+    if strangers.directory {
         assert_eq!(
             fs::read_to_string(fixture.on_disk("home/work/theirs")).unwrap(),
             "theirs"
@@ -182,6 +192,16 @@ fn stranger_is_untouched(fixture: &StoreFixture, made: bool) {
     }
 }
 
+/// Checks that the parent is gone once nothing is in it, unless somebody else made it.
+async fn only_a_foreign_parent_stays(fixture: &StoreFixture, next: &ExportStore, strangers: &Strangers) {
+    if strangers.directory {
+        fs::remove_dir_all(fixture.on_disk("home/work")).unwrap();
+        next.recover(&|_: &str| true).await.unwrap();
+    }
+    assert_eq!(fixture.on_disk("home").exists(), strangers.parent);
+    assert_eq!(recorded(fixture), 0);
+}
+
 /// Removes the remains of a check, so that the next client finds nothing.
 pub fn clear(fixture: &StoreFixture) {
     for name in fixture.listed() {
@@ -190,6 +210,10 @@ pub fn clear(fixture: &StoreFixture) {
     for record in fixture.records() {
         fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{}/records/{record}", crate::fixture::CLUSTER)))
             .unwrap();
+    }
+    let parents = fixture.on_disk(&format!(".nfs-operator/{}/parents", crate::fixture::CLUSTER));
+    if parents.exists() {
+        fs::remove_dir_all(parents).unwrap();
     }
 }
 
@@ -212,6 +236,9 @@ async fn provisioning_that_is_interrupted_anywhere_ends_with_one_directory_and_o
             let record = fixture.record(&format!("pvc-{uid}"));
             assert_eq!(record.pointer("/state/name").unwrap(), "Live");
             assert_eq!(record.pointer("/fileID").unwrap(), created.file_id);
+            let done = next.delete(&reclaim(uid, "home/work", created.file_id)).await.unwrap();
+            assert_eq!(done, Reclaimed::Deleted);
+            assert!(!fixture.on_disk("home").exists());
             clear(fixture);
         },
     )
@@ -232,8 +259,8 @@ async fn provisioning_that_is_interrupted_anywhere_is_rolled_back_completely() {
         async |fixture, next, uid, _| {
             let undone = next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
             assert_eq!(undone, RollbackOutcome::Gone);
-            assert!(!fixture.on_disk("home/work").exists());
-            assert_eq!(fixture.records(), Vec::<String>::new());
+            assert!(!fixture.on_disk("home").exists());
+            assert_eq!((fixture.records(), recorded(fixture)), (Vec::new(), 0));
             clear(fixture);
         },
     )
@@ -254,8 +281,9 @@ async fn a_rollback_that_is_interrupted_anywhere_leaves_nothing() {
         async |fixture, next, uid, _| {
             let strangers = stranger(fixture);
             next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
-            stranger_is_untouched(fixture, strangers);
+            stranger_is_untouched(fixture, &strangers);
             assert_eq!(fixture.records(), Vec::<String>::new());
+            only_a_foreign_parent_stays(fixture, &next, &strangers).await;
             clear(fixture);
         },
     )
@@ -280,8 +308,8 @@ async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_
                 panic!("{done:?}")
             };
             assert_eq!(warnings, Vec::<String>::new());
-            stranger_is_untouched(fixture, strangers);
-            assert_eq!(fixture.listed(), [name.clone(), "home".into()]);
+            stranger_is_untouched(fixture, &strangers);
+            assert!(fixture.on_disk(&name).exists());
             assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("mine")).unwrap(), uid);
             assert_eq!(fs::metadata(fixture.on_disk(&name)).unwrap().mode() & 0o7777, 0o700);
             let record = fixture.record(&format!("pvc-{uid}"));
@@ -290,7 +318,8 @@ async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_
             // Again, as after a lost patch of the finalizer.
             let again = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(again, Reclaimed::Archived { name, warnings });
-            stranger_is_untouched(fixture, strangers);
+            stranger_is_untouched(fixture, &strangers);
+            only_a_foreign_parent_stays(fixture, &next, &strangers).await;
             clear(fixture);
         },
     )
@@ -312,9 +341,10 @@ async fn the_removal_of_an_empty_directory_that_is_interrupted_anywhere_removes_
             let strangers = stranger(fixture);
             let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(done, Reclaimed::EmptyRemoved);
-            stranger_is_untouched(fixture, strangers);
+            stranger_is_untouched(fixture, &strangers);
             next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
             assert_eq!(fixture.records(), Vec::<String>::new());
+            only_a_foreign_parent_stays(fixture, &next, &strangers).await;
             clear(fixture);
         },
     )
@@ -337,12 +367,13 @@ async fn a_delete_that_is_interrupted_anywhere_deletes_everything_and_nothing_fo
             let strangers = stranger(fixture);
             let done = next.delete(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(done, Reclaimed::Deleted);
-            stranger_is_untouched(fixture, strangers);
+            stranger_is_untouched(fixture, &strangers);
             next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
             let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
             assert_eq!((report.left.entries, report.failed), (0, 0));
             assert_eq!(fixture.records(), Vec::<String>::new());
-            stranger_is_untouched(fixture, strangers);
+            stranger_is_untouched(fixture, &strangers);
+            only_a_foreign_parent_stays(fixture, &next, &strangers).await;
             clear(fixture);
         },
     )

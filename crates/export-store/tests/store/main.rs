@@ -17,6 +17,7 @@ mod crash;
 mod faults;
 mod fixture;
 mod full;
+mod groups;
 mod heap;
 mod identity;
 mod kernel;
@@ -24,6 +25,7 @@ mod kernel;
 #[allow(dead_code, unused_imports, reason = "some helpers are for the tests of the client")]
 mod nfs;
 mod other_clusters;
+mod parents;
 mod purge;
 mod reclaim;
 mod rules;

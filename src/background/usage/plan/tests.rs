@@ -24,7 +24,7 @@ fn a_scan_starts_an_interval_after_the_last_one_and_resumes_at_once() {
         ..ended.clone()
     };
     let cut_off = UsageProgress {
-        under_way: Some(CountUnderWay::default()),
+        under_way: Some(ScanPosition::default()),
         ..ended.clone()
     };
     for (progress, now, expected) in [
@@ -48,7 +48,7 @@ fn a_scan_starts_an_interval_after_the_last_one_and_resumes_at_once() {
 
 #[test]
 fn a_repeatedly_interrupted_volume_is_skipped_and_the_next_one_has_all_attempts() {
-    let mut at = CountUnderWay {
+    let mut at = ScanPosition {
         archives: true,
         after: "a".into(),
         attempts: 0,
@@ -61,7 +61,7 @@ fn a_repeatedly_interrupted_volume_is_skipped_and_the_next_one_has_all_attempts(
     assert_eq!(tries, 3);
     let next = advance(&at, "b");
     assert_eq!((next.archives, next.after.as_str(), next.attempts), (true, "b", 0));
-    let nonsense = CountUnderWay {
+    let nonsense = ScanPosition {
         attempts: i64::MAX,
         ..at
     };

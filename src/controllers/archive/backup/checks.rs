@@ -1,6 +1,6 @@
 //! Checks before and after a backup is copied. Pure.
 
-use crate::api::archive::{ArchivedClaim, NfsArchive, NfsArchiveSpec};
+use crate::api::archive::{ArchivedClaim, NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::object_name::is_object_name;
 use export_store::{ClaimRef, RecordedArchive};
@@ -25,26 +25,26 @@ pub(super) fn check_names(claim: &ArchivedClaim) -> Result<(), PlannedCondition>
     Err(PlannedCondition::fails(
         Reason::InvalidSpec,
         format!(
-            "spec.claim names {:?} in namespace {:?}, which is not a valid name of a claim: create a new object with valid \
+            "spec.claimRef names {:?} in namespace {:?}, which is not a valid name of a claim: create a new object with valid \
              names",
             claim.name, claim.namespace
         ),
     ))
 }
 
-/// Checks that the claim still matches the object, as written by an earlier step or by a user.
-pub(super) fn check_unchanged(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), PlannedCondition> {
+/// Checks that the claim is still the one that an earlier step described in the object.
+pub(super) fn check_unchanged(described: &NfsArchiveStatus, found: &Subject) -> Result<(), PlannedCondition> {
     let claim = &found.claim;
-    let described = (&spec.claim.uid, &spec.claim.namespace_uid, &spec.volume);
+    let origin = (&described.claim_uid, &described.namespace_uid, &described.volume_name);
     let differs = |message: String| Err(PlannedCondition::fails(Reason::CopySourceUnsuitable, message));
-    if described != (&claim.uid, &claim.namespace_uid, &found.volume) {
+    if origin != (&claim.uid, &claim.namespace_uid, &found.volume) {
         return differs(format!(
             "claim {}/{} was recreated since this object described it: delete this object, and create a new one for the \
              current claim",
             claim.namespace, claim.name
         ));
     }
-    if (&spec.backend, &spec.export_id) != (&found.backend, &found.export_id) {
+    if (&described.backend_name, &described.export_id) != (&found.backend, &found.export_id) {
         return differs(format!(
             "claim {}/{} is now on backend {} and export {}, which differ from those in this object: delete this object, \
              and create a new one",
@@ -56,8 +56,8 @@ pub(super) fn check_unchanged(spec: &NfsArchiveSpec, found: &Subject) -> Result<
 
 /// Checks that the finished backup is the one that the object requested.
 pub(super) fn check_copy(object: &NfsArchive, recorded: &RecordedArchive) -> Result<(), PlannedCondition> {
-    let spec = &object.spec;
-    let requested = (&*spec.claim.uid, &*spec.volume, &*spec.export_id);
+    let observed = object.observed();
+    let requested = (&*observed.claim_uid, &*observed.volume_name, &*observed.export_id);
     if requested == (&*recorded.claim.uid, recorded.of_volume(), &*recorded.export_id) {
         return Ok(());
     }
@@ -86,16 +86,15 @@ mod tests {
 
     use super::*;
 
-    fn spec(change: (&str, Value)) -> NfsArchiveSpec {
-        let mut spec = json!({
-            "backend": "main", "exportID": "e", "volume": "pvc-1",
-            "claim": {"namespace": "team", "namespaceUID": "ns", "name": "data", "uid": "1"},
+    fn described(change: (&str, Value)) -> NfsArchiveStatus {
+        let mut status = json!({
+            "backendName": "main", "exportID": "e", "volumeName": "pvc-1", "claimUID": "1", "namespaceUID": "ns",
         });
         let (pointer, value) = change;
-        if let Some(field) = spec.pointer_mut(pointer) {
+        if let Some(field) = status.pointer_mut(pointer) {
             *field = value;
         }
-        serde_json::from_value(spec).unwrap()
+        serde_json::from_value(status).unwrap()
     }
 
     fn found() -> Subject {
@@ -114,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_source_that_differs_from_its_description_is_not_copied() {
-        assert_eq!(check_unchanged(&spec(("/none", json!(0))), &found()), Ok(()));
-        for pointer in ["/claim/uid", "/claim/namespaceUID", "/volume", "/backend", "/exportID"] {
-            let condition = check_unchanged(&spec((pointer, json!("other"))), &found()).unwrap_err();
+        assert_eq!(check_unchanged(&described(("/none", json!(0))), &found()), Ok(()));
+        for pointer in ["/claimUID", "/namespaceUID", "/volumeName", "/backendName", "/exportID"] {
+            let condition = check_unchanged(&described((pointer, json!("other"))), &found()).unwrap_err();
             assert_eq!(condition.reason, Reason::CopySourceUnsuitable, "{pointer}");
             assert!(
                 condition.message.contains("team/data") && condition.message.contains("delete"),
@@ -127,16 +126,20 @@ mod tests {
 
     #[test]
     fn only_valid_names_become_part_of_a_request() {
-        assert_eq!(check_names(&spec(("/none", json!(0))).claim), Ok(()));
-        for (pointer, name) in [
-            ("/claim/name", "../secrets"),
-            ("/claim/name", "a..b"),
-            ("/claim/name", ""),
-            ("/claim/namespace", "kube-system/secrets"),
-            ("/claim/namespace", ""),
+        let claim = |namespace: &str, name: &str| ArchivedClaim {
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        assert_eq!(check_names(&claim("team", "data")), Ok(()));
+        for (namespace, name) in [
+            ("team", "../secrets"),
+            ("team", "a..b"),
+            ("team", ""),
+            ("kube-system/secrets", "data"),
+            ("", "data"),
         ] {
-            let condition = check_names(&spec((pointer, json!(name))).claim).unwrap_err();
-            assert_eq!(condition.reason, Reason::InvalidSpec, "{pointer} {name}");
+            let condition = check_names(&claim(namespace, name)).unwrap_err();
+            assert_eq!(condition.reason, Reason::InvalidSpec, "{namespace} {name}");
         }
     }
 }

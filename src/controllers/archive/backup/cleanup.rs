@@ -18,7 +18,7 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     CopyJob::of(ctx, object).abort().await;
     // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy.
-    if object.spec.backend.is_empty() || ops::is_crd_deleting(ctx).await? {
+    if object.observed().backend_name.is_empty() || ops::is_crd_deleting(ctx).await? {
         return remove_finalizer(ctx, object).await;
     }
     let ConfirmedExport { backend, export } = match confirmed_export(ctx, object) {

@@ -1,39 +1,69 @@
 //! The steps of a backup: describe the source in the object, copy it in the background, and describe the copy in the object.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::{Resource, ResourceExt};
-use serde_json::{Value, json};
 
-use super::checks::{check_copy, check_unchanged};
-use super::report::BackupOutcome;
+use super::checks::{Subject, check_copy, check_unchanged};
+use super::report::{BackupOutcome, unobserved_retention};
 use super::source::{BackupSource, find_source};
 use super::{confirmed_export, ops, source_claim};
-use crate::api::archive::NfsArchive;
+use crate::api::archive::{ArchiveSummary, NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::background::archive_objects::publish_archived_event;
-use crate::decide::archive_object::{archive_object, retention_terms};
+use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
+use crate::controllers::archive::reconcile::write_status;
+use crate::decide::archive_object::{described, retention_terms};
 use crate::decide::terms;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
-use crate::runtime::writes::{self, WriteError};
+use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyJob, CopyTask};
-use export_store::{ArchiveRequest, DiscardOutcome, RecordedArchive};
+use export_store::{ArchiveMetadata, ArchiveRequest, DiscardOutcome, RecordedArchive};
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
-    let subject = match find_source(ctx, object).await? {
-        Ok(source) => source.subject,
+    let BackupSource { subject, data } = match find_source(ctx, object).await? {
+        Ok(source) => source,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
-    let spec = json!({
-        "backend": subject.backend,
-        "exportID": subject.export_id,
-        "volume": subject.volume,
-        "claim": {"uid": subject.claim.uid, "namespaceUID": subject.claim.namespace_uid},
-    });
-    after_write(patch_spec(ctx, object, spec, "describe in the archive what is copied").await)
+    let described = with_source(object, subject, data.request.archive_metadata);
+    let report = Report {
+        state: ArchiveSummary::Copying,
+        available: PlannedCondition::fails(Reason::Copying, "the copy is about to start"),
+        retained: unobserved_retention(object),
+    };
+    let written = write_status(ctx, &described, &report).await;
+    if matches!(written, Ok(true)) {
+        let note = format!(
+            "copying volume {} for {}",
+            described.observed().volume_name,
+            source_claim(object)
+        );
+        ops::publish(ctx, object, Severity::Normal, Reason::Copying, &note);
+    }
+    after_write(written)
+}
+
+/// Returns the object with a status that describes its source.
+fn with_source(object: &NfsArchive, subject: Subject, metadata: ArchiveMetadata) -> NfsArchive {
+    let status = NfsArchiveStatus {
+        backend_name: subject.backend,
+        export_id: subject.export_id,
+        volume_name: subject.volume,
+        claim_uid: subject.claim.uid,
+        namespace_uid: subject.claim.namespace_uid,
+        requested_size: metadata.size.map(Quantity),
+        storage_class_name: metadata.class,
+        observed_generation: None,
+        ..object.observed().clone()
+    };
+    NfsArchive {
+        status: Some(status),
+        ..object.clone()
+    }
 }
 
 /// Starts the copy if the source still matches the object.
@@ -42,7 +72,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         Ok(source) => source,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
-    if let Err(condition) = check_unchanged(&object.spec, &source.subject) {
+    if let Err(condition) = check_unchanged(object.observed(), &source.subject) {
         return Ok(BackupOutcome::Waiting(condition));
     }
     let live = reads::get_opt(&ops::api(ctx), &object.name_any()).await;
@@ -105,17 +135,14 @@ pub(super) async fn describe_copy(
         return Ok(BackupOutcome::Waiting(condition));
     }
     backend.purge_requested.notify_one();
-    let described = archive_object(recorded, &backend.name);
-    let spec = json!({
-        "directory": described.spec.directory,
-        "fileID": described.spec.file_id,
-        "size": described.spec.size,
-        "storageClassName": described.spec.storage_class_name,
-        "volumeCreatedAt": described.spec.volume_created_at,
-        "archivedAt": described.spec.archived_at,
-    });
-    let written = patch_spec(ctx, object, spec, "describe in the archive where it is").await;
-    if written.is_ok() {
+    let archive = described(object, recorded, &backend.name);
+    let report = Report {
+        state: state_of_kept(object.spec.legal_hold, false),
+        available: data_present("the data exists", recorded.archive.copy.as_ref()),
+        retained: unobserved_retention(object),
+    };
+    let written = write_status(ctx, &archive, &report).await;
+    if matches!(written, Ok(true)) {
         let result = recorded.archive.copy.as_ref().and_then(|copy| copy.outcome.as_deref());
         let claim = &recorded.claim;
         let note = format!(
@@ -128,20 +155,16 @@ pub(super) async fn describe_copy(
         let regarding = object.object_ref(&());
         ctx.events
             .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
-        publish_archived_event(ctx, &described);
+        publish_archived_event(ctx, &archive);
     }
     after_write(written)
 }
 
-async fn patch_spec(ctx: &Context, object: &NfsArchive, spec: Value, action: &'static str) -> Result<(), WriteError> {
-    writes::patch_as_read(&ops::api(ctx), object, json!({ "spec": spec }), false, action).await
-}
-
 /// Returns the outcome of a write to the object. After a conflict, the next reconciliation continues with the changed
 /// object.
-fn after_write(written: Result<(), WriteError>) -> Result<BackupOutcome, WriteError> {
+fn after_write(written: Result<bool, WriteError>) -> Result<BackupOutcome, WriteError> {
     match written {
-        Ok(()) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
+        Ok(_) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(BackupOutcome::Deleted),
         Err(error) => Err(error),
     }

@@ -1,7 +1,7 @@
 //! Backups on request: an object that names a claim gets a copy of the claim's data.
 //!
-//! The object first describes the source, then the copy runs in the background, then the object describes the copy;
-//! from then on it is an archive like any other. After a crash between two steps, object and record show where to
+//! The status first describes the source, then the copy runs in the background, then the status describes the copy; from
+//! then on the object is an archive like any other. After a crash between two steps, status and record show where to
 //! continue.
 
 mod checks;
@@ -38,16 +38,39 @@ pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Acti
     report(ctx, object, outcome).await
 }
 
+/// Reports what an object waits for that may be an archive or a backup.
+pub(super) async fn wait(
+    ctx: &Context,
+    object: &NfsArchive,
+    condition: PlannedCondition,
+) -> Result<Action, WriteError> {
+    report(ctx, object, BackupOutcome::Waiting(condition)).await
+}
+
+/// Reports why an object is neither an archive nor a backup. If it is being deleted, lets it go: it describes nothing.
+pub(super) async fn refuse(
+    ctx: &Context,
+    object: &NfsArchive,
+    condition: PlannedCondition,
+) -> Result<Action, WriteError> {
+    let outcome = if object.metadata.deletion_timestamp.is_some() {
+        cleanup::clean_up(ctx, object).await?
+    } else {
+        BackupOutcome::Waiting(condition)
+    };
+    report(ctx, object, outcome).await
+}
+
 async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let name = object.name_any();
     let job = CopyJob::of(ctx, object);
-    if let Some(Err(failure)) = job.take_result(&object.spec.backend) {
+    if let Some(Err(failure)) = job.take_result(&object.observed().backend_name) {
         return Ok(handle_failed_copy(ctx, object, failure.condition).await);
     }
     if let Some(condition) = job.progress(source_claim(object)) {
         return Ok(BackupOutcome::Copying(condition));
     }
-    if object.spec.backend.is_empty() {
+    if object.observed().backend_name.is_empty() {
         return describe_source(ctx, object).await;
     }
     let ConfirmedExport { backend, export } = match confirmed_export(ctx, object) {
@@ -64,7 +87,7 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
 
 /// Describes the claim that is copied.
 fn source_claim(object: &NfsArchive) -> String {
-    let claim = &object.spec.claim;
+    let claim = &object.spec.claim_ref;
     format!("claim {}/{}", claim.namespace, claim.name)
 }
 
@@ -74,7 +97,7 @@ async fn find_backup(
     object: &NfsArchive,
 ) -> Result<RequestedArchive, ExportError> {
     // Limited for each backend: one that does not respond delays only its own archives.
-    let _slot = backend.archives.acquire(&object.spec.claim.namespace).await;
+    let _slot = backend.archives.acquire(&object.spec.claim_ref.namespace).await;
     export
         .requested_archive(&object.name_any(), &object.uid().unwrap_or_default())
         .await

@@ -6,10 +6,11 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
 use super::ops;
-use crate::api::archive::NfsArchive;
-use crate::api::conditions::{ArchiveCondition, PlannedCondition};
+use crate::api::archive::{ArchiveSummary, NfsArchive};
+use crate::api::conditions::{ArchiveCondition, PlannedCondition, Reason};
 use crate::controllers::archive::plan::Report;
 use crate::controllers::archive::reconcile::{NEXT_STEP_DELAY, WAIT_INTERVAL, write_status};
+use crate::decide::retention::retained;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::WriteError;
@@ -41,11 +42,21 @@ pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: BackupOu
             ctx.archive_retries.reset(&uid);
             return Ok(Action::await_change());
         }
-        BackupOutcome::Copying(condition) => ("Copying", Severity::Normal, condition, jittered(PROGRESS_INTERVAL)),
-        BackupOutcome::Waiting(condition) => ("Pending", Severity::Warning, condition, jittered(WAIT_INTERVAL)),
+        BackupOutcome::Copying(condition) => (
+            ArchiveSummary::Copying,
+            Severity::Normal,
+            condition,
+            jittered(PROGRESS_INTERVAL),
+        ),
+        BackupOutcome::Waiting(condition) => (
+            summary(&condition),
+            Severity::Warning,
+            condition,
+            jittered(WAIT_INTERVAL),
+        ),
         BackupOutcome::Failed(condition) => {
             let retry = ctx.archive_retries.record_failure(&uid);
-            ("Pending", Severity::Warning, condition, retry)
+            (ArchiveSummary::Pending, Severity::Warning, condition, retry)
         }
     };
     if !is_reported(object, &available) {
@@ -55,15 +66,29 @@ pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: BackupOu
     let report = Report {
         state,
         available,
-        others: Vec::new(),
+        retained: unobserved_retention(object),
     };
     write_status(ctx, object, &report).await?;
     Ok(Action::requeue(after))
 }
 
+fn summary(waiting: &PlannedCondition) -> ArchiveSummary {
+    match (waiting.reason, waiting.status) {
+        (Reason::ArchiveNameReserved, _) => ArchiveSummary::Missing,
+        (_, None) => ArchiveSummary::Unknown,
+        (_, Some(_)) => ArchiveSummary::Pending,
+    }
+}
+
+/// Returns the condition Retained of an object whose data do not exist, or are not known.
+pub(super) fn unobserved_retention(object: &NfsArchive) -> PlannedCondition {
+    let expires = object.spec.expiration_time.as_ref().map(|at| at.0);
+    retained(object, None, expires, None)
+}
+
 /// Reports whether the object has the condition's reason already. Numbers in the message may differ.
 fn is_reported(object: &NfsArchive, planned: &PlannedCondition) -> bool {
-    let conditions = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let conditions = &object.observed().conditions;
     let (type_, reason) = (ArchiveCondition::Available.to_string(), planned.reason.to_string());
     conditions
         .iter()

@@ -25,7 +25,7 @@ pub(super) async fn find_source(
     ctx: &Context,
     object: &NfsArchive,
 ) -> Result<Result<BackupSource, PlannedCondition>, WriteError> {
-    let named = &object.spec.claim;
+    let named = &object.spec.claim_ref;
     if let Err(condition) = check_names(named) {
         return Ok(Err(condition));
     }

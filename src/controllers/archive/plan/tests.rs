@@ -8,13 +8,21 @@ fn observed(export: ExportState) -> Observed {
         delete_data: false,
         held: false,
         copied: false,
-        expired: None,
+        expired: false,
+        retained: PlannedCondition::holds(Reason::KeptIndefinitely, "kept"),
         export,
     }
 }
 
 fn unreachable() -> ExportState {
     ExportState::Unreachable(PlannedCondition::fails(Reason::ConnectionRefused, "refused"))
+}
+
+fn detached() -> ExportState {
+    ExportState::Detached(PlannedCondition::fails(
+        Reason::ReclaimBackendMissing,
+        "no such backend",
+    ))
 }
 
 fn unusable() -> ExportState {
@@ -38,6 +46,7 @@ fn at(present: bool) -> ExportState {
 fn states() -> Vec<ExportState> {
     vec![
         unreachable(),
+        detached(),
         unusable(),
         ExportState::NoRecord,
         at(true),
@@ -52,7 +61,7 @@ fn states() -> Vec<ExportState> {
 #[test]
 fn an_archive_is_kept_until_it_expires_or_is_deleted_with_its_data() {
     let kept = || at(true);
-    let expired = || Some("expired".to_owned());
+    let expired = || true;
     let deleting = |delete, export| Observed {
         deleting: true,
         delete_data: delete,
@@ -84,11 +93,40 @@ fn an_archive_is_kept_until_it_expires_or_is_deleted_with_its_data() {
             },
             ArchiveStep::Wait,
         ),
-        ("released", deleting(false, kept()), ArchiveStep::RemoveFinalizer),
+        ("released", deleting(false, kept()), ArchiveStep::Release),
+        ("released, missing", deleting(false, at(false)), ArchiveStep::Release),
         (
             "released, server unreachable",
             deleting(false, unreachable()),
+            ArchiveStep::Wait,
+        ),
+        (
+            "released, without a backend",
+            deleting(false, detached()),
             ArchiveStep::RemoveFinalizer,
+        ),
+        (
+            "released, record damaged",
+            deleting(false, unusable()),
+            ArchiveStep::RemoveFinalizer,
+        ),
+        (
+            "released, while it is restored",
+            deleting(false, restoring(false)),
+            ArchiveStep::Wait,
+        ),
+        (
+            "released, held",
+            Observed {
+                held: true,
+                ..deleting(false, kept())
+            },
+            ArchiveStep::Release,
+        ),
+        (
+            "deleted, without a backend",
+            deleting(true, detached()),
+            ArchiveStep::Wait,
         ),
         ("deleted", deleting(true, kept()), ArchiveStep::Purge),
         ("deleted, missing", deleting(true, at(false)), ArchiveStep::Purge),
@@ -166,17 +204,17 @@ fn a_held_archive_is_never_purged() {
         // A hold does not apply to data that is already in the trash.
         let in_trash = matches!(state, ExportState::Purging { present: false });
         for bits in 0..32 {
-            let observed = Observed {
+            let situation = Observed {
                 deleting: bits & 1 > 0,
                 crd_deleting: bits & 2 > 0,
                 delete_data: bits & 4 > 0,
-                expired: (bits & 8 > 0).then(|| "expired".to_owned()),
+                expired: bits & 8 > 0,
                 held: true,
                 copied: bits & 16 > 0,
-                export: state.clone(),
+                ..observed(state.clone())
             };
-            let (step, _) = plan(&observed);
-            assert!(step != ArchiveStep::Purge || in_trash, "{observed:?}");
+            let (step, _) = plan(&situation);
+            assert!(step != ArchiveStep::Purge || in_trash, "{situation:?}");
         }
     }
 }
@@ -185,14 +223,13 @@ fn a_held_archive_is_never_purged() {
 fn deleting_the_crd_purges_nothing_and_is_not_blocked() {
     for state in states() {
         for (delete, held) in [(false, false), (true, false), (false, true), (true, true)] {
-            let observed = Observed {
+            let situation = Observed {
                 deleting: true,
                 crd_deleting: true,
                 delete_data: delete,
                 held,
                 copied: true,
-                expired: None,
-                export: state.clone(),
+                ..observed(state.clone())
             };
             let expected = match state {
                 ExportState::Purging { present: true } => ArchiveStep::CancelPurge,
@@ -200,7 +237,7 @@ fn deleting_the_crd_purges_nothing_and_is_not_blocked() {
                 ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
                 _ => ArchiveStep::RemoveFinalizer,
             };
-            assert_eq!(plan(&observed).0, expected, "{observed:?}");
+            assert_eq!(plan(&situation).0, expected, "{situation:?}");
         }
     }
 }
@@ -211,44 +248,28 @@ fn state_and_conditions_report_the_archive() {
         held: true,
         ..observed(export)
     };
-    for (observed, state, available, other) in [
-        (observed(at(true)), "Available", Some(true), None),
-        (held(at(true)), "Held", Some(true), None),
+    for (observed, state, available) in [
+        (observed(at(true)), ArchiveSummary::Available, Some(true)),
+        (held(at(true)), ArchiveSummary::Held, Some(true)),
         (
             Observed {
-                expired: Some("over".into()),
+                expired: true,
                 ..observed(at(true))
             },
-            "Expired",
+            ArchiveSummary::Expired,
             Some(true),
-            Some(ArchiveCondition::Expired),
         ),
-        (
-            observed(at(false)),
-            "Missing",
-            Some(false),
-            Some(ArchiveCondition::Missing),
-        ),
-        (
-            held(ExportState::NoRecord),
-            "Missing",
-            Some(false),
-            Some(ArchiveCondition::Missing),
-        ),
+        (observed(at(false)), ArchiveSummary::Missing, Some(false)),
+        (held(ExportState::NoRecord), ArchiveSummary::Missing, Some(false)),
         (
             observed(ExportState::Purging { present: true }),
-            "Purging",
+            ArchiveSummary::Purging,
             Some(false),
-            Some(ArchiveCondition::Purging),
         ),
-        (
-            observed(restoring(false)),
-            "Restoring",
-            Some(false),
-            Some(ArchiveCondition::Restoring),
-        ),
-        (observed(unreachable()), "Unknown", None, None),
-        (observed(unusable()), "Unknown", Some(false), None),
+        (observed(restoring(false)), ArchiveSummary::Restoring, Some(false)),
+        (observed(unreachable()), ArchiveSummary::Unknown, None),
+        (observed(detached()), ArchiveSummary::Unknown, None),
+        (observed(unusable()), ArchiveSummary::Unknown, Some(false)),
     ] {
         let (_, report) = plan(&observed);
         assert_eq!(
@@ -256,8 +277,7 @@ fn state_and_conditions_report_the_archive() {
             (state, available),
             "{observed:?}"
         );
-        assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{observed:?}");
-        assert!(report.others.iter().all(|(_, planned)| planned.status == Some(true)));
+        assert_eq!(report.retained, observed.retained, "{observed:?}");
     }
 }
 

@@ -40,7 +40,11 @@ fn archives(names: &[&str]) -> RecordedIds {
 #[test]
 fn an_identity_is_created_only_if_none_is_known() {
     let fresh = backend(json!({}), json!({}), json!({}));
-    assert!(expected_identity(&fresh, None, &volumes(&[]), OWN).unwrap().may_create);
+    assert!(
+        expected_identity(&fresh, None, None, &volumes(&[]), OWN)
+            .unwrap()
+            .may_create
+    );
     // The status was written and the watch lags behind, or it could not be written yet.
     let confirmed = Identity {
         id: "one".to_owned(),
@@ -53,7 +57,7 @@ fn an_identity_is_created_only_if_none_is_known() {
         created: true,
         warnings: Vec::new(),
     };
-    let known_to_us = expected_identity(&fresh, Some(&confirmed), &volumes(&[]), OWN).unwrap();
+    let known_to_us = expected_identity(&fresh, None, Some(&confirmed), &volumes(&[]), OWN).unwrap();
     assert_eq!(
         (
             known_to_us.may_create,
@@ -62,21 +66,29 @@ fn an_identity_is_created_only_if_none_is_known() {
         ),
         (false, Some("one"), Some(7))
     );
-    let known_to_a_volume = expected_identity(&fresh, None, &volumes(&["one"]), OWN).unwrap();
+    let known_to_a_volume = expected_identity(&fresh, None, None, &volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (known_to_a_volume.may_create, known_to_a_volume.export_id.as_deref()),
         (false, Some("one"))
     );
-    let known_to_an_archive = expected_identity(&fresh, None, &archives(&["one"]), OWN).unwrap();
+    let known_to_an_archive = expected_identity(&fresh, None, None, &archives(&["one"]), OWN).unwrap();
     assert_eq!(
         (known_to_an_archive.may_create, known_to_an_archive.export_id.as_deref()),
         (false, Some("one"))
     );
-    let known_to_the_status = backend(json!({}), json!({}), json!({"exportID": "one", "rootFileID": "7"}));
-    let expectation = expected_identity(&known_to_the_status, None, &volumes(&[]), OWN).unwrap();
+    let known_to_the_status = backend(
+        json!({}),
+        json!({}),
+        json!({"export": {"id": "one", "rootFileID": "7"}}),
+    );
+    let expectation = expected_identity(&known_to_the_status, None, None, &volumes(&[]), OWN).unwrap();
     assert_eq!((expectation.may_create, expectation.root_file_id), (false, Some(7)));
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
-    assert!(!expected_identity(&pinned, None, &volumes(&[]), OWN).unwrap().may_create);
+    assert!(
+        !expected_identity(&pinned, None, None, &volumes(&[]), OWN)
+            .unwrap()
+            .may_create
+    );
 }
 
 #[test]
@@ -92,7 +104,7 @@ fn volumes_or_archives_with_different_identities_block_the_backend() {
             "archives of this backend are on exports one and two",
         ),
     ] {
-        let refused = expected_identity(&fresh, None, &recorded, OWN).unwrap_err();
+        let refused = expected_identity(&fresh, None, None, &recorded, OWN).unwrap_err();
         assert_eq!(refused.reason, Reason::IdentityMismatch);
         assert!(refused.message.contains(what), "{}", refused.message);
     }
@@ -101,37 +113,70 @@ fn volumes_or_archives_with_different_identities_block_the_backend() {
         volumes: ids(&["two"]),
         archives: ids(&["one", "two"]),
     };
-    let expectation = expected_identity(&fresh, None, &moved, OWN).unwrap();
+    let expectation = expected_identity(&fresh, None, None, &moved, OWN).unwrap();
     assert_eq!(expectation.export_id.as_deref(), Some("two"));
 }
 
 #[test]
 fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
-    let status = json!({"exportID": "one", "rootFileID": "7"});
+    let status = json!({"export": {"id": "one", "rootFileID": "7"}});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
-    let expectation = expected_identity(&pinned, None, &volumes(&["one"]), OWN).unwrap();
+    let expectation = expected_identity(&pinned, None, None, &volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
-    let accepted = backend(json!({ACCEPT_IDENTITY: "two"}), json!({}), status);
-    let expectation = expected_identity(&accepted, None, &volumes(&["one"]), OWN).unwrap();
-    assert_eq!(
-        (expectation.export_id.as_deref(), expectation.accepted),
-        (Some("two"), true)
+    for value in ["two", "two@again"] {
+        let expectation = expected_identity(&pinned, Some(value), None, &volumes(&["one"]), OWN).unwrap();
+        assert_eq!(
+            (expectation.export_id.as_deref(), expectation.accepted),
+            (Some("two"), true)
+        );
+    }
+}
+
+#[test]
+fn a_new_identity_is_created_only_on_request_and_not_beside_a_pinned_one() {
+    let known = backend(
+        json!({}),
+        json!({}),
+        json!({"export": {"id": "one", "rootFileID": "7"}}),
     );
+    let expectation = expected_identity(&known, Some("new"), None, &volumes(&["one"]), OWN).unwrap();
+    assert!(expectation.may_create && expectation.must_create && expectation.accepted);
+    assert_eq!(expectation.export_id, None);
+    let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
+    let refused = expected_identity(&pinned, Some("new"), None, &volumes(&[]), OWN).unwrap_err();
+    assert!(refused.message.contains("pinned-id"), "{}", refused.message);
+}
+
+#[test]
+fn a_used_acceptance_explains_how_to_accept_again() {
+    let mismatch = PlannedCondition::fails(
+        Reason::IdentityMismatch,
+        format!("annotate the backend with {ACCEPT_IDENTITY}: one"),
+    );
+    let annotated = backend(json!({ACCEPT_IDENTITY: "one"}), json!({}), json!({}));
+    let explained = explain_used_acceptance(mismatch.clone(), &annotated, None);
+    assert!(explained.message.contains("append @"), "{}", explained.message);
+    assert_eq!(
+        explain_used_acceptance(mismatch.clone(), &annotated, Some("one")),
+        mismatch
+    );
+    let plain = backend(json!({}), json!({}), json!({}));
+    assert_eq!(explain_used_acceptance(mismatch.clone(), &plain, None), mismatch);
 }
 
 #[test]
 fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
     let status = |cluster: &str| {
-        let status = json!({"exportID": "one", "rootFileID": "7", "identityFileID": "8", "clusterFolderFileID": "9",
-            "clusterID": cluster});
+        let status = json!({"export": {"id": "one", "rootFileID": "7", "identityFileID": "8",
+            "clusterFolderFileID": "9", "clusterID": cluster}});
         backend(json!({}), json!({}), status)
     };
-    let own = expected_identity(&status("own"), None, &volumes(&["one"]), OWN).unwrap();
+    let own = expected_identity(&status("own"), None, None, &volumes(&["one"]), OWN).unwrap();
     assert!(own.own_file_ids.is_some());
-    let refused = expected_identity(&status("other"), None, &volumes(&["one"]), OWN).unwrap_err();
+    let refused = expected_identity(&status("other"), None, None, &volumes(&["one"]), OWN).unwrap_err();
     assert_eq!(refused.reason, Reason::RecordsSecretMismatch);
     for part in [
         "cluster other",
@@ -142,7 +187,7 @@ fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
         assert!(refused.message.contains(part), "{part} is not in: {}", refused.message);
     }
     let without_data = OwnCluster { has_data: false, ..OWN };
-    let replaced = expected_identity(&status("other"), None, &volumes(&[]), without_data).unwrap();
+    let replaced = expected_identity(&status("other"), None, None, &volumes(&[]), without_data).unwrap();
     assert_eq!(
         (replaced.export_id.as_deref(), replaced.own_file_ids),
         (Some("one"), None),

@@ -18,7 +18,7 @@ fn backend(spec: Value, status: &NfsBackendStatus) -> NfsBackend {
 fn well() -> Probe {
     Probe {
         export: None,
-        reachable: PlannedCondition::holds(Reason::Ready, ""),
+        reachable: PlannedCondition::holds(Reason::ServerAnswers, ""),
         identity: Some(Ok(Identity {
             id: "id".into(),
             root_file_id: 7,
@@ -30,7 +30,7 @@ fn well() -> Probe {
             created: false,
             warnings: Vec::new(),
         })),
-        writable: Some(PlannedCondition::holds(Reason::Ready, "")),
+        writable: Some(PlannedCondition::holds(Reason::WritesSucceed, "")),
         full: None,
         statistics: Some(FsStat {
             total: 1 << 40,
@@ -56,6 +56,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
         recovery: RecoveryProgress::default(),
         usage: None,
         blocker: None,
+        handled_requests: Vec::new(),
         now: Timestamp::from_second(at).unwrap(),
     };
     let ready = ready(&observed);
@@ -216,6 +217,7 @@ fn a_reported_full_trash_is_not_written_again() {
             recovery: RecoveryProgress::default(),
             usage: None,
             blocker: None,
+            handled_requests: Vec::new(),
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
@@ -240,7 +242,7 @@ fn a_failed_probe_keeps_the_known_identity() {
     };
     let (_, later) = judged(&backend(json!({}), &first), &unreachable, 1);
     assert_eq!(
-        (later.export_id.as_deref(), later.root_file_id.as_deref()),
+        (later.export.id.as_deref(), later.export.root_file_id.as_deref()),
         (Some("id"), Some("7"))
     );
     assert_eq!(later.archives, Some(0));
@@ -262,6 +264,7 @@ fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
             usage,
             recovery: RecoveryProgress::default(),
             blocker: None,
+            handled_requests: Vec::new(),
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
@@ -269,8 +272,8 @@ fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
     };
     let counted = |bytes, ended: Option<i64>| {
         Some(UsageStatus {
-            bytes,
-            last_completed: ended.map(|at| Time(Timestamp::from_second(at).unwrap())),
+            size: quantity::exact(bytes),
+            last_completion_time: ended.map(|at| Time(Timestamp::from_second(at).unwrap())),
             ..UsageStatus::default()
         })
     };
@@ -320,6 +323,7 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
             recovery: RecoveryProgress::default(),
             usage: None,
             blocker: None,
+            handled_requests: Vec::new(),
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
@@ -331,13 +335,13 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
         status
     };
     let scanned = |at| OrphansStatus {
-        last_scan: Some(Time(Timestamp::from_second(at).unwrap())),
+        last_scan_time: Some(Time(Timestamp::from_second(at).unwrap())),
         ..OrphansStatus::default()
     };
     let first = status(&backend(json!({}), &NfsBackendStatus::default()), None, 1000);
     let reason = |status: &NfsBackendStatus| {
         let of =
-            |condition: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| condition.type_ == "NoOrphans";
+            |condition: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| condition.type_ == "Consistent";
         status.conditions.iter().find(of).unwrap().reason.clone()
     };
     assert_eq!(reason(&first), "NotScanned");
@@ -373,7 +377,7 @@ fn nothing_is_reported_about_an_export_whose_identity_is_not_confirmed() {
     };
     for (probe, known) in [(well(), "True"), (other, "Unknown")] {
         let (_, status) = judged(&object, &probe, 100);
-        for type_ in ["CapacityAvailable", "TrashPurged"] {
+        for type_ in ["CapacityAvailable", "TrashPurgeable"] {
             let found = status.conditions.iter().find(|condition| condition.type_ == type_);
             assert_eq!(found.unwrap().status, known, "{type_}");
         }

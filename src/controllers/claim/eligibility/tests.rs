@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn settings() -> Settings {
-    Settings::for_tests("nfs-operator.io/nfs", &[("old/nfs", "a")])
+    Settings::for_tests("nfs-operator.io/nfs,nfs.nfs-operator.io", &[("old/nfs", "a")])
 }
 
 /// Returns a claim as the binder leaves it when it requests a volume from this operator, with `change` applied.
@@ -191,6 +191,52 @@ fn a_claim_of_the_same_namespace_may_be_copied_by_either_field() {
 }
 
 #[test]
+fn a_claim_is_left_to_the_populator_of_its_data_source() {
+    let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+    for (source, expected) in [
+        (
+            json!({"apiGroup": "hello.example.com", "kind": "Hello", "name": "x"}),
+            "ignore",
+        ),
+        (
+            json!({"apiGroup": "cdi.kubevirt.io", "kind": "VolumeImportSource", "name": "x"}),
+            "ignore",
+        ),
+        (
+            json!({"apiGroup": "other.io", "kind": "PersistentVolumeClaim", "name": "x", "namespace": "other"}),
+            "ignore",
+        ),
+        (
+            json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "Other", "name": "x"}),
+            "ignore",
+        ),
+        (
+            json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "x"}),
+            "never",
+        ),
+        (json!({"apiGroup": GROUP, "kind": "NfsBackend", "name": "x"}), "never"),
+        (
+            json!({"apiGroup": GROUP, "kind": "NfsArchive", "name": "x"}),
+            "provision",
+        ),
+        (json!({"kind": "PersistentVolumeClaim", "name": "x"}), "provision"),
+        (json!({"kind": "ConfigMap", "name": "x"}), "never"),
+    ] {
+        let claim_of = |volume: Value, node: Value| {
+            claim(json!({
+                "metadata": {"annotations": {SELECTED_NODE: node}},
+                "spec": {"dataSourceRef": source.clone(), "volumeName": volume},
+            }))
+        };
+        let claim = claim_of(Value::Null, json!("n1"));
+        assert_eq!(word(&claim, Some(&class(json!({})))), expected, "{source}");
+        assert_eq!(word(&claim, Some(&class(late.clone()))), expected, "late: {source}");
+        let filled = claim_of(json!("pvc-prime"), Value::Null);
+        assert_eq!(word(&filled, None), "bound", "{source}");
+    }
+}
+
+#[test]
 fn a_missing_or_invalid_class_is_named() {
     assert_eq!(infeasible(&claim(json!({})), None), Reason::StorageClassNotFound);
     let typo = class(json!({"parameters": {"archiveOnDelte": "true"}}));
@@ -215,6 +261,7 @@ fn annotated(annotations: Value) -> PersistentVolumeClaim {
 #[test]
 fn the_annotations_the_class_and_the_selected_node_decide_about_provisioning() {
     let own = json!({"provisioner": "nfs-operator.io/nfs"});
+    let second = json!({"provisioner": "nfs.nfs-operator.io"});
     let alias = json!({"provisioner": "old/nfs"});
     let others = json!({"provisioner": "other/nfs"});
     let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
@@ -223,6 +270,13 @@ fn the_annotations_the_class_and_the_selected_node_decide_about_provisioning() {
     for (what, annotations, class_is, expected) in [
         ("own name", json!({}), &own, "provision"),
         ("an alias", json!({STORAGE_PROVISIONER: "old/nfs"}), &alias, "provision"),
+        (
+            "another own name",
+            json!({STORAGE_PROVISIONER: "nfs.nfs-operator.io"}),
+            &second,
+            "provision",
+        ),
+        ("the class now has another own name", json!({}), &second, "provision"),
         (
             "the beta annotation",
             json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs"}),

@@ -4,17 +4,19 @@ use serde_json::{Value, json};
 use super::*;
 use crate::runtime::writes::merge;
 
-fn archive(spec: &Value) -> NfsArchive {
+/// Returns an archive with these changes.
+fn archive(change: &Value) -> NfsArchive {
     let mut object = json!({
         "apiVersion": "nfs-operator.io/v1alpha1",
         "kind": "NfsArchive",
         "metadata": {"name": "pvc-1"},
-        "spec": {
-            "backend": "main", "exportID": "e", "directory": "archived-x", "fileID": "1", "volume": "pvc-1", "size": "1Gi",
-            "claim": {"namespace": "team", "namespaceUID": "ns", "name": "data", "uid": "1"},
+        "spec": {"claimRef": {"namespace": "team", "name": "data"}},
+        "status": {
+            "backendName": "main", "exportID": "e", "directory": "archived-x", "fileID": "1", "volumeName": "pvc-1",
+            "requestedSize": "1Gi", "claimUID": "1", "namespaceUID": "ns",
         },
     });
-    merge(&mut object, json!({ "spec": spec }));
+    merge(&mut object, change.clone());
     serde_json::from_value(object).unwrap()
 }
 
@@ -43,7 +45,7 @@ const USUAL: Case = Case {
     in_progress: None,
 };
 
-fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
+fn decided(case: &Case, change: Value) -> Result<RestoreMode, Reason> {
     let annotations = case.annotation.map(|how| json!({ RESTORE: how }));
     let claim = json!({"metadata": {"name": "c", "annotations": annotations}});
     let namespace = json!({"metadata": {"name": case.namespace.0, "uid": case.namespace.1, "labels": case.labels}});
@@ -75,7 +77,7 @@ fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
         by_name: case.by_name,
         in_progress: case.in_progress,
     };
-    decide(&restore, &archive(&spec))
+    decide(&restore, &archive(&change))
         .map(|(source, mode)| {
             assert_eq!(
                 (&*source.backend, &*source.export_id, source.archive.file_id),
@@ -88,9 +90,9 @@ fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
 
 #[test]
 fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
-    let listed = json!({"allowedNamespaces": {"matchNames": ["other"]}});
-    let labelled = json!({"allowedNamespaces": {"selector": {"matchLabels": {"team": "a"}}}});
-    let of_old = json!({"claim": {"namespaceUID": ""}});
+    let listed = json!({"spec": {"allowedNamespaces": {"matchNames": ["other"]}}});
+    let labelled = json!({"spec": {"allowedNamespaces": {"selector": {"matchLabels": {"team": "a"}}}}});
+    let of_old = json!({"status": {"namespaceUID": ""}});
     let at = |name, uid| Case {
         namespace: (name, uid),
         ..USUAL
@@ -180,7 +182,7 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
                 by_name: true,
                 ..at("", "else")
             },
-            json!({"claim": {"namespace": "", "namespaceUID": ""}}),
+            json!({"spec": {"claimRef": {"namespace": ""}}, "status": {"namespaceUID": ""}}),
             Err(Reason::ArchiveNotFound),
         ),
         (
@@ -197,7 +199,12 @@ fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
 #[test]
 fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_restored() {
     for (what, case, spec, expected) in [
-        ("held", USUAL, json!({"legalHold": true}), Ok(RestoreMode::Copy)),
+        (
+            "held",
+            USUAL,
+            json!({"spec": {"legalHold": true}}),
+            Ok(RestoreMode::Copy),
+        ),
         (
             "expired",
             Case { due: true, ..USUAL },
@@ -226,7 +233,7 @@ fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_res
         (
             "of unknown size",
             Case { bytes: 1, ..USUAL },
-            json!({"size": null}),
+            json!({"status": {"requestedSize": null}}),
             Ok(RestoreMode::Move),
         ),
         (
@@ -322,20 +329,25 @@ fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_res
             json!({}),
             Err(Reason::ClaimTooSmall),
         ),
-        ("on demand", USUAL, json!({"volume": "pvc-7"}), Ok(RestoreMode::Copy)),
+        (
+            "on demand",
+            USUAL,
+            json!({"status": {"volumeName": "pvc-7"}}),
+            Ok(RestoreMode::Copy),
+        ),
         (
             "on demand, by a move",
             Case {
                 annotation: Some("move"),
                 ..USUAL
             },
-            json!({"volume": "pvc-7"}),
+            json!({"status": {"volumeName": "pvc-7"}}),
             Ok(RestoreMode::Move),
         ),
         (
             "an invalid fileid",
             USUAL,
-            json!({"fileID": "x"}),
+            json!({"status": {"fileID": "x"}}),
             Err(Reason::ArchiveNotFound),
         ),
     ] {
@@ -345,7 +357,11 @@ fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_res
 
 #[test]
 fn an_incomplete_archive_is_visible_only_to_namespaces_that_may_have_it() {
-    let incomplete_archive = |claim: Value| archive(&json!({"fileID": null, "claim": claim}));
+    let incomplete_archive = |status: Value| {
+        let mut change = json!({"status": {"fileID": null}});
+        merge(&mut change, json!({ "status": status }));
+        archive(&change)
+    };
     let namespace = |name: &str, uid: &str| {
         let object = json!({"metadata": {"name": name, "uid": uid}});
         serde_json::from_value(object).unwrap()
@@ -355,7 +371,7 @@ fn an_incomplete_archive_is_visible_only_to_namespaces_that_may_have_it() {
         incomplete(&namespace("team", "ns"), &source_known).reason,
         Reason::ArchiveBusy
     );
-    let source_unknown = incomplete_archive(json!({"namespaceUID": "", "uid": ""}));
+    let source_unknown = incomplete_archive(json!({"namespaceUID": "", "claimUID": ""}));
     assert_eq!(
         incomplete(&namespace("team", "ns"), &source_unknown).reason,
         Reason::ArchiveBusy
@@ -364,7 +380,9 @@ fn an_incomplete_archive_is_visible_only_to_namespaces_that_may_have_it() {
         incomplete(&namespace("other", "else"), &source_known).reason,
         Reason::ArchiveNotFound
     );
-    let listed = archive(&json!({"fileID": null, "allowedNamespaces": {"matchNames": ["other"]}}));
+    let listed = archive(&json!({
+        "spec": {"allowedNamespaces": {"matchNames": ["other"]}}, "status": {"fileID": null},
+    }));
     assert_eq!(
         incomplete(&namespace("other", "else"), &listed).reason,
         Reason::ArchiveBusy

@@ -29,8 +29,10 @@ fn settings() -> VolumeSettings {
     VolumeSettings {
         mode: 0o777,
         mode_requested: false,
+        adopted_mode: None,
         uid: None,
         gid: None,
+        gid_range: None,
         on_delete: None,
         mount_options: Vec::new(),
     }
@@ -74,6 +76,7 @@ fn volume_of(
             file_id: 42,
             adopted: false,
             mode_not_kept: None,
+            group: settings.gid,
         },
     })
 }

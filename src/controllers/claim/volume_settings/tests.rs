@@ -75,7 +75,7 @@ fn each_annotation_must_be_allowed_by_name() {
         for part in [
             &format!("nfs-operator.io/{name} "),
             "remove it",
-            &format!("`{name}` added"),
+            &format!("`{}` added", word.name()),
         ] {
             assert!(refused.message.contains(part), "{}", refused.message);
         }
@@ -124,4 +124,46 @@ fn a_misspelled_annotation_is_refused_and_those_of_others_are_ignored() {
         VolumeSettings::of(&backend(&[]), &class(), &foreign),
         settings(&[], &[])
     );
+}
+
+fn with_range(mode: Option<&str>) -> NfsBackendSpec {
+    let directory = json!({"mode": mode, "gidRange": {"min": 20000, "max": 20009}});
+    let spec = json!({"server": "s", "path": "/e", "claimOverrides": ALL, "directory": directory});
+    serde_json::from_value(spec).unwrap()
+}
+
+#[test]
+fn with_a_group_for_each_volume_the_mode_is_2770_unless_one_is_set() {
+    let none = BTreeMap::new();
+    let settings =
+        |backend: &NfsBackendSpec, class: &ClassParameters| VolumeSettings::of(backend, class, &none).unwrap();
+    let plain = settings(&with_range(None), &ClassParameters::default());
+    assert_eq!((plain.mode, plain.mode_requested, plain.gid), (0o2770, true, None));
+    assert_eq!(plain.gid_range, Some(GroupRange { min: 20000, max: 20009 }));
+    assert_eq!(plain.adopted_mode, None, "an adopted directory keeps its mode");
+    let own = settings(&with_range(Some("2750")), &ClassParameters::default());
+    assert_eq!((own.mode, own.adopted_mode), (0o2750, Some(0o2750)));
+    let class = ClassParameters {
+        mode: Some(0o777),
+        ..ClassParameters::default()
+    };
+    assert_eq!(settings(&with_range(None), &class).mode, 0o777);
+    let spec = json!({"server": "s", "path": "/e"});
+    let default = settings(&serde_json::from_value(spec).unwrap(), &ClassParameters::default());
+    assert_eq!((default.mode, default.mode_requested), (0o777, false));
+}
+
+#[test]
+fn neither_class_nor_claim_chooses_a_group_where_each_volume_gets_its_own() {
+    let class = ClassParameters {
+        gid: Some(2000),
+        ..ClassParameters::default()
+    };
+    let refused = VolumeSettings::of(&with_range(None), &class, &BTreeMap::new()).unwrap_err();
+    assert_eq!(refused.reason, Reason::InvalidParameter);
+    assert!(refused.message.contains("gidRange 20000-20009"), "{}", refused.message);
+    let annotations = BTreeMap::from([(names::CLAIM_GID.to_owned(), "2000".to_owned())]);
+    let refused = VolumeSettings::of(&with_range(None), &ClassParameters::default(), &annotations).unwrap_err();
+    assert_eq!(refused.reason, Reason::OverrideRefused);
+    assert!(refused.message.contains("remove it"), "{}", refused.message);
 }

@@ -70,6 +70,31 @@ fn a_backend_that_fails_a_check_is_refused() {
 }
 
 #[test]
+fn a_claim_that_needs_a_group_waits_for_one_and_names_the_range() {
+    let range = GroupRange { min: 20000, max: 20009 };
+    let claim = |needs_group| TestClaim {
+        needs_group,
+        ..TestClaim::default()
+    };
+    let with = |free| Backend::with("a", |backend| backend.groups = Some((range, free)));
+    assert_eq!(on(&claim(true), &[with(1)]), ["a"]);
+    assert_eq!(
+        on(&claim(false), &[with(0)]),
+        ["a"],
+        "it has one, or restores an archive"
+    );
+    let (refusals, summary) = nowhere(&claim(true), &[with(0)]);
+    assert_eq!(summary.reason, Reason::GroupsExhausted);
+    assert!(
+        summary.message.contains("directory.gidRange 20000-20009"),
+        "{}",
+        summary.message
+    );
+    assert_eq!(backends_without_capacity(&refusals), BTreeSet::from(["a".to_owned()]));
+    assert_eq!(on(&claim(true), &[with(0), Backend::new("b")]), ["b"]);
+}
+
+#[test]
 fn sums_beyond_64_bits_are_exact() {
     let huge = Backend::with("a", |backend| {
         backend.total = Some(u128::from(u64::MAX) * 1000);

@@ -133,8 +133,9 @@ impl BenchEnv {
 
     /// Requests a scan for orphans on all backends.
     pub async fn request_scans(&self) -> Result<()> {
+        let value = format!("{:?}", std::time::SystemTime::now());
         for name in &self.backends {
-            let annotation = json!({ "metadata": { "annotations": { "nfs-operator.io/scan-now": "true" } } });
+            let annotation = json!({ "metadata": { "annotations": { "nfs-operator.io/scan-requested-at": value } } });
             self.objects.patch(&backend(name), annotation).await?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Permissions that `config/rbac` grants to the operator's account.
+//! Permissions that `config/rbac` and `config/storage-capacity` grant to the operator's account.
 
 use std::{fmt, fs, path::Path};
 
@@ -67,13 +67,18 @@ pub(super) struct Grant {
     pub(super) permissions: Vec<Permission>,
 }
 
-/// Returns the permissions that the bindings in a directory grant to the operator's account.
-pub(super) fn read_grants(folder: &Path) -> Result<Vec<Grant>> {
+/// Directories of `config` that contain permissions.
+const FOLDERS: [&str; 2] = ["rbac", "storage-capacity"];
+
+/// Returns the permissions that the bindings in the directory `config` grant to the operator's account.
+pub(super) fn read_grants(config: &Path) -> Result<Vec<Grant>> {
     let mut texts = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
-        let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
-            texts.push(fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?);
+    for folder in FOLDERS.map(|folder| config.join(folder)) {
+        for entry in fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
+            let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                texts.push(fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?);
+            }
         }
     }
     // The order of directory entries is undefined.
@@ -180,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_the_repository_are_bound_to_the_account_and_have_no_wildcards() {
-        let grants = read_grants(&crate::operator::repository_root().join("config/rbac")).unwrap();
+        let grants = read_grants(&crate::operator::repository_root().join("config")).unwrap();
         let bindings: Vec<&str> = grants.iter().map(|grant| grant.binding.as_str()).collect();
         assert!(
             bindings.contains(&"ClusterRoleBinding \"nfs-operator\""),
@@ -198,7 +203,11 @@ mod tests {
             bindings.contains(&"RoleBinding \"nfs-operator-cluster-lock/kube-system\""),
             "{bindings:?}"
         );
-        assert_eq!(bindings.len(), 4, "only bindings of the operator: {bindings:?}");
+        assert!(
+            bindings.contains(&"RoleBinding \"nfs-operator-storage-capacity/nfs-operator-system\""),
+            "{bindings:?}"
+        );
+        assert_eq!(bindings.len(), 5, "only bindings of the operator: {bindings:?}");
         let create = "create leases.coordination.k8s.io in nfs-operator-system";
         let permissions: Vec<String> = grants
             .iter()

@@ -2,7 +2,7 @@
 //! logs.
 //!
 //! If [`AUDIT_VARIABLE`] is set, each cluster writes its audit log to a directory that outlives the run. After all
-//! tests, [`check`] compares what `config/rbac` grants with these logs.
+//! tests, [`check`] compares what `config/rbac` and `config/storage-capacity` grant with these logs.
 
 mod audit_log;
 mod grants;
@@ -57,7 +57,7 @@ fn expectations_path(audit_log: &Path) -> PathBuf {
 /// [`Error::Rbac`] with the requests that were denied or that other rules than those in `config/rbac` allowed, and,
 /// unless the run is `partial`, with the unused rules.
 pub fn check(folder: &Path, partial: bool) -> Result<()> {
-    let grants = grants::read_grants(&repository_root().join("config/rbac"))?;
+    let grants = grants::read_grants(&repository_root().join("config"))?;
     let mut usage = PermissionUsage::new(grants);
     let mut logs = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {

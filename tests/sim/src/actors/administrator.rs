@@ -232,11 +232,10 @@ fn object(backend: &str) -> Value {
         _ => (SERVER, EXPORT),
     };
     json!({"metadata": {"name": backend}, "spec": {"server": server, "path": path,
-        "claimOverrides": ["on-delete", "backend"]}})
+        "claimOverrides": ["OnDelete", "Backend"]}})
 }
 
-/// Returns the policy of a backend in the words of a class, or `None` if it does not exist.
-pub fn policy_of_backend(api: &ApiServer, backend: &str) -> Option<String> {
-    let backend = api.call(BY, "GET", &format!("{KIND}/{backend}"), &Value::Null).ok()?;
-    Some(text(&backend, "/spec/archivePolicy/onDelete").to_ascii_lowercase())
+/// Returns the policy of a backend in the words of a class.
+pub fn policy_of_backend(backend: &Value) -> String {
+    text(backend, "/spec/archivePolicy/onDelete").to_ascii_lowercase()
 }

@@ -33,7 +33,7 @@ pub fn act(api: &ApiServer, chance: &Chance, trace: &Trace) {
         2 => json!({"legalHold": false}),
         3..5 => json!({"deletionPolicy": "Delete"}),
         5 => json!({"deletionPolicy": "Retain"}),
-        6 => json!({"expiresAt": expiry(api, chance)}),
+        6 => json!({"expirationTime": expiry(api, chance)}),
         _ => json!({"allowedNamespaces": {"matchNames": [chance.choose(&NAMESPACES)]}}),
     };
     if api.call(BY, "PATCH", &path(archive), &json!({"spec": spec})).is_ok() {
@@ -63,7 +63,7 @@ pub fn back_up(api: &ApiServer, chance: &Chance, trace: &Trace) {
     let backup = format!("backup-{}", chance.below(20));
     let object = json!({
         "metadata": {"name": backup},
-        "spec": {"claim": {"namespace": namespace(claim), "name": name(claim)}},
+        "spec": {"claimRef": {"namespace": namespace(claim), "name": name(claim)}},
     });
     if api.call(BY, "POST", ARCHIVES, &object).is_ok() {
         trace.record(

@@ -5,8 +5,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api_server::ApiServer;
+use crate::api_server::{ApiServer, Key};
 use crate::objects::{claim_path, has_finalizer, is_deleting, name, namespace, text, uid, volume_path};
+
+/// The kinds of objects that these controllers and those of namespaces depend on.
+pub const KINDS: [&str; 4] = [
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "storageclasses",
+    "namespaces",
+];
 
 const BY: &str = "binder";
 const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
@@ -35,6 +43,15 @@ pub fn step(api: &ApiServer) {
     for volume in api.all("persistentvolumes") {
         follow_claim(api, &volume);
     }
+}
+
+/// Returns a volume.
+fn volume(api: &ApiServer, name: &str) -> Option<Arc<Value>> {
+    api.get(&Key {
+        plural: "persistentvolumes",
+        namespace: String::new(),
+        name: name.to_owned(),
+    })
 }
 
 fn patch(api: &ApiServer, path: &str, body: &Value) {
@@ -67,14 +84,11 @@ fn bind_or_request(api: &ApiServer, claim: &Value) {
 
 /// Binds a claim to the volume that its user chose, once nobody else has it.
 fn bind_to_chosen(api: &ApiServer, claim: &Value) {
-    let volumes = api.all("persistentvolumes");
-    let chosen = volumes
-        .iter()
-        .find(|volume| name(volume) == text(claim, "/spec/volumeName") && !is_deleting(volume));
+    let chosen = volume(api, text(claim, "/spec/volumeName")).filter(|volume| !is_deleting(volume));
     if let Some(volume) = chosen
-        && (volume.pointer("/spec/claimRef").is_none() || names(volume, claim))
+        && (volume.pointer("/spec/claimRef").is_none() || names(&volume, claim))
     {
-        bind(api, volume, claim);
+        bind(api, &volume, claim);
     }
 }
 
@@ -104,12 +118,8 @@ fn bind(api: &ApiServer, volume: &Arc<Value>, claim: &Value) {
 
 /// Reports a claim whose volume does not exist as lost.
 fn check_bound(api: &ApiServer, claim: &Value) {
-    let volumes = api.all("persistentvolumes");
-    let volume = volumes
-        .iter()
-        .find(|volume| name(volume) == text(claim, "/spec/volumeName"));
-    let phase = match volume {
-        Some(volume) if text(volume, "/spec/claimRef/uid") == uid(claim) => "Bound",
+    let phase = match volume(api, text(claim, "/spec/volumeName")) {
+        Some(volume) if text(&volume, "/spec/claimRef/uid") == uid(claim) => "Bound",
         _ => "Lost",
     };
     if text(claim, "/status/phase") != phase {
@@ -121,14 +131,13 @@ fn check_bound(api: &ApiServer, claim: &Value) {
 /// Sets the phase of a volume, and removes its protection.
 fn follow_claim(api: &ApiServer, volume: &Value) {
     let path = volume_path(name(volume));
-    let claims = api.all("persistentvolumeclaims");
     let claim_uid = text(volume, "/spec/claimRef/uid");
     let phase = match text(volume, "/spec/claimRef/name") {
         "" => "Available",
         _ if claim_uid.is_empty() => "Available",
-        _ => match claims.iter().find(|claim| uid(claim) == claim_uid) {
-            Some(_) => "Bound",
-            None => "Released",
+        _ => match api.get(&claim_of(volume)) {
+            Some(claim) if uid(&claim) == claim_uid => "Bound",
+            _ => "Released",
         },
     };
     if text(volume, "/status/phase") != phase {
@@ -136,6 +145,15 @@ fn follow_claim(api: &ApiServer, volume: &Value) {
     }
     if is_deleting(volume) && phase != "Bound" {
         remove_finalizer(api, volume, &path, VOLUME_PROTECTION);
+    }
+}
+
+/// Returns the key of the claim that a volume names.
+fn claim_of(volume: &Value) -> Key {
+    Key {
+        plural: "persistentvolumeclaims",
+        namespace: text(volume, "/spec/claimRef/namespace").to_owned(),
+        name: text(volume, "/spec/claimRef/name").to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::answer::Refusal;
-use super::fields::{self, Path, Segment, leaves};
+use super::fields::{self, Difference, Path, Segment, difference, leaves};
 use super::kinds::Kind;
 
 /// A field manager: name, whether it applies, and whether it writes the status subresource.
@@ -27,25 +27,21 @@ impl Ownership {
     ) -> Result<(), Refusal> {
         let mut wanted = leaves(configuration);
         wanted.retain(|path, _| !is_identity(path));
-        let current = leaves(object);
         for (path, value) in &wanted {
-            let owners: Vec<Manager> = self.others(manager, path);
-            if owners.is_empty() || current.get(path) == Some(value) {
+            if !self.has_other(manager, path) || fields::leaf(object, path) == Some(value) {
                 continue;
             }
             if !force {
                 return Err(Refusal::apply_conflict(kind, name, &shown(path)));
             }
-            for owner in owners {
-                if let Some(owned) = self.0.get_mut(&owner) {
-                    owned.remove(path);
-                }
+            for (_, owned) in self.0.iter_mut().filter(|(other, _)| *other != manager) {
+                owned.remove(path);
             }
         }
-        let before = self.0.get(manager).cloned().unwrap_or_default();
+        let before = self.0.remove(manager).unwrap_or_default();
         // Items before the fields in them.
         for path in &before {
-            let is_wanted = wanted.contains_key(path) || !self.others(manager, path).is_empty();
+            let is_wanted = wanted.contains_key(path) || self.has_other(manager, path);
             if !is_wanted && !fields::is_filled(object, path) {
                 fields::remove(object, path);
             }
@@ -64,28 +60,21 @@ impl Ownership {
 
     /// Records a write that is no apply: the manager owns what it changed, and nobody owns what it removed.
     pub fn update(&mut self, before: &Value, after: &Value, manager: &Manager) {
-        let (before, after) = (leaves(before), leaves(after));
-        let removed = before.keys().filter(|path| !after.contains_key(*path));
-        let changed: Vec<&Path> = after
-            .iter()
-            .filter(|(path, value)| before.get(*path) != Some(value))
-            .map(|(path, _)| path)
-            .collect();
-        let lost: BTreeSet<&Path> = removed.chain(changed.iter().copied()).collect();
+        let Difference { removed, changed } = difference(before, after);
         for owned in self.0.values_mut() {
-            owned.retain(|path| !lost.contains(path));
+            for path in removed.iter().chain(&changed) {
+                owned.remove(path);
+            }
         }
         let owned = self.0.entry(manager.clone()).or_default();
-        owned.extend(changed.into_iter().filter(|path| !is_identity(path)).cloned());
+        owned.extend(changed.into_iter().filter(|path| !is_identity(path)));
         self.0.retain(|_, owned| !owned.is_empty());
     }
 
-    fn others(&self, manager: &Manager, path: &Path) -> Vec<Manager> {
-        let owners = self
-            .0
-            .iter()
-            .filter(|(other, owned)| *other != manager && owned.contains(path));
-        owners.map(|(other, _)| other.clone()).collect()
+    /// Returns true if another manager owns a field.
+    fn has_other(&self, manager: &Manager, path: &Path) -> bool {
+        let mut others = self.0.iter().filter(|(other, _)| *other != manager);
+        others.any(|(_, owned)| owned.contains(path))
     }
 }
 

@@ -2,6 +2,7 @@
 //! values (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy>).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -17,7 +18,10 @@ pub enum Segment {
 }
 
 /// A path from an object to one of its fields.
-pub type Path = Vec<Segment>;
+pub type Path = Arc<[Segment]>;
+
+/// The value of the item of an associative list, as a leaf.
+static ITEM: Value = Value::Null;
 
 /// How the items of a list are merged.
 enum ListType {
@@ -40,13 +44,13 @@ fn list_type(field: &str) -> ListType {
 
 /// Returns all leaves of a value with their paths. The item of an associative list is a leaf of its own, because it exists
 /// or not.
-pub fn leaves(value: &Value) -> BTreeMap<Path, Value> {
+pub fn leaves(value: &Value) -> BTreeMap<Path, &Value> {
     let mut found = BTreeMap::new();
     collect(value, &mut Vec::new(), &mut found);
     found
 }
 
-fn collect(value: &Value, path: &mut Path, found: &mut BTreeMap<Path, Value>) {
+fn collect<'a>(value: &'a Value, path: &mut Vec<Segment>, found: &mut BTreeMap<Path, &'a Value>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (name, value) in fields {
@@ -55,38 +59,129 @@ fn collect(value: &Value, path: &mut Path, found: &mut BTreeMap<Path, Value>) {
                 path.pop();
             }
         }
-        Value::Array(items) => match path.last() {
-            Some(Segment::Field(field)) => match list_type(field) {
-                ListType::Map(key) => collect_items(items, key, path, found),
-                ListType::Set => {
-                    for item in items {
-                        let mut member = path.clone();
-                        member.push(Segment::Member(item.as_str().unwrap_or_default().to_owned()));
-                        found.insert(member, item.clone());
-                    }
+        Value::Array(items) => match list_type_at(path) {
+            ListType::Map(key) => collect_items(items, key, path, found),
+            ListType::Set => {
+                for item in items {
+                    path.push(Segment::Member(item.as_str().unwrap_or_default().to_owned()));
+                    found.insert(path.as_slice().into(), item);
+                    path.pop();
                 }
-                ListType::Atomic => {
-                    found.insert(path.clone(), value.clone());
-                }
-            },
-            _ => {
-                found.insert(path.clone(), value.clone());
+            }
+            ListType::Atomic => {
+                found.insert(path.as_slice().into(), value);
             }
         },
         leaf => {
-            found.insert(path.clone(), leaf.clone());
+            found.insert(path.as_slice().into(), leaf);
         }
     }
 }
 
-fn collect_items(items: &[Value], key: &'static str, path: &mut Path, found: &mut BTreeMap<Path, Value>) {
+fn collect_items<'a>(
+    items: &'a [Value],
+    key: &'static str,
+    path: &mut Vec<Segment>,
+    found: &mut BTreeMap<Path, &'a Value>,
+) {
     for item in items {
         let name = item.get(key).and_then(Value::as_str).unwrap_or_default();
         path.push(Segment::Item(key, name.to_owned()));
-        found.insert(path.clone(), Value::Null);
+        found.insert(path.as_slice().into(), &ITEM);
         collect(item, path, found);
         path.pop();
     }
+}
+
+/// Returns how the items of the list at a path are merged.
+fn list_type_at(path: &[Segment]) -> ListType {
+    match path.last() {
+        Some(Segment::Field(field)) => list_type(field),
+        _ => ListType::Atomic,
+    }
+}
+
+/// The leaves in which two values differ.
+#[derive(Debug, Default)]
+pub struct Difference {
+    /// Leaves of the first that the second does not have.
+    pub removed: Vec<Path>,
+    /// Leaves of the second that the first does not have, or with another value.
+    pub changed: Vec<Path>,
+}
+
+/// Returns the leaves in which two values differ.
+pub fn difference(before: &Value, after: &Value) -> Difference {
+    let mut found = Difference::default();
+    compare(before, after, &mut Vec::new(), &mut found);
+    found
+}
+
+fn compare(before: &Value, after: &Value, path: &mut Vec<Segment>, found: &mut Difference) {
+    match (before, after) {
+        (Value::Object(old), Value::Object(new)) if !old.is_empty() && !new.is_empty() => {
+            let names = old.keys().chain(new.keys().filter(|name| !old.contains_key(*name)));
+            for name in names {
+                let (old, new) = (old.get(name), new.get(name));
+                if old == new {
+                    continue;
+                }
+                path.push(Segment::Field(name.clone()));
+                match (old, new) {
+                    (Some(old), Some(new)) => compare(old, new, path, found),
+                    (old, new) => compare_leaves(old, new, path, found),
+                }
+                path.pop();
+            }
+        }
+        (before, after) => compare_leaves(Some(before), Some(after), path, found),
+    }
+}
+
+/// Returns the leaves of the value at a path.
+fn leaves_below<'a>(value: Option<&'a Value>, path: &mut Vec<Segment>) -> BTreeMap<Path, &'a Value> {
+    let mut found = BTreeMap::new();
+    if let Some(value) = value {
+        collect(value, path, &mut found);
+    }
+    found
+}
+
+fn compare_leaves(before: Option<&Value>, after: Option<&Value>, path: &mut Vec<Segment>, found: &mut Difference) {
+    let (before, after) = (leaves_below(before, path), leaves_below(after, path));
+    let removed = before.keys().filter(|path| !after.contains_key(*path));
+    found.removed.extend(removed.cloned());
+    let changed = after.iter().filter(|(path, value)| before.get(*path) != Some(value));
+    found.changed.extend(changed.map(|(path, _)| Arc::clone(path)));
+}
+
+/// Returns the leaf at a path.
+pub fn leaf<'a>(root: &'a Value, path: &[Segment]) -> Option<&'a Value> {
+    let mut found = root;
+    for (index, segment) in path.iter().enumerate() {
+        found = match segment {
+            Segment::Field(name) => found.as_object()?.get(name)?,
+            Segment::Item(key, name) => {
+                let items = found.as_array()?;
+                let has_name = |item: &&Value| item.get(*key).and_then(Value::as_str) == Some(name);
+                let item = items.iter().find(has_name)?;
+                match index + 1 == path.len() {
+                    true => return Some(&ITEM),
+                    false => item,
+                }
+            }
+            Segment::Member(member) => {
+                let items = found.as_array()?;
+                return items.iter().find(|item| item.as_str() == Some(member));
+            }
+        };
+    }
+    let is_leaf = match found {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(_) => matches!(list_type_at(path), ListType::Atomic),
+        _ => true,
+    };
+    is_leaf.then_some(found)
 }
 
 /// Sets the field at a path; creates what leads to it.
@@ -101,7 +196,12 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
                 *root = Value::Object(Map::new());
             }
             if let Some(fields) = root.as_object_mut() {
-                set(fields.entry(name.clone()).or_insert(Value::Null), rest, value);
+                if !fields.contains_key(name) {
+                    fields.insert(name.clone(), Value::Null);
+                }
+                if let Some(field) = fields.get_mut(name) {
+                    set(field, rest, value);
+                }
             }
         }
         Segment::Item(key, name) => {

@@ -167,10 +167,16 @@ impl ApiServer {
         self.lock().revision()
     }
 
-    /// Returns the changes after a revision, and the current revision.
-    pub fn changes_after(&self, revision: u64) -> (Vec<Change>, u64) {
+    /// Returns the resource version of the newest change of one of these kinds.
+    pub fn revision_of(&self, plurals: &[&str]) -> u64 {
+        self.lock().revision_of(plurals)
+    }
+
+    /// Returns the changes of a kind after a revision.
+    pub fn changes_of(&self, plural: &str, revision: u64) -> Vec<Change> {
         let store = self.lock();
-        (store.changes_after(revision).cloned().collect(), store.revision())
+        let changes = store.changes_after(revision);
+        changes.filter(|change| change.key.plural == plural).cloned().collect()
     }
 
     /// Returns a copy of all objects.
@@ -240,7 +246,7 @@ impl ApiServer {
         }
         Ok(match answer {
             Err(refusal) => refused(&refusal),
-            Ok((code, Content::Object(object))) => response(code, Answer::from(object.to_string())),
+            Ok((code, Content::Object(object))) => response(code, Answer::from(serde_json::to_vec(&*object)?)),
             Ok((code, Content::Watch(watch))) => response(code, Answer::from_stream(watch.into_lines())),
         })
     }

@@ -83,6 +83,9 @@ pub struct Store {
     compacted: u64,
     /// The rest of lists that were read in part, by token: the revision and the objects.
     pub continued: BTreeMap<String, (u64, Vec<Arc<Value>>)>,
+    /// The revision of the newest change of each kind, and of the last restore.
+    newest: BTreeMap<&'static str, u64>,
+    restored: u64,
     random: StdRng,
     clock: Arc<dyn WallClock>,
     changed: watch::Sender<u64>,
@@ -97,6 +100,8 @@ impl Store {
             revision: 1,
             compacted: 0,
             continued: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            restored: 1,
             random: StdRng::seed_from_u64(seed),
             clock,
             changed: watch::Sender::new(1),
@@ -106,6 +111,12 @@ impl Store {
     /// Returns the current resource version.
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Returns the revision of the newest change of one of these kinds.
+    pub fn revision_of(&self, plurals: &[&str]) -> u64 {
+        let newest = plurals.iter().filter_map(|plural| self.newest.get(plural).copied());
+        newest.fold(self.restored, u64::max)
     }
 
     /// Returns the last revision whose changes are not known any more.
@@ -148,10 +159,15 @@ impl Store {
 
     /// Returns the objects of a kind, in the order of lists.
     pub fn list(&self, kind: &Kind, namespace: &str) -> Vec<Arc<Value>> {
+        let first = Key {
+            plural: kind.plural,
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
         let of_kind = self
             .objects
-            .iter()
-            .filter(|(key, _)| key.plural == kind.plural && (namespace.is_empty() || key.namespace == namespace));
+            .range(first..)
+            .take_while(|(key, _)| key.plural == kind.plural && (namespace.is_empty() || key.namespace == namespace));
         of_kind.map(|(_, stored)| Arc::clone(&stored.object)).collect()
     }
 
@@ -184,6 +200,7 @@ impl Store {
     }
 
     fn record(&mut self, kind: ChangeKind, key: Key, object: &Arc<Value>, by: &str) {
+        self.newest.insert(key.plural, self.revision);
         self.history.push_back(Change {
             revision: self.revision,
             kind,
@@ -216,6 +233,7 @@ impl Store {
     pub fn restore(&mut self, snapshot: &Snapshot) {
         self.objects.clone_from(&snapshot.0);
         self.revision += RESTORE_BUMP;
+        self.restored = self.revision;
         self.compact();
         self.changed.send_replace(self.revision);
     }

@@ -21,6 +21,16 @@ const BOOKMARKS: Duration = Duration::from_secs(60);
 /// Duration of a watch whose client sets none.
 const DURATION: u64 = 1800;
 
+/// An event of a watch.
+enum Event {
+    /// A change of an object, by its name in the API.
+    Change(&'static str, Arc<Value>),
+    /// The resource version is current.
+    Bookmark(Value),
+    /// The watch ends with a `Status`.
+    Error(Value),
+}
+
 /// A watch in progress.
 pub struct Watch {
     store: Arc<Mutex<Store>>,
@@ -33,7 +43,7 @@ pub struct Watch {
     bookmarks: bool,
     /// Shows only the metadata of objects.
     metadata_only: bool,
-    ready: VecDeque<Value>,
+    ready: VecDeque<Event>,
     ended: bool,
 }
 
@@ -61,12 +71,12 @@ impl Watch {
             // Any state, followed by its changes.
             0 => {
                 let selected = existing.iter().filter(|object| selects(name.as_deref(), object));
-                ready.extend(selected.map(|object| json!({"type": "ADDED", "object": **object})));
+                ready.extend(selected.map(|object| Event::Change("ADDED", Arc::clone(object))));
                 current
             }
             from if from < compacted => {
                 let message = format!("too old resource version: {from} ({current})");
-                ready.push_back(json!({"type": "ERROR", "object": Refusal::expired(&message).status}));
+                ready.push_back(Event::Error(Refusal::expired(&message).status));
                 current
             }
             from => from,
@@ -93,22 +103,20 @@ impl Watch {
     pub fn into_lines(self) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
         futures::stream::unfold(self, |mut watch| async move {
             let event = watch.next().await?;
-            if event.get("type").is_some_and(|kind| kind == "ERROR") {
-                watch.ended = true;
-            }
-            Some((Ok(Bytes::from(format!("{event}\n"))), watch))
+            watch.ended = matches!(event, Event::Error(_));
+            Some((watch.line(&event), watch))
         })
     }
 
     /// Returns the next event, or `None` at the end of the watch.
-    async fn next(&mut self) -> Option<Value> {
+    async fn next(&mut self) -> Option<Event> {
         loop {
             self.link.wait_while_paused().await;
             if self.ended || self.link.cuts_watch() {
                 return None;
             }
             if let Some(event) = self.ready.pop_front() {
-                return Some(self.shown(event));
+                return Some(event);
             }
             self.changed.mark_unchanged();
             self.collect();
@@ -125,23 +133,27 @@ impl Watch {
                     let metadata = json!({"resourceVersion": self.seen.to_string(), "creationTimestamp": null});
                     let object = json!({"kind": self.target.kind.kind, "apiVersion": self.target.kind.api_version(),
                         "metadata": metadata});
-                    return Some(self.shown(json!({"type": "BOOKMARK", "object": object})));
+                    return Some(Event::Bookmark(object));
                 }
                 Err(_) => {}
             }
         }
     }
 
-    /// Returns an event as the client wants to see it.
-    fn shown(&self, mut event: Value) -> Value {
-        let is_error = event.get("type").is_some_and(|kind| kind == "ERROR");
-        if self.metadata_only
-            && !is_error
-            && let Some(object) = event.get_mut("object")
-        {
-            *object = list::metadata_of(object);
+    /// Returns an event as the client wants to see it. Its type comes first, as the real server writes it.
+    fn line(&self, event: &Event) -> Result<Bytes, std::io::Error> {
+        let (kind, object) = match event {
+            Event::Change(kind, object) => (*kind, &**object),
+            Event::Bookmark(object) => ("BOOKMARK", object),
+            Event::Error(status) => ("ERROR", status),
+        };
+        let mut line = format!("{{\"type\":\"{kind}\",\"object\":").into_bytes();
+        match self.metadata_only && !matches!(event, Event::Error(_)) {
+            true => serde_json::to_writer(&mut line, &list::metadata_of(object))?,
+            false => serde_json::to_writer(&mut line, object)?,
         }
-        event
+        line.extend_from_slice(b"}\n");
+        Ok(line.into())
     }
 
     /// Takes the changes since the last look.
@@ -149,8 +161,7 @@ impl Watch {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         if self.seen < store.compacted() {
             let message = format!("too old resource version: {} ({})", self.seen, store.revision());
-            self.ready
-                .push_back(json!({"type": "ERROR", "object": Refusal::expired(&message).status}));
+            self.ready.push_back(Event::Error(Refusal::expired(&message).status));
             return;
         }
         for change in store.changes_after(self.seen) {
@@ -162,7 +173,7 @@ impl Watch {
                     ChangeKind::Modified => "MODIFIED",
                     ChangeKind::Deleted => "DELETED",
                 };
-                self.ready.push_back(json!({"type": kind, "object": *change.object}));
+                self.ready.push_back(Event::Change(kind, Arc::clone(&change.object)));
             }
         }
         self.seen = store.revision();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::answer::Refusal;
 use super::apply::{Manager, Ownership};
@@ -11,6 +11,7 @@ use super::request::{Parameters, Target};
 use super::store::{Key, Store};
 use super::validation::{check_finalizers, check_update};
 use super::{patch, schema};
+use crate::objects::at;
 
 /// Fields of the metadata that only the server sets.
 const SERVER_METADATA: [&str; 7] = [
@@ -95,7 +96,8 @@ impl Writer<'_> {
             fields.insert("apiVersion".to_owned(), json!(kind.api_version()));
             fields.insert("kind".to_owned(), json!(kind.kind));
         }
-        let named = object.clone();
+        let (_, applies, _) = manager;
+        let named = applies.then(|| object.clone());
         schema::set_defaults(kind, &mut object);
         let (uid, time) = (self.store.uid(), self.store.time());
         let metadata = object
@@ -117,8 +119,7 @@ impl Writer<'_> {
         normalize(&mut object);
         let mut ownership = Ownership::default();
         // An apply owns what it names; any other create owns the defaults, too.
-        let (_, applies, _) = manager;
-        ownership.update(&Value::Null, if *applies { &named } else { &object }, manager);
+        ownership.update(&Value::Null, named.as_ref().unwrap_or(&object), manager);
         Ok(self.put(key, object, ownership))
     }
 
@@ -303,9 +304,9 @@ impl Writer<'_> {
         if self.target.status {
             keep(&mut after, "spec");
             if kind.custom {
-                let resource_version = after.pointer("/metadata/resourceVersion").cloned();
+                let resource_version = at(&after, "/metadata/resourceVersion").cloned();
                 keep(&mut after, "metadata");
-                patch::merge(&mut after, &json!({"metadata": {"resourceVersion": resource_version}}));
+                set_metadata(&mut after, "resourceVersion", resource_version.as_ref());
             }
         } else if kind.has_status {
             keep(&mut after, "status");
@@ -324,20 +325,22 @@ impl Writer<'_> {
         changed_owners: bool,
     ) -> Written {
         let kind = self.kind();
-        let given = |field: &str| text(&after, &format!("/metadata/{field}")).map(str::to_owned);
-        let current = |field: &str| text(before, &format!("/metadata/{field}"));
-        if given("resourceVersion").is_some_and(|given| Some(given.as_str()) != current("resourceVersion")) {
+        let names_other = |path: &str| text(&after, path).is_some_and(|given| Some(given) != text(before, path));
+        if names_other("/metadata/resourceVersion") {
             return Err(Refusal::modified(kind, &key.name));
         }
-        if given("uid").is_some_and(|given| Some(given.as_str()) != current("uid")) {
+        if names_other("/metadata/uid") {
             return Err(Refusal::other_uid(kind, &key.name));
         }
         for field in SERVER_METADATA {
-            let value = before.pointer(&format!("/metadata/{field}")).cloned();
-            patch::merge(&mut after, &json!({"metadata": {field: value}}));
+            set_metadata(
+                &mut after,
+                field,
+                before.get("metadata").and_then(|metadata| metadata.get(field)),
+            );
         }
-        if kind.namespaced {
-            patch::merge(&mut after, &json!({"metadata": {"namespace": key.namespace}}));
+        if kind.namespaced && text(&after, "/metadata/namespace") != Some(&key.namespace) {
+            set_metadata(&mut after, "namespace", Some(&json!(key.namespace)));
         }
         check_finalizers(kind, &key.name, before, &after)?;
         schema::set_defaults_on_update(kind, &mut after);
@@ -345,7 +348,7 @@ impl Writer<'_> {
             check_update(kind, &key.name, before, &after)?;
         }
         normalize(&mut after);
-        if kind.has_generation() && !self.target.status && desired(before) != desired(&after) {
+        if kind.has_generation() && !self.target.status && !has_same_desired_state(before, &after) {
             let generation = before
                 .pointer("/metadata/generation")
                 .and_then(Value::as_u64)
@@ -426,9 +429,7 @@ impl Writer<'_> {
 
 /// Returns a string in an object; an empty one is none.
 fn text<'a>(object: &'a Value, path: &str) -> Option<&'a str> {
-    crate::objects::at(object, path)?
-        .as_str()
-        .filter(|text| !text.is_empty())
+    at(object, path)?.as_str().filter(|text| !text.is_empty())
 }
 
 /// Returns true if an object is being deleted and nothing keeps it.
@@ -470,12 +471,31 @@ fn remove_empty(object: &mut Value, part: &str) {
     });
 }
 
-/// Returns what the generation counts the changes of.
-fn desired(object: &Value) -> Value {
-    let mut object = object.clone();
-    if let Some(fields) = object.as_object_mut() {
-        fields.remove("metadata");
-        fields.remove("status");
+/// Returns true if two objects differ in nothing that the generation counts the changes of.
+fn has_same_desired_state(before: &Value, after: &Value) -> bool {
+    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
+        return before == after;
+    };
+    let is_desired = |name: &&String| !matches!(name.as_str(), "metadata" | "status");
+    let mut names = before.keys().chain(after.keys()).filter(is_desired);
+    names.all(|name| before.get(name) == after.get(name))
+}
+
+/// Sets a field of the metadata, or removes it.
+fn set_metadata(object: &mut Value, field: &str, value: Option<&Value>) {
+    let Some(fields) = object.as_object_mut() else { return };
+    let metadata = fields.entry("metadata").or_insert(Value::Null);
+    if !metadata.is_object() {
+        *metadata = Value::Object(Map::new());
     }
-    object
+    let Some(metadata) = metadata.as_object_mut() else {
+        return;
+    };
+    match value {
+        None | Some(Value::Null) => drop(metadata.remove(field)),
+        Some(value) => match metadata.get_mut(field) {
+            Some(found) => found.clone_from(value),
+            None => drop(metadata.insert(field.to_owned(), value.clone())),
+        },
+    }
 }

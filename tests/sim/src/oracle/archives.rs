@@ -21,12 +21,15 @@ pub fn is_held(archive: &Value) -> bool {
 
 /// Returns true if an archive is a requested backup.
 pub fn is_backup(archive: &Value) -> bool {
-    text(archive, "/spec/volume") != name(archive)
+    match text(archive, "/status/volumeName") {
+        "" => !name(archive).starts_with("pvc-"),
+        volume => volume != name(archive),
+    }
 }
 
 /// Returns true if an archive has its data: a requested backup has none until it is complete.
 pub fn is_complete(archive: &Value) -> bool {
-    !text(archive, "/spec/directory").is_empty()
+    !text(archive, "/status/directory").is_empty()
 }
 
 /// Returns true if an archive is being deleted with its data.
@@ -34,47 +37,51 @@ pub fn is_deleted_with_data(archive: &Value) -> bool {
     is_deleting(archive) && text(archive, "/spec/deletionPolicy") == "Delete" && !is_held(archive)
 }
 
-/// Returns true if the data of an archive may be purged at `now`, by the clock of the API server.
-pub fn may_be_purged<'a>(
+/// Returns true if an archive is being deleted, and its data stay without an object.
+pub fn is_released(archive: &Value) -> bool {
+    is_deleting(archive) && text(archive, "/spec/deletionPolicy") != "Delete"
+}
+
+/// Returns from when on the data of an archive may be purged by the clock of the API server, as things are.
+pub fn purgeable_from<'a>(
     archive: &Value,
     backend: Option<&Value>,
     all: impl Iterator<Item = &'a Value>,
-    now: Timestamp,
-) -> bool {
+) -> Option<Timestamp> {
     if is_held(archive) {
-        return false;
+        return None;
     }
     if is_deleted_with_data(archive) {
-        return true;
+        return Some(Timestamp::MIN);
     }
     let keep_last = backend.and_then(|backend| backend.pointer("/spec/archivePolicy/keepLast")?.as_u64());
     let keep_last = keep_last.filter(|_| !is_backup(archive));
     let is_newest = keep_last.is_some_and(|count| newer(archive, all) < count);
-    match time(archive, "/spec/expiresAt") {
-        Some(at) => now >= at && !is_newest,
-        None => keep_last.is_some() && !is_newest,
+    match time(archive, "/spec/expirationTime") {
+        _ if is_newest => None,
+        Some(at) => Some(at),
+        None => keep_last.map(|_| Timestamp::MIN),
     }
 }
 
+/// What identifies the claim of an archive.
+const CLAIM: [&str; 4] = [
+    "/status/backendName",
+    "/status/namespaceUID",
+    "/spec/claimRef/namespace",
+    "/spec/claimRef/name",
+];
+
 /// Returns the number of archives of the same claim with newer data.
 fn newer<'a>(archive: &Value, all: impl Iterator<Item = &'a Value>) -> u64 {
-    let created = |archive: &Value| time(archive, "/spec/volumeCreatedAt");
-    let claim = |archive: &Value| {
-        let field = |name: &str| text(archive, &format!("/spec/{name}")).to_owned();
-        [
-            field("backend"),
-            field("claim/namespaceUID"),
-            field("claim/namespace"),
-            field("claim/name"),
-        ]
-    };
+    let created = |archive: &Value| time(archive, "/status/volumeCreationTime");
+    let is_of_claim = |other: &Value| CLAIM.iter().all(|path| text(other, path) == text(archive, path));
+    let own = created(archive);
     let newer = all.filter(|other| {
         !is_backup(other)
             && !is_held(other)
-            && claim(other) == claim(archive)
-            && created(other)
-                .zip(created(archive))
-                .is_some_and(|(other, own)| other > own)
+            && is_of_claim(other)
+            && created(other).zip(own).is_some_and(|(other, own)| other > own)
     });
     u64::try_from(newer.count()).unwrap_or(u64::MAX)
 }
@@ -89,7 +96,7 @@ pub fn must_be_purged(archive: &Value, backend: Option<&Value>, now: Timestamp) 
     let created = time(archive, "/metadata/creationTimestamp");
     let kept_until = created.and_then(|created| created.checked_add(SignedDuration::from_secs(longest)).ok());
     let keeps_last = backend.is_none_or(|backend| backend.pointer("/spec/archivePolicy/keepLast").is_some());
-    let expired = time(archive, "/spec/expiresAt").is_some_and(|at| now >= at);
+    let expired = time(archive, "/spec/expirationTime").is_some_and(|at| now >= at);
     is_complete(archive) && !is_held(archive) && !keeps_last && expired && kept_until.is_some_and(|until| now >= until)
 }
 
@@ -100,7 +107,7 @@ pub fn must_be_purged(archive: &Value, backend: Option<&Value>, now: Timestamp) 
 /// A time that neither explains.
 pub fn check_times(archive: &Value, now: Timestamp) -> Result<(), Violation> {
     let is_unchanged = archive.pointer("/metadata/generation").and_then(Value::as_u64) == Some(1);
-    let Some(archived_at) = time(archive, "/spec/archivedAt").filter(|_| is_unchanged && !is_backup(archive)) else {
+    let Some(archived_at) = time(archive, "/status/archiveTime").filter(|_| is_unchanged && !is_backup(archive)) else {
         return Ok(());
     };
     if archived_at > now.saturating_add(TOLERANCE).unwrap_or(now) {
@@ -109,7 +116,7 @@ pub fn check_times(archive: &Value, now: Timestamp) -> Result<(), Violation> {
             name(archive)
         )));
     }
-    let Some(expires_at) = time(archive, "/spec/expiresAt") else {
+    let Some(expires_at) = time(archive, "/spec/expirationTime") else {
         return Ok(());
     };
     let retention = expires_at.duration_since(archived_at);

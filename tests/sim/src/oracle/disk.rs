@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::actors::nodes::{DataFile, parse};
-use crate::nfs_server::file_system::{Object, PAGE};
+use serde_json::Value;
+
+use crate::actors::nodes::{DataFile, TAG, parse};
+use crate::nfs_server::file_system::{FileSystem, Ino, Object, PAGE};
 use crate::sites::Site;
 
 /// Name of the disk of each server.
 pub const DISK: &str = "disk";
 /// The operator's folder.
 pub const OWN_FOLDER: &str = ".nfs-operator";
+/// Part of the paths of the records of parent directories.
+const PARENT_RECORDS: &str = "/parents/";
 
 /// A file on the disk that a pod wrote, or a copy of it.
 #[derive(Debug)]
@@ -31,6 +35,16 @@ pub struct Disk {
     pub directories: BTreeMap<String, Object>,
     /// The paths of all directories.
     pub paths: BTreeMap<Object, String>,
+    /// The parent directories that the operator recorded as its own.
+    pub recorded_parents: Vec<String>,
+}
+
+/// Returns the path in the record of a parent directory.
+fn recorded_parent(path: &str, content: &[u8]) -> Option<String> {
+    let (_, name) = path.split_once(PARENT_RECORDS)?;
+    let record: Value = serde_json::from_slice(content).ok()?;
+    let path = record.get("path").and_then(Value::as_str)?;
+    (!name.starts_with('.')).then(|| path.to_owned())
 }
 
 impl Disk {
@@ -41,18 +55,20 @@ impl Disk {
         let Ok(disk) = state.namespace.disk(site.disk) else {
             return found;
         };
+        let mut directories = Directories::new(disk);
         for (number, inode) in disk.inodes() {
-            let (Some(path), Ok(object)) = (disk.path(number), disk.object(number)) else {
+            let (Some(path), Ok(object)) = (directories.path(number), disk.object(number)) else {
                 continue;
             };
-            let path = String::from_utf8_lossy(&path).into_owned();
             let Some(content) = inode.content() else {
                 found.directories.insert(path.clone(), object);
                 found.paths.insert(object, path);
                 continue;
             };
             // What pods write is shorter than the operator's reserve.
-            if is_own(&path) && content.size() > PAGE {
+            let begin = || content.read(0, TAG.len() as u64);
+            let is_read = || path.contains(PARENT_RECORDS) || begin() == TAG.as_bytes();
+            if is_own(&path) && (content.size() > PAGE || !is_read()) {
                 continue;
             }
             let content = content.bytes();
@@ -60,7 +76,7 @@ impl Disk {
                 Some(file) => {
                     found.data.insert(object, Occurrence { file, path });
                 }
-                None if is_own(&path) => {}
+                None if is_own(&path) => found.recorded_parents.extend(recorded_parent(&path, &content)),
                 None => {
                     found.files.insert(path, content);
                 }
@@ -77,6 +93,36 @@ impl Disk {
             .iter()
             .filter(move |(_, occurrence)| occurrence.path.starts_with(&prefix));
         within.map(|(object, occurrence)| (*object, &occurrence.file))
+    }
+}
+
+/// The paths of directories, each of which is part of the paths in it.
+struct Directories<'a> {
+    disk: &'a FileSystem,
+    known: BTreeMap<Ino, String>,
+}
+
+impl<'a> Directories<'a> {
+    fn new(disk: &'a FileSystem) -> Self {
+        let known = BTreeMap::from([(disk.root(), String::new())]);
+        Self { disk, known }
+    }
+
+    /// Returns one path of an object; `None` if it has no name.
+    fn path(&mut self, number: Ino) -> Option<String> {
+        if let Some(known) = self.known.get(&number) {
+            return Some(known.clone());
+        }
+        let (directory, name) = self.disk.name(number)?;
+        let mut path = self.path(directory).unwrap_or_default();
+        if !path.is_empty() {
+            path.push('/');
+        }
+        path.push_str(&String::from_utf8_lossy(name));
+        if self.disk.directory(number).is_ok() {
+            self.known.insert(number, path.clone());
+        }
+        Some(path)
     }
 }
 

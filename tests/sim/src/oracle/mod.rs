@@ -19,6 +19,7 @@ mod trees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -34,6 +35,15 @@ use sources::Backups;
 use trees::{Fate, Tree, TreeKey};
 
 pub use disk::{DISK, Disk};
+
+/// The kinds of objects that it looks at.
+const KINDS: [&str; 5] = [
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "namespaces",
+    "nfsbackends",
+    "nfsarchives",
+];
 
 /// A rule that was violated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,10 +68,16 @@ pub struct Oracle {
     backups: Backups,
     /// Names of archives that exist or existed.
     archives: BTreeSet<String>,
+    /// Names of archives whose objects were deleted and whose data were kept.
+    released: BTreeSet<String>,
     /// Files of strangers on each export: they never change.
     strangers: Vec<BTreeMap<String, Vec<u8>>>,
     /// What it saw last: the resource version, and the newest change of each disk.
     seen: (u64, Vec<u64>),
+    /// The disks as they were read last, with their newest changes.
+    disks: Vec<(u64, Arc<Disk>)>,
+    /// From when on archives may be purged, as things are between two resource versions.
+    purges: ((u64, u64), Vec<(String, Timestamp)>),
 }
 
 impl Oracle {
@@ -76,8 +92,11 @@ impl Oracle {
             readers: Readers::default(),
             backups: Backups::default(),
             archives: BTreeSet::new(),
+            released: BTreeSet::new(),
             strangers,
             seen: (0, Vec::new()),
+            disks: Vec::new(),
+            purges: ((0, 0), Vec::new()),
         }
     }
 
@@ -103,7 +122,7 @@ impl Oracle {
             return Ok(());
         }
         self.seen = now;
-        let disks: Vec<Disk> = self.sites.iter().map(|(_, site)| Disk::read(site)).collect();
+        let disks = self.read_disks();
         let volumes = self.volumes()?;
         let new_claims = self.claims.observe(&self.api);
         self.observe_archives(&disks)?;
@@ -118,13 +137,27 @@ impl Oracle {
         self.check_copies(&disks)
     }
 
-    /// Returns what differs if anything has changed.
+    /// Reads the disks that have changed.
+    fn read_disks(&mut self) -> Vec<Arc<Disk>> {
+        let (_, changes) = &self.seen;
+        let known = std::mem::take(&mut self.disks);
+        let disks = self.sites.iter().zip(changes).map(|((index, site), change)| {
+            let unchanged = known.get(index).filter(|(seen, _)| seen == change);
+            unchanged
+                .cloned()
+                .unwrap_or_else(|| (*change, Arc::new(Disk::read(site))))
+        });
+        self.disks = disks.collect();
+        self.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect()
+    }
+
+    /// Returns what differs if anything has changed that it looks at.
     fn state(&self) -> (u64, Vec<u64>) {
         let newest = self.sites.iter().map(|(_, site)| {
             let change = site.server.inspect(site.disk, |disk| disk.newest_change());
             change.unwrap_or(0)
         });
-        (self.api.revision(), newest.collect())
+        (self.api.revision_of(&KINDS), newest.collect())
     }
 
     /// Returns the volumes and where they are. No two share a directory, and none lies in another.
@@ -154,19 +187,20 @@ impl Oracle {
     }
 
     /// Finds the directories of archives.
-    fn observe_archives(&mut self, disks: &[Disk]) -> Result<(), Violation> {
+    fn observe_archives(&mut self, disks: &[Arc<Disk>]) -> Result<(), Violation> {
         let backends = self.api.all("nfsbackends");
         for archive in self.api.all("nfsarchives") {
             let backend = backends
                 .iter()
-                .find(|backend| name(backend) == text(&archive, "/spec/backend"));
-            let directory = text(&archive, "/spec/directory");
+                .find(|backend| name(backend) == text(&archive, "/status/backendName"));
+            let directory = text(&archive, "/status/directory");
             let site = backend.and_then(|backend| self.sites.of_backend(backend));
             let Some(site) = site.filter(|_| !directory.is_empty()) else {
                 self.backups.requested(&archive, &self.claims, &self.trees);
                 continue;
             };
-            if self.archives.insert(name(&archive).to_owned()) {
+            if !self.archives.contains(name(&archive)) {
+                self.archives.insert(name(&archive).to_owned());
                 archives::check_times(&archive, self.api.now())?;
             }
             let Some(disk) = disks.get(site) else { continue };
@@ -185,7 +219,7 @@ impl Oracle {
     }
 
     /// Finds the directories of volumes, and who has them.
-    fn observe_volumes(&mut self, disks: &[Disk], volumes: &[Located]) {
+    fn observe_volumes(&mut self, disks: &[Arc<Disk>], volumes: &[Located]) {
         for located in volumes {
             let owner = text(&located.volume, "/spec/claimRef/uid");
             let root = disks
@@ -231,14 +265,18 @@ impl Oracle {
 
     /// Records the policies that are in force for the data of deleted claims.
     fn permit_reclaims(&mut self) {
-        let volumes = self.api.all("persistentvolumes");
+        let (volumes, backends) = (self.api.all("persistentvolumes"), self.api.all("nfsbackends"));
+        let volumes: BTreeMap<&str, &Arc<Value>> = volumes.iter().map(|volume| (name(volume), volume)).collect();
         for tree in self.trees.values_mut() {
             if tree.claim.is_empty() || self.claims.exists(&tree.claim) {
                 continue;
             }
-            let volume = volumes.iter().find(|volume| name(volume) == tree.volume);
+            let volume = volumes.get(tree.volume.as_str());
             let is_kept = volume.is_some_and(|volume| text(volume, "/spec/persistentVolumeReclaimPolicy") == "Retain");
-            let of_backend = || administrator::policy_of_backend(&self.api, &tree.backend);
+            let of_backend = || {
+                let backend = backends.iter().find(|backend| name(backend) == tree.backend)?;
+                Some(administrator::policy_of_backend(backend))
+            };
             match tree.policy.clone().or_else(of_backend).as_deref() {
                 _ if is_kept => tree.fate.retained = true,
                 Some("archive") => tree.fate.archived = true,
@@ -251,30 +289,45 @@ impl Oracle {
 
     /// Records which archives may be purged now. An object may have been created and deleted again since the last time.
     fn permit_purges(&mut self) {
-        let archives = self.api.all("nfsarchives");
-        let backends = self.api.all("nfsbackends");
+        let revisions = (self.seen.0, self.api.revision_of(&KINDS));
+        if self.purges.0 != revisions {
+            self.purges = (revisions, self.find_purges());
+        }
         let now = self.api.now();
-        let (changes, _) = self.api.changes_after(self.seen.0);
-        let changes = changes.iter().filter(|change| change.key.plural == "nfsarchives");
-        let changed = changes.map(|change| &change.object);
-        for archive in archives.iter().chain(changed) {
-            let backend = backends
-                .iter()
-                .find(|backend| name(backend) == text(archive, "/spec/backend"));
-            let all = archives.iter().map(|archive| &**archive);
-            if !archives::may_be_purged(archive, backend.map(|backend| &**backend), all, now) {
-                continue;
-            }
+        let due = self.purges.1.iter().filter(|(_, from)| now >= *from);
+        for (archive, _) in due {
             for tree in self.trees.values_mut() {
-                if tree.archive.as_deref() == Some(name(archive)) {
+                if tree.archive_name() == archive {
                     tree.fate.purgeable = Some(Instant::now());
                 }
             }
         }
     }
 
+    /// Returns the archives that may be purged at some time as things are, including those that were deleted since the
+    /// last look, and that time. Records which of them are released.
+    fn find_purges(&mut self) -> Vec<(String, Timestamp)> {
+        let archives = self.api.all("nfsarchives");
+        let backends = self.api.all("nfsbackends");
+        let changes = self.api.changes_of("nfsarchives", self.seen.0);
+        let changed = changes.iter().map(|change| &change.object);
+        let purges = archives.iter().chain(changed).filter_map(|archive| {
+            match archives::is_released(archive) {
+                true => self.released.insert(name(archive).to_owned()),
+                false => self.released.remove(name(archive)),
+            };
+            let backend = backends
+                .iter()
+                .find(|backend| name(backend) == text(archive, "/status/backendName"));
+            let all = archives.iter().map(|archive| &**archive);
+            let from = archives::purgeable_from(archive, backend.map(|backend| &**backend), all)?;
+            Some((name(archive).to_owned(), from))
+        });
+        purges.collect()
+    }
+
     /// Files of strangers are where they were.
-    fn check_strangers(&self, disks: &[Disk]) -> Result<(), Violation> {
+    fn check_strangers(&self, disks: &[Arc<Disk>]) -> Result<(), Violation> {
         for (files, disk) in self.strangers.iter().zip(disks) {
             for (path, content) in files {
                 if disk.files.get(path) != Some(content) {
@@ -288,7 +341,7 @@ impl Oracle {
     }
 
     /// Every directory is where it belongs, with all files in it.
-    fn check_trees(&mut self, disks: &[Disk]) -> Result<(), Violation> {
+    fn check_trees(&mut self, disks: &[Arc<Disk>]) -> Result<(), Violation> {
         for ((site, root), tree) in &mut self.trees {
             let Some(disk) = disks.get(*site) else { continue };
             tree.follow(*root, disk, &self.claims).map_err(|cause| {

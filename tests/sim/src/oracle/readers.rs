@@ -1,6 +1,7 @@
 //! Who may read what: no volume shows a namespace the data of another one, unless somebody who may do so permitted it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -17,7 +18,9 @@ pub struct Readers(BTreeMap<DataFile, BTreeSet<String>>);
 impl Readers {
     /// Permits a namespace to read a file.
     pub fn add(&mut self, file: &DataFile, tenant: &str) {
-        self.0.entry(file.clone()).or_default().insert(tenant.to_owned());
+        if !self.includes(file, tenant) {
+            self.0.entry(file.clone()).or_default().insert(tenant.to_owned());
+        }
     }
 
     fn includes(&self, file: &DataFile, tenant: &str) -> bool {
@@ -28,7 +31,7 @@ impl Readers {
 impl Oracle {
     /// A volume contains what was written through its claim and, if the claim asked for other data, what its namespace may
     /// read.
-    pub(super) fn check_readers(&mut self, disks: &[Disk], volumes: &[Located]) -> Result<(), Violation> {
+    pub(super) fn check_readers(&mut self, disks: &[Arc<Disk>], volumes: &[Located]) -> Result<(), Violation> {
         self.permit_restores();
         let directories: BTreeMap<(usize, &str), &str> = volumes
             .iter()
@@ -82,10 +85,10 @@ impl Oracle {
                 .collect();
             let backend = backends
                 .iter()
-                .find(|backend| name(backend) == text(&archive, "/spec/backend"));
+                .find(|backend| name(backend) == text(&archive, "/status/backendName"));
             let by_name = backend.and_then(|backend| backend.pointer("/spec/archivePolicy/restoreByName"));
             if by_name == Some(&Value::Bool(true)) {
-                names.push(text(&archive, "/spec/claim/namespace"));
+                names.push(text(&archive, "/spec/claimRef/namespace"));
             }
             let tenants: Vec<String> = names.into_iter().filter_map(|name| tenant(&self.api, name)).collect();
             if tenants.is_empty() {

@@ -75,7 +75,7 @@ impl Oracle {
         for archive in self.api.all("nfsarchives") {
             let backend = backends
                 .iter()
-                .find(|backend| name(backend) == text(&archive, "/spec/backend"));
+                .find(|backend| name(backend) == text(&archive, "/status/backendName"));
             let state = text(&archive, "/status/state");
             let is_stuck = is_deleting(&archive) && !archives::is_held(&archive) || state == "Copying";
             let backend = backend.map(|backend| &**backend);
@@ -87,7 +87,8 @@ impl Oracle {
         }
     }
 
-    /// Every directory belongs to a volume, to an archive or to a stranger, or is retained, and the trash is empty.
+    /// Every directory belongs to a volume, to an archive or to a stranger, or is retained, and the trash is empty. No parent
+    /// that the operator made is empty.
     fn unsettled_disk(&self, site: usize, disk: &Disk, left: &mut Vec<String>) {
         let known = self.known_directories(site);
         for path in disk.directories.keys() {
@@ -103,6 +104,14 @@ impl Oracle {
                 || self.is_above_strangers(site, path);
             if !belongs {
                 left.push(format!("{path} belongs to nobody"));
+            }
+        }
+        for parent in &disk.recorded_parents {
+            let below = format!("{parent}/");
+            let mut paths = disk.directories.keys().chain(disk.files.keys());
+            let is_empty = !paths.any(|path| path.starts_with(&below));
+            if disk.directories.contains_key(parent) && is_empty {
+                left.push(format!("the parent {parent} is empty"));
             }
         }
         let archives = self.api.all("nfsarchives");
@@ -129,15 +138,20 @@ impl Oracle {
         known.extend(
             archives
                 .iter()
-                .map(|archive| text(archive, "/spec/directory").to_owned()),
+                .map(|archive| text(archive, "/status/directory").to_owned()),
         );
         // An archive whose object was deleted, and whose name another backup has that waits.
         known.extend(archives.iter().map(|archive| format!("archived-{}", name(archive))));
+        // A backup whose object was deleted as soon as it was complete.
+        known.extend(self.released.iter().map(|name| format!("archived-{name}")));
         let retained = self
             .trees
             .iter()
             .filter(|((found, _), tree)| *found == site && tree.fate.retained && tree.archive.is_none());
         known.extend(retained.map(|(_, tree)| tree.path.clone()));
+        let trees = self.trees.values();
+        let released = trees.filter(|tree| self.released.contains(tree.archive_name()));
+        known.extend(released.map(|tree| tree.path.clone()));
         known.extend(self.reported_orphans());
         known.remove("");
         known

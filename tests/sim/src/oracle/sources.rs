@@ -2,6 +2,7 @@
 //! they were requested.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -70,7 +71,7 @@ pub fn backup(archive: &Value, disk: &Disk, directory: &str) -> Tree {
         claim: String::new(),
         volume: String::new(),
         policy: None,
-        backend: text(archive, "/spec/backend").to_owned(),
+        backend: text(archive, "/status/backendName").to_owned(),
         archive: Some(name(archive).to_owned()),
         path: directory.to_owned(),
         files: files_in(disk, directory),
@@ -135,7 +136,7 @@ impl Oracle {
     }
 
     /// Checks the content of claims that were bound since the last look, and from then on keeps it.
-    pub(super) fn check_copies(&mut self, disks: &[Disk]) -> Result<(), Violation> {
+    pub(super) fn check_copies(&mut self, disks: &[Arc<Disk>]) -> Result<(), Violation> {
         for bound in bound_claims(&self.api) {
             let key = self.tree_of_claim(&bound).map(|(key, _)| key);
             let Some(claim) = self.claims.get(&bound).filter(|claim| !claim.is_checked).cloned() else {

@@ -1,6 +1,7 @@
 //! The directories with the data of volumes and archives, wherever they are: who has them, and what may become of them.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use tokio::time::{Duration, Instant};
 
@@ -47,6 +48,11 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// Returns the name of its archive: that of its volume, unless a requested backup is known.
+    pub fn archive_name(&self) -> &str {
+        self.archive.as_deref().unwrap_or(&self.volume)
+    }
+
     /// Returns true if the volume of an existing claim is here.
     fn is_live(&self, claims: &Claims) -> bool {
         self.archive.is_none() && claims.exists(&self.claim)
@@ -95,10 +101,14 @@ impl Tree {
     }
 
     fn check_files(&self, path: &str, disk: &Disk) -> Result<(), String> {
-        for ((claim, number), object) in &self.files {
-            let expected = format!("{path}/file-{number}");
+        let mut expected = String::new();
+        for (file, object) in &self.files {
+            let (claim, number) = file;
+            expected.clear();
+            // Writing to a string does not fail.
+            let _ = write!(expected, "{path}/file-{number}");
             match disk.data.get(object) {
-                Some(found) if found.path == expected && found.file == (claim.clone(), *number) => {}
+                Some(found) if found.path == expected && found.file == *file => {}
                 Some(found) => return Err(format!("has file-{number} of {claim} at {}", found.path)),
                 None => return Err(format!("lost file-{number} of {claim}")),
             }

@@ -205,7 +205,7 @@ impl World {
 
     /// Lets the controllers of Kubernetes do what there is to do, which depends on nothing but the objects.
     fn bind(&mut self) {
-        let revision = self.api.revision();
+        let revision = self.api.revision_of(&binder::KINDS);
         if self.bound != revision {
             // Before its own writes, after which there may be more to do.
             self.bound = revision;

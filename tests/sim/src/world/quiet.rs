@@ -100,7 +100,7 @@ fn shown(api: &ApiServer) -> BTreeMap<String, Value> {
     for backend in api.all("nfsbackends") {
         let field = |field: &str| backend.pointer(&format!("/status/{field}")).cloned();
         let state = json!({"provisioned": field("capacity/provisioned"), "volumes": field("volumes"),
-            "archives": field("archives"), "trash": field("trash/entries"), "exportID": field("exportID"),
+            "archives": field("archives"), "trash": field("trash/entries"), "exportID": field("export/id"),
             "conditions": conditions(&backend)});
         shown.insert(format!("backend {}", name(&backend)), state);
     }

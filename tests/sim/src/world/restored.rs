@@ -92,7 +92,7 @@ impl World {
         let backends = snapshot.all("nfsbackends");
         let all_have_beacons = backends
             .iter()
-            .all(|backend| !text(backend, "/status/beacon").is_empty() && !is_deleting(backend));
+            .all(|backend| !text(backend, "/status/export/beacon").is_empty() && !is_deleting(backend));
         if !all_have_beacons {
             return Ok(None);
         }

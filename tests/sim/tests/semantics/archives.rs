@@ -8,7 +8,7 @@ use crate::table::*;
 pub fn sequences() -> Vec<Sequence> {
     vec![
         sequence(
-            "a requested backup gets its defaults, and is filled in as it was read",
+            "a requested backup gets its defaults, and its status as it was read",
             [
                 post(ARCHIVES, backup()),
                 merge(
@@ -16,18 +16,18 @@ pub fn sequences() -> Vec<Sequence> {
                     json!({"metadata": {"uid": "$0.uid", "resourceVersion": "$0.resourceVersion",
                         "finalizers": ["example.org/keep"]}}),
                 ),
-                merge(
-                    ARCHIVE,
-                    json!({"metadata": {"uid": "$0.uid", "resourceVersion": "$1.resourceVersion"},
-                        "spec": {"backend": "main", "exportID": "00000000-0000-4000-a000-000000000001",
-                            "volume": "pvc-v", "claim": {"uid": "u", "namespaceUID": "n"}}}),
+                apply(
+                    ARCHIVE_STATUS_APPLY,
+                    archive_with(&json!({"metadata": {"resourceVersion": "$1.resourceVersion"}, "status": source()})),
                 ),
-                merge(
-                    ARCHIVE,
-                    json!({"metadata": {"uid": "$0.uid", "resourceVersion": "$2.resourceVersion"},
-                        "spec": {"directory": "archived-v", "fileID": "17", "size": "1Gi",
-                            "storageClassName": "none", "volumeCreatedAt": "2026-01-01T00:00:00Z",
-                            "archivedAt": "2026-01-02T00:00:00Z"}}),
+                // The object has changed since.
+                apply(
+                    ARCHIVE_STATUS_APPLY,
+                    archive_with(&json!({"metadata": {"resourceVersion": "$1.resourceVersion"}, "status": location()})),
+                ),
+                apply(
+                    ARCHIVE_STATUS_APPLY,
+                    archive_with(&json!({"metadata": {"resourceVersion": "$2.resourceVersion"}, "status": location()})),
                 ),
             ]
             .into_iter()
@@ -43,7 +43,7 @@ pub fn sequences() -> Vec<Sequence> {
             "the retention of an archive is changed, and restored as it was read",
             [
                 post(ARCHIVES, archive()),
-                merge(ARCHIVE, json!({"spec": {"expiresAt": "2026-02-01T00:00:00Z"}})),
+                merge(ARCHIVE, json!({"spec": {"expirationTime": "2026-02-01T00:00:00Z"}})),
                 merge(ARCHIVE, json!({"spec": {"legalHold": true}})),
                 merge(
                     ARCHIVE,
@@ -52,12 +52,12 @@ pub fn sequences() -> Vec<Sequence> {
                 merge(
                     ARCHIVE,
                     json!({"metadata": {"uid": "$0.uid", "resourceVersion": "$2.resourceVersion"},
-                        "spec": {"legalHold": false, "expiresAt": null, "deletionPolicy": "Delete"}}),
+                        "spec": {"legalHold": false, "expirationTime": null, "deletionPolicy": "Delete"}}),
                 ),
                 merge(
                     ARCHIVE,
                     json!({"metadata": {"uid": "$0.uid", "resourceVersion": "$3.resourceVersion"},
-                        "spec": {"legalHold": false, "expiresAt": null, "deletionPolicy": "Delete"}}),
+                        "spec": {"legalHold": false, "expirationTime": null, "deletionPolicy": "Delete"}}),
                 ),
             ]
             .into_iter()
@@ -90,13 +90,11 @@ pub fn sequences() -> Vec<Sequence> {
                 post(ARCHIVES, archive()),
                 apply(
                     ARCHIVE_STATUS_APPLY,
-                    archive_with(&json!({"status": {"state": "Archived"}})),
+                    archive_with(&json!({"status": {"state": "Available"}})),
                 ),
                 apply(
                     "/apis/nfs-operator.io/v1alpha1/nfsarchives/backup/status?fieldManager=n&force=true",
-                    archive_with(
-                        &json!({"status": {"usage": {"bytes": 1, "size": "1", "apparentBytes": 2, "files": 3}}}),
-                    ),
+                    archive_with(&json!({"status": {"usage": {"size": "1", "apparentSize": "2", "files": 3}}})),
                 ),
                 apply(
                     ARCHIVE_STATUS_APPLY,
@@ -105,8 +103,8 @@ pub fn sequences() -> Vec<Sequence> {
                 apply(
                     "/apis/nfs-operator.io/v1alpha1/nfsarchives/backup/status?fieldManager=n&force=true",
                     archive_with(
-                        &json!({"status": {"usage": {"bytes": 4, "size": "4", "apparentBytes": 5, "files": 6,
-                        "unread": 7}}}),
+                        &json!({"status": {"usage": {"size": "4", "apparentSize": "5", "files": 6,
+                        "unreadDirectories": 7}}}),
                     ),
                 ),
                 apply(
@@ -127,7 +125,7 @@ const ARCHIVE_STATUS_APPLY: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives/b
 /// A backup that a user requests.
 fn backup() -> Value {
     json!({"apiVersion": "nfs-operator.io/v1alpha1", "kind": "NfsArchive", "metadata": {"name": "backup"},
-        "spec": {"claim": {"namespace": "default", "name": "c"}}})
+        "spec": {"claimRef": {"namespace": "default", "name": "c"}}})
 }
 
 /// An archive that the operator creates.
@@ -135,9 +133,22 @@ fn archive() -> Value {
     with(
         backup(),
         &json!({"metadata": {"finalizers": ["example.org/keep"]},
-            "spec": {"backend": "main", "exportID": "00000000-0000-4000-a000-000000000001", "volume": "pvc-v",
-                "claim": {"uid": "u", "namespaceUID": "n"}, "directory": "archived-v", "fileID": "17", "size": "1Gi",
-                "archivedAt": "2026-01-02T00:00:00Z", "legalHold": false, "deletionPolicy": "Retain"}}),
+            "spec": {"legalHold": false, "deletionPolicy": "Retain"}}),
+    )
+}
+
+/// The status of a backup whose source is known.
+fn source() -> Value {
+    json!({"backendName": "main", "exportID": "00000000-0000-4000-a000-000000000001", "volumeName": "pvc-v",
+        "claimUID": "u", "namespaceUID": "n"})
+}
+
+/// The status of an archive whose data exist.
+fn location() -> Value {
+    with(
+        source(),
+        &json!({"directory": "archived-v", "fileID": "17", "requestedSize": "1Gi", "storageClassName": "none",
+            "volumeCreationTime": "2026-01-01T00:00:00Z", "archiveTime": "2026-01-02T00:00:00Z", "expires": "never"}),
     )
 }
 

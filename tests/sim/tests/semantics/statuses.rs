@@ -92,9 +92,9 @@ pub fn sequences() -> Vec<Sequence> {
             "a status that is written again keeps the resource version",
             [
                 post(BACKENDS, backend()),
-                merge(BACKEND_STATUS, json!({"status": {"volumes": 1, "beacon": "x"}})),
+                merge(BACKEND_STATUS, json!({"status": {"volumes": 1, "nfsVersion": "4.2"}})),
                 merge(BACKEND_STATUS, json!({"status": {"volumes": 1}})),
-                merge(BACKEND_STATUS, json!({"status": {"beacon": null}})),
+                merge(BACKEND_STATUS, json!({"status": {"nfsVersion": null}})),
                 delete(
                     BACKEND,
                     json!({"preconditions": {"resourceVersion": "$3.resourceVersion"}}),
@@ -111,7 +111,7 @@ pub fn sequences() -> Vec<Sequence> {
                 ),
                 apply(
                     BACKEND_STATUS_APPLY,
-                    backend_with(&json!({"status": {"usage": {"bytes": 1}}})),
+                    backend_with(&json!({"status": {"usage": {"files": 1}}})),
                 ),
                 delete(BACKEND, json!({})),
             ],
@@ -225,11 +225,11 @@ pub fn sequences() -> Vec<Sequence> {
                 ),
                 apply(
                     BACKEND_STATUS_APPLY_N,
-                    backend_with(&json!({"status": {"usage": {"bytes": 1, "volumes": 2}}})),
+                    backend_with(&json!({"status": {"usage": {"files": 1, "volumes": 2}}})),
                 ),
                 apply(
                     BACKEND_STATUS_APPLY_N,
-                    backend_with(&json!({"status": {"usage": {"bytes": 3}}})),
+                    backend_with(&json!({"status": {"usage": {"files": 3}}})),
                 ),
                 delete(BACKEND, json!({})),
             ],

@@ -46,7 +46,7 @@ pub fn choose(
     let backends = backends(api);
     let is_known = |backend: &Value| {
         let is_set = |path| !text(backend, path).is_empty();
-        is_set("/status/exportID") && is_set("/status/beacon") && is_set("/status/clusterID")
+        is_set("/status/export/id") && is_set("/status/export/beacon") && is_set("/status/export/clusterID")
     };
     if backends.is_empty() || !backends.iter().all(|backend| is_known(backend)) {
         return None;
@@ -62,7 +62,10 @@ pub fn choose(
             let is_outdated = |snapshot: &&FileSystem| {
                 let beacon = beacon(snapshot);
                 backends.iter().all(|backend| {
-                    let known = [text(backend, "/status/beacon"), text(backend, "/status/nextBeacon")];
+                    let known = [
+                        text(backend, "/status/export/beacon"),
+                        text(backend, "/status/export/nextBeacon"),
+                    ];
                     beacon.as_deref().is_none_or(|found| !known.contains(&found))
                 })
             };

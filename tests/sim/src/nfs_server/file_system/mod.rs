@@ -201,6 +201,12 @@ impl FileSystem {
         Ok((inode, inode.directory().ok_or(NfsStat::NOTDIR)?))
     }
 
+    /// Returns one name of an object, with its directory.
+    pub fn name(&self, ino: Ino) -> Option<(Ino, &[u8])> {
+        let (directory, name) = self.inodes.get(&ino)?.names.first()?;
+        Some((*directory, name))
+    }
+
     /// Returns one path of an object, from the root, without a leading `/`; `None` if it has no name.
     pub fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         if ino == self.root() {

@@ -1,0 +1,129 @@
+//! The one-shot requests of a backend that were handled, or are being carried out.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::NfsBackend;
+use crate::api::requests::{BackendRequest, HandledRequest, recorded};
+
+/// Log of the requests of one backend. The status has what was handled, and the cache may have an older status.
+#[derive(Default)]
+pub struct RequestLog(Mutex<Log>);
+
+#[derive(Default)]
+struct Log {
+    /// By name. Includes requests that only another release knows.
+    handled: BTreeMap<String, HandledRequest>,
+    submitted: BTreeMap<BackendRequest, String>,
+}
+
+impl RequestLog {
+    /// Restores what the previous process handled, from the status.
+    pub fn restore(&self, object: &NfsBackend) {
+        let handled = object.status.iter().flat_map(|status| &status.handled_requests);
+        let handled = handled.map(|handled| (handled.name.clone(), handled.clone()));
+        self.lock().handled = handled.collect();
+    }
+
+    /// Returns the value of a request that was not handled yet.
+    pub fn due<'a>(&self, object: &'a NfsBackend, request: BackendRequest) -> Option<&'a str> {
+        let value = request.value(object)?;
+        let log = self.lock();
+        let handled = log.handled.get(request.name());
+        let is_handled = handled.is_some_and(|handled| handled.is_of(value));
+        (!is_handled).then_some(value)
+    }
+
+    /// Hands a request that is due to the background task that carries it out. Returns true if the task does not have it
+    /// yet.
+    pub fn submit(&self, object: &NfsBackend, request: BackendRequest) -> bool {
+        let Some(value) = self.due(object, request) else {
+            return false;
+        };
+        let former = self.lock().submitted.insert(request, value.to_owned());
+        former.as_deref() != Some(value)
+    }
+
+    /// Returns the value of a request that was submitted and is not complete.
+    pub fn submitted(&self, request: BackendRequest) -> Option<String> {
+        self.lock().submitted.get(&request).cloned()
+    }
+
+    /// Records that a value was handled. The next status lists it.
+    pub fn complete(&self, request: BackendRequest, value: &str, now: Timestamp) {
+        let mut log = self.lock();
+        if log.submitted.get(&request).is_some_and(|submitted| submitted == value) {
+            log.submitted.remove(&request);
+        }
+        let name = request.name().to_owned();
+        if log.handled.get(&name).is_some_and(|handled| handled.is_of(value)) {
+            return;
+        }
+        let handled = HandledRequest {
+            name: name.clone(),
+            value: recorded(value).into_owned(),
+            // The API has whole seconds.
+            handled_time: Timestamp::from_second(now.as_second()).ok().map(Time),
+        };
+        log.handled.insert(name, handled);
+    }
+
+    /// Returns what was handled, for the status.
+    pub fn handled(&self) -> Vec<HandledRequest> {
+        self.lock().handled.values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::names::SCAN_REQUESTED_AT;
+
+    fn backend(value: Option<&str>, handled: &[HandledRequest]) -> NfsBackend {
+        let annotations: BTreeMap<_, _> = value.into_iter().map(|value| (SCAN_REQUESTED_AT, value)).collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": "b", "annotations": annotations},
+            "spec": {"server": "s", "path": "/"},
+            "status": {"handledRequests": handled},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_value_is_carried_out_once_also_after_a_restart_and_if_it_is_removed_and_set_again() {
+        let (log, scan, now) = (RequestLog::default(), BackendRequest::Scan, Timestamp::UNIX_EPOCH);
+        let asked = backend(Some("1"), &[]);
+        assert!(log.submit(&asked, scan));
+        assert!(!log.submit(&asked, scan), "it is being carried out");
+        log.complete(scan, "1", now);
+        assert_eq!(log.submitted(scan), None);
+        assert_eq!(log.due(&asked, scan), None, "the cache has no status yet");
+        assert_eq!(log.due(&backend(None, &[]), scan), None);
+        assert_eq!(log.due(&asked, scan), None, "removed and set again");
+        let restarted = RequestLog::default();
+        restarted.restore(&backend(Some("1"), &log.handled()));
+        assert_eq!(restarted.due(&asked, scan), None);
+        assert_eq!(restarted.due(&backend(Some("2"), &[]), scan), Some("2"));
+    }
+
+    #[test]
+    fn a_value_that_is_set_meanwhile_is_carried_out_afterwards() {
+        let (log, scan, now) = (RequestLog::default(), BackendRequest::Scan, Timestamp::UNIX_EPOCH);
+        log.submit(&backend(Some("1"), &[]), scan);
+        let other = backend(Some("2"), &[]);
+        assert!(log.submit(&other, scan));
+        log.complete(scan, "1", now);
+        assert_eq!(log.submitted(scan).as_deref(), Some("2"));
+        assert_eq!(log.due(&other, scan), Some("2"));
+    }
+}
