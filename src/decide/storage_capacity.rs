@@ -21,10 +21,11 @@ use sha2::{Digest, Sha256};
 
 use super::object_name::is_object_name;
 use super::placement::{self, Candidate};
-use super::topology;
+use super::{quantity, topology};
 use crate::api::conditions::Reason;
 use crate::api::parameters::ClassParameters;
 use crate::api::selector::is_label_value;
+use export_store::text::hexadecimal;
 
 /// Maximum length of a CSI driver name (`ValidateCSIDriverName` of the API server).
 const MAX_DRIVER_LEN: usize = 63;

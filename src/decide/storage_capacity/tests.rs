@@ -306,26 +306,3 @@ fn objects_are_named_after_what_cannot_change_in_them() {
     assert_ne!(segment("a", 1).object_name(), segment("b", 1).object_name());
     assert!(is_object_name(&segment("a", 1).object_name()));
 }
-
-#[test]
-fn quantities_have_the_largest_unit_without_a_fraction() {
-    let quantity = |capacity| {
-        let segment = Segment {
-            class: String::new(),
-            driver: String::new(),
-            nodes: LabelSelector::default(),
-            capacity,
-        };
-        segment.quantity()
-    };
-    for (bytes, expected) in [
-        (0, "0"),
-        (1000, "1000"),
-        (1 << 10, "1Ki"),
-        (40 * GI, "40Gi"),
-        (1536 << 20, "1536Mi"),
-        (UNLIMITED, "9223372036854775807"),
-    ] {
-        assert_eq!(quantity(bytes), expected);
-    }
-}
