@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backend::AllowedNamespaces;
+use super::names::{ARCHIVE_BACKEND, ARCHIVE_EXPORT_ID};
 pub use super::schema::FileId;
 use super::usage::ArchiveUsage;
 
@@ -88,6 +89,23 @@ impl NfsArchive {
             .file_id
             .as_ref()
             .is_some_and(|id| id.parse::<u64>().is_ok())
+    }
+
+    /// Returns the backend, also while the status is lost. Empty if it is not known.
+    pub fn backend_name(&self) -> &str {
+        self.location(&self.observed().backend_name, ARCHIVE_BACKEND)
+    }
+
+    /// Returns the identity of the export, also while the status is lost. Empty if it is not known.
+    pub fn export_id(&self) -> &str {
+        self.location(&self.observed().export_id, ARCHIVE_EXPORT_ID)
+    }
+
+    fn location<'a>(&'a self, observed: &'a str, annotation: &str) -> &'a str {
+        match (observed, self.annotations().get(annotation)) {
+            ("", Some(annotated)) => annotated,
+            _ => observed,
+        }
     }
 
     /// Returns true if this is a requested backup. Archives of deleted volumes have the name of their volume.

@@ -275,6 +275,14 @@ names! {
     /// Keeps the backend until it has no volumes and archives.
     BACKEND_FINALIZER = "nfs-operator.io/volumes";
 
+    Annotation of Archive, "the operator" to "the operator":
+    /// The backend of the archive, as in its status, which tools that restore objects do not restore.
+    ARCHIVE_BACKEND = "nfs-operator.io/backend";
+
+    Annotation of Archive, "the operator" to "the operator":
+    /// The identity of the export, as in the status of the archive, which tools that restore objects do not restore.
+    ARCHIVE_EXPORT_ID = "nfs-operator.io/export-id";
+
     Finalizer of Archive, "the operator" to "Kubernetes":
     /// Keeps the object until its deletion policy was applied.
     ARCHIVE_FINALIZER = "nfs-operator.io/archive";

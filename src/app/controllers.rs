@@ -18,6 +18,7 @@ use super::caches::{report_filled, watch_config};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::background::orphan_scan::DIRECTORY_MISSING;
 use crate::controllers::{archive, backend, claim, volume};
+use crate::decide::archive_object::drop_unused_annotations;
 use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
 use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled, map_event, read_ahead};
@@ -123,7 +124,7 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
         .modify(|archive| {
             archive.metadata.managed_fields = None;
             archive.metadata.labels = None;
-            archive.metadata.annotations = None;
+            drop_unused_annotations(archive);
             archive.metadata.owner_references = None;
         });
     let stream = read_ahead(stream)

@@ -1,12 +1,14 @@
 //! The NfsArchive object that describes an archive, and the values that an object specifies for its archive.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 
 use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
-use crate::api::names::ARCHIVE_FINALIZER;
+use crate::api::names::{ARCHIVE_BACKEND, ARCHIVE_EXPORT_ID, ARCHIVE_FINALIZER};
 use export_store::{ArchiveRef, RecordedArchive, RetentionTerms};
 
 /// Returns the object that describes a recorded archive, with the part of its status that comes from the record.
@@ -16,6 +18,7 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
         metadata: ObjectMeta {
             name: Some(recorded.volume.clone()),
             finalizers: Some(vec![ARCHIVE_FINALIZER.to_owned()]),
+            annotations: Some(location(backend, &recorded.export_id)),
             ..ObjectMeta::default()
         },
         spec: NfsArchiveSpec {
@@ -66,6 +69,31 @@ pub fn described(object: &NfsArchive, recorded: &RecordedArchive, backend: &str)
         status: Some(status),
         ..object.clone()
     }
+}
+
+/// Returns the annotations that an object lacks to name the location in its status, or `None` if it has them.
+pub fn missing_location(object: &NfsArchive) -> Option<BTreeMap<String, String>> {
+    let observed = object.observed();
+    let wanted = location(&observed.backend_name, &observed.export_id);
+    let present = wanted
+        .iter()
+        .all(|(key, value)| object.annotations().get(key) == Some(value));
+    (!present).then_some(wanted)
+}
+
+/// Removes the annotations that the cache does not need: all of an archive whose status names its location.
+pub fn drop_unused_annotations(object: &mut NfsArchive) {
+    let is_complete = object.is_complete();
+    if let Some(annotations) = &mut object.metadata.annotations {
+        annotations.retain(|key, _| !is_complete && [ARCHIVE_BACKEND, ARCHIVE_EXPORT_ID].contains(&key.as_str()));
+    }
+}
+
+fn location(backend: &str, export_id: &str) -> BTreeMap<String, String> {
+    let annotations = [(ARCHIVE_BACKEND, backend), (ARCHIVE_EXPORT_ID, export_id)];
+    annotations
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
 }
 
 /// Reports whether a record is of the claim that an object names.
@@ -189,6 +217,24 @@ mod tests {
         let archive = archive_ref(&object).unwrap();
         assert_eq!((archive.file_id, &*archive.claim_uid), (u64::MAX, "1"));
         assert_eq!(object.metadata.finalizers.unwrap(), [ARCHIVE_FINALIZER]);
+    }
+
+    #[test]
+    fn an_object_that_lost_its_status_still_names_its_backend_and_export() {
+        let described = archive_object(&recorded(), "main");
+        assert_eq!(missing_location(&described), None);
+        let lost = NfsArchive {
+            status: None,
+            ..described.clone()
+        };
+        assert_eq!((lost.backend_name(), lost.export_id()), ("main", "export"));
+        let mut unannotated = described.clone();
+        unannotated.metadata.annotations = None;
+        assert_eq!(missing_location(&unannotated), described.metadata.annotations);
+        let edited = (ARCHIVE_EXPORT_ID.to_owned(), "other".to_owned());
+        unannotated.metadata.annotations = Some([edited].into());
+        assert_eq!(unannotated.export_id(), "export", "the status takes precedence");
+        assert_eq!(missing_location(&unannotated), described.metadata.annotations);
     }
 
     #[test]

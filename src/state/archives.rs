@@ -18,7 +18,7 @@ use export_store::{ExportStore, ReleasedArchive};
 /// Returns the archives of a backend.
 pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
     let all = ctx.stores.archives.state();
-    let named = all.iter().filter(|archive| archive.observed().backend_name == backend);
+    let named = all.iter().filter(|archive| archive.backend_name() == backend);
     named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }
 
@@ -34,9 +34,9 @@ pub fn backups_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
 /// Returns the identities of exports that the archives of a backend record. A requested backup has none until it begins.
 pub fn export_ids(ctx: &Context, backend: &str) -> BTreeSet<String> {
     let all = ctx.stores.archives.state();
-    let named = all.iter().filter(|archive| archive.observed().backend_name == backend);
+    let named = all.iter().filter(|archive| archive.backend_name() == backend);
     named
-        .map(|archive| archive.observed().export_id.clone())
+        .map(|archive| archive.export_id().to_owned())
         .filter(|export_id| !export_id.is_empty())
         .collect()
 }

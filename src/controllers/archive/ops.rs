@@ -3,12 +3,13 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, CustomResourceExt, Resource, ResourceExt};
+use serde_json::json;
 
 use super::plan::ExportState;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ARCHIVE_FINALIZER;
-use crate::decide::archive_object::retention_terms;
+use crate::decide::archive_object::{missing_location, retention_terms};
 use crate::decide::terms;
 use crate::runtime::api_error::api_error_text;
 use crate::runtime::events::Severity;
@@ -139,6 +140,18 @@ pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
         .await
         .map_err(WriteError::action("read the definition of NfsArchive"))?;
     Ok(definition.is_none_or(|definition| definition.metadata.deletion_timestamp.is_some()))
+}
+
+/// Annotates an object with the location in its status, before that status is written: a tool that restores the object
+/// without its status restores the annotations. Returns true if they were missing, so that the object has changed.
+pub async fn annotate_location(ctx: &Context, described: &NfsArchive) -> Result<bool, WriteError> {
+    let Some(location) = missing_location(described).filter(|_| described.metadata.deletion_timestamp.is_none()) else {
+        return Ok(false);
+    };
+    let annotations = json!({"metadata": {"annotations": location}});
+    let action = "annotate the archive with its location";
+    writes::patch_as_read(&api(ctx), described, annotations, false, action).await?;
+    Ok(true)
 }
 
 /// Writes stricter terms to an object that is older than its record. If the object changed meanwhile, the next

@@ -47,7 +47,12 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
         return Ok(Action::requeue(NEXT_STEP_DELAY));
     }
     match describe(&ctx, &object).await {
-        Described::Archive(object) => reconcile_archive(&ctx, object).await,
+        Described::Archive(described) => {
+            if !object.is_complete() && ops::annotate_location(&ctx, &described).await? {
+                return Ok(Action::requeue(NEXT_STEP_DELAY));
+            }
+            reconcile_archive(&ctx, described).await
+        }
         Described::Backup => backup::reconcile(&ctx, &object).await,
         Described::Unknown(condition) => backup::wait(&ctx, &object, condition).await,
         Described::Refused(condition) => backup::refuse(&ctx, &object, condition).await,

@@ -1,18 +1,19 @@
 //! Claims that Velero restores: docs/velero.md.
 
 use std::fs;
+use std::path::Path;
 
 use rig::objects::{merge, reference};
 use rig::operator::repository_root;
 use serde_json::{Value, json};
 
 use crate::archives::objects::archive_of;
-use crate::recovery::cluster_loss::{available, frequent_probes};
+use crate::recovery::cluster_loss::{archived, available, frequent_probes, said_of};
 use crate::recovery::refused::assert_claim_misses_its_volume;
 use crate::recovery::volumes::{ask, assert_recovered, claim_in, namespace, rebuilt, with_data};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
-use crate::support::velero::VeleroBackup;
+use crate::support::velero::{VeleroBackup, reset_metadata};
 
 const CLAIM_UID: &str = "nfs-operator.io/claim-uid";
 const KIND: &str = "nfs-operator.io/Provisioned";
@@ -156,5 +157,36 @@ async fn claims_that_velero_restores_to_a_recreated_namespace_wait_for_the_comma
     assert_eq!(found["spec"]["archivePolicy"]["restoreByName"], true);
     let restored = env.bound(data).await?;
     assert_eq!(fs::read_to_string(env.directory(&restored)?.join("data"))?, "data");
+    Ok(())
+}
+
+/// Moves everything in one folder to another one on the same file system.
+fn move_all(from: &Path, to: &Path) -> Test {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::rename(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+/// A tool restores objects without their status, so that only the metadata of the archive name the export.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_that_is_restored_without_its_status_prevents_a_new_identity_of_an_empty_export() -> Test {
+    let env = DedicatedCluster::start(frequent_probes()).await?;
+    let mut archive = archived(&env, "data").await?;
+    let env = rebuilt(env).await?;
+    let (export, away) = (env.data()?, env.data()?.with_extension("away"));
+    move_all(&export, &away)?;
+    reset_metadata(&mut archive);
+    env.objects.create(&archive).await?;
+    let backend = env.backend_object(&json!({"spec": frequent_probes()}));
+    env.objects.create(&backend).await?;
+    said_of(&env, "Ready", "IdentityMismatch", &[]).await?;
+    assert!(fs::read_dir(&export)?.next().is_none(), "nothing was created");
+    move_all(&away, &export)?;
+    let restored = available(&env, &archive).await?;
+    let path = export.join(text(&restored, "/status/directory")).join("data");
+    assert_eq!(fs::read_to_string(path)?, "data");
     Ok(())
 }

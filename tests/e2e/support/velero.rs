@@ -81,7 +81,8 @@ fn is_deleted_with_claim(volume: &Value) -> bool {
     volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
 }
 
-fn reset_metadata(object: &mut Value) {
+/// Removes what Velero does not restore: metadata that the API server sets, owners, and the status.
+pub fn reset_metadata(object: &mut Value) {
     let labels = json!({"velero.io/backup-name": "nightly", "velero.io/restore-name": "nightly-1"});
     let reset = json!({
         "metadata": {

@@ -30,6 +30,10 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
     let described = with_source(object, subject, data.request.archive_metadata);
+    match ops::annotate_location(ctx, &described).await {
+        Ok(false) => {}
+        changed => return after_write(changed),
+    }
     let report = Report {
         state: ArchiveSummary::Copying,
         available: PlannedCondition::fails(Reason::Copying, "the copy is about to start"),
