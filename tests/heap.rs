@@ -23,7 +23,7 @@ use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled, map
 use nfs_operator::runtime::writes::WriteError;
 use nfs_operator::state::cached_claim::CachedClaim;
 use nfs_operator::state::capacity::CapacityTracker;
-use nfs_operator::state::context::Settings;
+use nfs_operator::state::context::{Provisioners, Settings};
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::last_written::{Cached, LastWritten};
 use nfs_operator::state::volume_indexer::index_volume;
@@ -52,8 +52,10 @@ fn held() -> u64 {
 
 fn settings() -> Settings {
     Settings {
-        provisioner_names: vec!["nfs-operator.io/nfs".into()],
-        aliases: BTreeMap::new(),
+        served: Provisioners {
+            names: vec!["nfs-operator.io/nfs".into()],
+            aliases: BTreeMap::new(),
+        },
         slots: 1,
         purge_pause: Duration::ZERO,
         verifier: [0; 8],

@@ -125,6 +125,35 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
     Ok(())
 }
 
+#[test]
+fn the_krew_manifest_of_a_release_has_its_version_and_the_checksums_of_its_archives() -> Test {
+    let run = RunDir::new()?;
+    let mut sums = Vec::new();
+    for arch in ["amd64", "arm64"] {
+        let archive = run.path().join(format!("kubectl-nfs-77.0.0-linux-{arch}.tar.gz"));
+        fs::write(&archive, arch)?;
+        let sum = Command::new("sha256sum").arg(&archive).output()?;
+        sums.push(String::from_utf8(sum.stdout)?.split(' ').next().unwrap().to_owned());
+    }
+    let krew = repository_root().join(".ci/krew");
+    let manifest = Command::new(krew).arg("77.0.0").arg(run.path()).output()?;
+    assert_success(&manifest);
+    let manifest = String::from_utf8(manifest.stdout)?;
+    assert!(!manifest.contains('@'), "{manifest}");
+    let manifest: serde_json::Value = serde_norway::from_str(&manifest)?;
+    assert_eq!(manifest["spec"]["version"], "v77.0.0");
+    for (platform, sum) in manifest["spec"]["platforms"].as_array().unwrap().iter().zip(sums) {
+        let arch = platform["selector"]["matchLabels"]["arch"].as_str().unwrap();
+        let uri = platform["uri"].as_str().unwrap();
+        assert!(
+            uri.ends_with(&format!("/v77.0.0/kubectl-nfs-77.0.0-linux-{arch}.tar.gz")),
+            "{uri}"
+        );
+        assert_eq!(platform["sha256"], sum);
+    }
+    Ok(())
+}
+
 /// Returns the workflows by file name.
 fn workflows() -> Result<Vec<(String, serde_json::Value)>, Box<dyn std::error::Error>> {
     let mut workflows = Vec::new();

@@ -31,7 +31,7 @@ use crate::state::backends::BackendRegistry;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::capacity::CapacityTracker;
-use crate::state::context::{Context, Settings, Stores};
+use crate::state::context::{Context, Provisioners, Settings, Stores};
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
@@ -98,8 +98,10 @@ pub(super) fn wire(
         cluster_id: access.records.cluster_id,
         records_key: access.records.key,
         settings: Settings {
-            provisioner_names: options.provisioners,
-            aliases: options.aliases,
+            served: Provisioners {
+                names: options.provisioners,
+                aliases: options.aliases,
+            },
             slots: options.slots,
             purge_pause: options.purge_pause,
             verifier: rand::rng().random(),

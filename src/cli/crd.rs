@@ -1,12 +1,10 @@
 //! `nfs-operator crd`: prints or installs the CustomResourceDefinitions.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::cluster::ClusterArguments;
 use crate::api::names::managers;
 use crate::api::{custom_resource_definitions, to_value};
-use crate::runtime::clients::Clients;
-use crate::runtime::write_fence::WriteFence;
 use clap::Args;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -18,15 +16,14 @@ pub struct CrdArguments {
     /// Install or update the definitions instead of printing them.
     #[arg(long)]
     apply: bool,
-    /// Path of a kubeconfig for --apply. If unset, KUBECONFIG or the service account of the pod is used.
-    #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 }
 
 /// Prints or applies the definitions.
 pub async fn run(arguments: CrdArguments) -> ExitCode {
     let result = if arguments.apply {
-        apply(arguments.kubeconfig).await
+        apply(&arguments.cluster).await
     } else {
         print()
     };
@@ -49,12 +46,8 @@ fn documents() -> Result<String, Box<dyn std::error::Error>> {
         .collect()
 }
 
-async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Error>> {
-    // A user runs this command, whichever operator is the leader.
-    let fence = WriteFence::default();
-    fence.open(None);
-    let clients = Clients::new(kubeconfig.as_deref(), "crd", &fence, None).await?;
-    let api: Api<CustomResourceDefinition> = Api::all(clients.calls);
+async fn apply(cluster: &ClusterArguments) -> Result<(), Box<dyn std::error::Error>> {
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client().await?);
     for definition in custom_resource_definitions() {
         let name = definition.name_any();
         api.patch(

@@ -4,18 +4,23 @@
 
 mod archives;
 mod check;
+mod cluster;
 mod connection;
 mod crd;
 mod duration;
 mod findings;
+mod kubectl_nfs;
 mod log;
 mod output;
 mod probe;
 mod run;
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use kubectl_nfs::command as plugin_command;
 
 /// Turns NFS exports into self-service Kubernetes storage, without mounts or privileges.
 #[derive(Parser)]
@@ -39,8 +44,11 @@ enum Command {
     Check(check::CheckArguments),
 }
 
-/// Parses the arguments and runs the subcommand.
+/// Parses the arguments and runs the subcommand. Under the name by which kubectl finds plugins, the program is one.
 pub async fn main() -> ExitCode {
+    if is_plugin() {
+        return kubectl_nfs::main().await;
+    }
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(*arguments).await,
         Command::Crd(arguments) => crd::run(arguments).await,
@@ -48,6 +56,17 @@ pub async fn main() -> ExitCode {
         Command::Archives(arguments) => archives::run(arguments).await,
         Command::Check(arguments) => check::run(arguments).await,
     }
+}
+
+/// Returns the definition of the command line, for the documentation.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+fn is_plugin() -> bool {
+    let name = std::env::args_os().next();
+    let name = name.as_deref().map(Path::new).and_then(Path::file_name);
+    name.is_some_and(|name| name == kubectl_nfs::PLUGIN)
 }
 
 /// Prints the error that ends the program to standard error.

@@ -112,7 +112,7 @@ fn parse_provisioner(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_alias(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, backend)) if !name.is_empty() && !backend.is_empty() => Ok((name.to_owned(), backend.to_owned())),
         _ => Err("expected NAME=BACKEND".to_owned()),

@@ -150,13 +150,9 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     };
     let mut serving = Vec::new();
     for backend in considered {
-        match CHECKS.iter().try_for_each(|check| check(claim, backend)) {
+        match check_backend(claim, backend) {
             Ok(()) => serving.push(backend),
-            Err((reason, message)) => refusals.push(BackendRefusal {
-                backend: backend.name.to_owned(),
-                reason,
-                message,
-            }),
+            Err(refusal) => refusals.push(refusal),
         }
     }
     if serving.is_empty() {
@@ -168,6 +164,19 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
         return Placement::NoBackend { refusals, summary };
     }
     Placement::Ranked(order_by_free_space(claim.uid, serving))
+}
+
+/// Checks whether a backend that the class permits can serve a claim now.
+///
+/// # Errors
+/// The first reason why it cannot.
+pub fn check_backend(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), BackendRefusal> {
+    let checked = CHECKS.iter().try_for_each(|check| check(claim, backend));
+    checked.map_err(|(reason, message)| BackendRefusal {
+        backend: backend.name.to_owned(),
+        reason,
+        message,
+    })
 }
 
 /// The scheduler considers the topologies of a class, and the node affinity of backends only as storage capacity.

@@ -36,6 +36,13 @@ pub enum ClientError {
     /// The file named by `--kubeconfig` cannot be used.
     #[error("cannot use the kubeconfig: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// The client certificate has a version that TLS libraries without legacy code refuse.
+    #[error(
+        "the client certificate of the user in {0} has X.509 version 1, which is not supported: issue it again with an \
+         extension, which makes it version 3 (openssl x509 -req -extfile FILE, with `extendedKeyUsage = clientAuth` in \
+         FILE), and put it into the kubeconfig"
+    )]
+    CertificateVersion(String),
     /// No client can be created from the configuration.
     #[error("cannot make a Kubernetes client: {0}")]
     Client(#[from] kube::Error),
@@ -63,14 +70,7 @@ impl Clients {
         guard: &WriteFence,
         max_in_flight: Option<Duration>,
     ) -> Result<Self, ClientError> {
-        let mut config = match kubeconfig {
-            Some(file) => {
-                Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &KubeConfigOptions::default()).await?
-            }
-            None => Config::infer()
-                .await
-                .map_err(|cause| ClientError::Infer(Box::new(cause)))?,
-        };
+        let mut config = load_config(kubeconfig, None).await?;
         let agent = format!("nfs-operator/{} ({identity})", env!("CARGO_PKG_VERSION"));
         // Omit the identity if the host name is not a valid header value.
         let agent = HeaderValue::from_str(&agent).unwrap_or(HeaderValue::from_static("nfs-operator"));
@@ -78,7 +78,7 @@ impl Clients {
         // Callers retry writes, because only they know which are safe to repeat.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
-        let lease = Client::try_from(config.clone())?;
+        let lease = client(config.clone(), kubeconfig)?;
         let calls = throttled(guarded(config.clone(), guard, max_in_flight)?);
         Ok(Self {
             calls,
@@ -86,6 +86,45 @@ impl Clients {
             lease,
         })
     }
+}
+
+/// Returns a client for commands of a user, whose lists have pages of limited size.
+///
+/// # Errors
+/// There is no usable kubeconfig, or it has no such context.
+pub async fn user_client(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ClientError> {
+    let mut config = load_config(kubeconfig, context).await?;
+    let agent = HeaderValue::from_static(concat!("nfs-operator/", env!("CARGO_PKG_VERSION"), " (cli)"));
+    config.headers.push((header::USER_AGENT, agent));
+    // Commands report a failure, and the user decides whether to repeat it.
+    config.default_retry = false;
+    config.read_timeout = Some(CALL_TIMEOUT);
+    Ok(paged(client(config, kubeconfig)?))
+}
+
+async fn load_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ClientError> {
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    match (kubeconfig, context) {
+        (Some(file), _) => Ok(Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await?),
+        (None, Some(_)) => Ok(Config::from_kubeconfig(&options).await?),
+        (None, None) => Config::infer()
+            .await
+            .map_err(|cause| ClientError::Infer(Box::new(cause))),
+    }
+}
+
+/// Creates a client. The error for a certificate that the TLS library refuses names the file that contains it.
+fn client(config: Config, kubeconfig: Option<&Path>) -> Result<Client, ClientError> {
+    Client::try_from(config).map_err(|error| match format!("{error:?}").contains("UnsupportedCertVersion") {
+        true => ClientError::CertificateVersion(match kubeconfig {
+            Some(file) => file.display().to_string(),
+            None => std::env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned()),
+        }),
+        false => ClientError::Client(error),
+    })
 }
 
 /// A service that answers requests to the API server.

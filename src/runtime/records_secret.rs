@@ -82,7 +82,7 @@ pub enum SecretError {
 }
 
 /// An invalid field of a Secret, and the reason.
-type Fault = (&'static str, String);
+pub type Fault = (&'static str, String);
 
 impl RecordsSecret {
     /// Returns the Secret's contents. Creates the Secret if it does not exist. If several processes create it at once,
@@ -227,7 +227,11 @@ fn secret(name: &str, cluster_id: &str, key: &[u8; KEY_LENGTH]) -> Secret {
     }
 }
 
-fn parse(secret: &Secret) -> Result<RecordsSecretData, Fault> {
+/// Reads the contents of a Secret.
+///
+/// # Errors
+/// The invalid field, and the reason. It contains nothing of the key.
+pub fn parse(secret: &Secret) -> Result<RecordsSecretData, Fault> {
     let none = BTreeMap::new();
     let data = secret.data.as_ref().unwrap_or(&none);
     let field = |name: &'static str| match data.get(name) {

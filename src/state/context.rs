@@ -41,13 +41,54 @@ use export_store::{Beacons, PathReservations, RecordsKey};
 use nfs_client::Transport;
 use tokio_util::sync::CancellationToken;
 
+/// Provisioner names that an operator serves.
+#[derive(Debug, Clone)]
+pub struct Provisioners {
+    /// Provisioner names whose classes use all backends.
+    pub names: Vec<String>,
+    /// Provisioner names whose classes use one backend, each with that backend.
+    pub aliases: BTreeMap<String, String>,
+}
+
+impl Provisioners {
+    /// Returns true if the operator serves the provisioner name.
+    pub fn serves(&self, provisioner: &str) -> bool {
+        self.names.iter().any(|name| name == provisioner) || self.aliases.contains_key(provisioner)
+    }
+
+    /// Parses the parameters of a class. Under an alias, they have the same semantics as in nfs-subdir.
+    pub fn class_parameters(&self, class: &StorageClass) -> Result<ClassParameters, ParameterError> {
+        let parameters = class.parameters.clone().unwrap_or_default();
+        if self.aliases.contains_key(&class.provisioner) {
+            ClassParameters::parse_as_nfs_subdir(&parameters)
+        } else {
+            ClassParameters::parse(&parameters)
+        }
+    }
+
+    /// Restricts a class under an alias to the backend of the alias.
+    pub fn restrict(&self, provisioner: &str, class: &mut ClassParameters) -> Result<(), PlannedCondition> {
+        let Some(backend) = self.aliases.get(provisioner) else {
+            return Ok(());
+        };
+        if class.backends.iter().any(|name| name != backend) {
+            return Err(PlannedCondition::fails(
+                Reason::InvalidParameter,
+                format!(
+                    "classes of provisioner {provisioner} are restricted to backend {backend}: remove the parameter `backend`"
+                ),
+            ));
+        }
+        class.backends = vec![backend.clone()];
+        Ok(())
+    }
+}
+
 /// Settings from the command line and the environment.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Provisioner names whose classes use all backends.
-    pub provisioner_names: Vec<String>,
-    /// Provisioner names whose classes use one backend, each with that backend.
-    pub aliases: BTreeMap<String, String>,
+    /// Provisioner names that this operator serves.
+    pub served: Provisioners,
     /// Maximum number of claims processed concurrently, per backend.
     pub slots: usize,
     /// Client verifier, new for each start: the server ends the session of the previous process (data-safety rule 11).
@@ -67,7 +108,7 @@ pub struct Settings {
 impl Settings {
     /// Returns all provisioner names that this operator serves.
     pub fn provisioners(&self) -> Vec<&str> {
-        let names = self.provisioner_names.iter().chain(self.aliases.keys());
+        let names = self.served.names.iter().chain(self.served.aliases.keys());
         names.map(String::as_str).collect()
     }
 
@@ -77,26 +118,21 @@ impl Settings {
         self.started_at + self.deadline
     }
 
-    /// Parses the parameters of a class. Under an alias, they have the same semantics as in nfs-subdir.
+    /// Parses the parameters of a class.
     pub fn class_parameters(&self, class: &StorageClass) -> Result<ClassParameters, ParameterError> {
-        let parameters = class.parameters.clone().unwrap_or_default();
-        if self.aliases.contains_key(&class.provisioner) {
-            ClassParameters::parse_as_nfs_subdir(&parameters)
-        } else {
-            ClassParameters::parse(&parameters)
-        }
+        self.served.class_parameters(class)
     }
 
     /// Returns the provisioner names that can be those of a CSIDriver. Storage capacity is published for their classes. The
     /// classes of an alias are those of an older provisioner, for which nobody creates a CSIDriver.
     pub fn csi_driver_names(&self) -> impl Iterator<Item = &str> {
-        let names = self.provisioner_names.iter().map(String::as_str);
+        let names = self.served.names.iter().map(String::as_str);
         names.filter(|name| is_csi_driver_name(name))
     }
 
     /// Returns true if this operator serves the provisioner name.
     pub fn serves(&self, provisioner: &str) -> bool {
-        self.provisioner_names.iter().any(|name| name == provisioner) || self.aliases.contains_key(provisioner)
+        self.served.serves(provisioner)
     }
 }
 
@@ -107,8 +143,10 @@ impl Settings {
     pub fn for_tests(provisioners: &str, aliases: &[(&str, &str)]) -> Self {
         let owned = |(alias, backend): &(&str, &str)| ((*alias).to_owned(), (*backend).to_owned());
         Self {
-            provisioner_names: provisioners.split(',').map(str::to_owned).collect(),
-            aliases: aliases.iter().map(owned).collect(),
+            served: Provisioners {
+                names: provisioners.split(',').map(str::to_owned).collect(),
+                aliases: aliases.iter().map(owned).collect(),
+            },
             slots: 1,
             purge_pause: Duration::ZERO,
             verifier: [0; 8],

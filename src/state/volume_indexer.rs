@@ -103,7 +103,7 @@ pub fn index_volume(
     let provisioner = annotations.get(names::PROVISIONED_BY);
     let ours = provisioner.is_some_and(|provisioner| settings.serves(provisioner));
     // A volume that nfs-subdir provisioned under an alias counts on the alias's backend, where it can be reclaimed.
-    let aliased = provisioner.and_then(|provisioner| settings.aliases.get(provisioner));
+    let aliased = provisioner.and_then(|provisioner| settings.served.aliases.get(provisioner));
     let backend = annotations.get(names::VOLUME_BACKEND).or(aliased);
     if let Some(backend) = backend.filter(|_| ours) {
         let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);

@@ -272,7 +272,7 @@ impl<'a> OrphanScan<'a> {
             // The reclaim reports its own problems.
             return VolumeView::Foreign;
         }
-        if alias_backend(volume, &settings.aliases) == Some(self.backend.name.as_str()) {
+        if alias_backend(volume, &settings.served.aliases) == Some(self.backend.name.as_str()) {
             return VolumeView::Legacy;
         }
         let annotation = |name: &str| volume.annotations().get(name).map(String::as_str);

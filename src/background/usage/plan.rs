@@ -80,7 +80,7 @@ pub(super) fn location(
     {
         return None;
     }
-    if alias_backend(volume, &settings.aliases) == Some(backend) {
+    if alias_backend(volume, &settings.served.aliases) == Some(backend) {
         return Some((DirectoryPath::parse(directory_on(volume, object)?).ok()?, None));
     }
     let annotation = |name: &str| volume.annotations().get(name).map(String::as_str);

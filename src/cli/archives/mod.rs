@@ -60,7 +60,10 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
     };
     let printed = text
         .map_err(std::io::Error::from)
-        .and_then(|text| super::output::print(&text));
+        .and_then(|text| match arguments.output {
+            OutputFormat::Table => super::output::print_colored(&text),
+            OutputFormat::Json => super::output::print(&text),
+        });
     if let Err(error) = printed {
         return super::fail(&error);
     }

@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use nfs_client::address::ExportAddress;
 use serde_json::{Value, json};
 
+use crate::cli::output::{Table, Tone, escape_non_ascii};
+
 const HEADINGS: [&str; 9] = [
     "DIRECTORY",
     "CLAIM",
@@ -36,27 +38,19 @@ fn is_plain(letter: char) -> bool {
 
 /// Returns a table with a row for each record and for each archive without one.
 pub fn table(listing: &ExportListing) -> String {
-    let rows: Vec<[String; 9]> = listing.rows.iter().map(cells).collect();
-    let mut widths = HEADINGS.map(str::len);
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
+    let mut table = Table::new(&HEADINGS);
+    for row in &listing.rows {
+        let tone = if row.needs_attention() {
+            Tone::Problem
+        } else {
+            Tone::Plain
+        };
+        table.row(tone, cells(row).each_ref().map(String::as_str));
     }
-    let line = |cells: &[String; 9]| {
-        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let headings = HEADINGS.map(str::to_owned);
-    std::iter::once(&headings)
-        .chain(&rows)
-        .map(line)
-        .collect::<Vec<_>>()
-        .join("\n")
+    table.render()
 }
 
 fn cells(row: &ListedDirectory) -> [String; 9] {
-    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { plain(text) };
     let claim = match (row.namespace.as_str(), row.claim.as_str()) {
         ("", "") => String::new(),
         (namespace, claim) => format!("{namespace}/{claim}"),
@@ -66,15 +60,15 @@ fn cells(row: &ListedDirectory) -> [String; 9] {
         None => row.state.to_owned(),
     };
     [
-        or_dash(&row.directory),
-        or_dash(&claim),
+        plain(&row.directory),
+        plain(&claim),
         plain(&state),
-        or_dash(&archived_at(row).unwrap_or_default()),
-        or_dash(row.size.as_deref().unwrap_or_default()),
+        plain(&archived_at(row).unwrap_or_default()),
+        plain(row.size.as_deref().unwrap_or_default()),
         presence(row.presence),
         signature(row.signature),
-        or_dash(&row.cluster),
-        or_dash(&row.volume),
+        plain(&row.cluster),
+        plain(&row.volume),
     ]
 }
 
@@ -114,33 +108,14 @@ fn row(row: &ListedDirectory) -> serde_json::Result<Value> {
     Ok(fields)
 }
 
-/// Replaces all but printable ASCII by the equivalent escapes of JSON, which a terminal does not interpret.
-fn escape_non_ascii(json: &str) -> String {
-    let mut plain = String::with_capacity(json.len());
-    for letter in json.chars() {
-        if is_plain(letter) || letter == '\n' {
-            plain.push(letter);
-            continue;
-        }
-        let mut units = [0; 2];
-        let units = letter.encode_utf16(&mut units);
-        plain.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
-    }
-    plain
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
     #[test]
-    fn no_control_sequence_is_printed_and_json_keeps_its_value() {
+    fn no_control_sequence_is_printed() {
         let malicious = "\u{1b}[31m\u{9b}2J\u{7f}\u{202e}\r\n\té𝄞\"\\";
         let shown = plain(malicious);
         assert!(shown.chars().all(is_plain), "{shown}");
-        let text = escape_non_ascii(&serde_json::to_string(&[malicious]).unwrap());
-        assert!(text.chars().all(is_plain), "{text}");
-        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [malicious]);
     }
 }

@@ -3,7 +3,6 @@
 mod objects;
 mod steps;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,12 +10,11 @@ use clap::Args;
 use serde_json::json;
 
 use self::steps::Check;
+use super::cluster::ClusterArguments;
 use super::duration::parse_duration;
 use super::findings::Findings;
 use super::output::{OutputFormat, print};
-use crate::runtime::clients::Clients;
 use crate::runtime::shutdown::shutdown_signal;
-use crate::runtime::write_fence::WriteFence;
 
 /// Help on the exit code, see [`Findings::exit_code`].
 const EXIT_CODES: &str = "\
@@ -46,9 +44,8 @@ pub struct CheckArguments {
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
-    /// Path of a kubeconfig. If unset, KUBECONFIG or the service account of the pod is used.
-    #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 }
 
 /// Runs the check and prints the findings.
@@ -63,11 +60,8 @@ pub async fn run(arguments: CheckArguments) -> ExitCode {
 }
 
 async fn check(arguments: &CheckArguments) -> Result<Findings, Box<dyn std::error::Error>> {
-    // A user runs the check, whichever operator is the leader.
-    let fence = WriteFence::default();
-    fence.open(None);
-    let clients = Clients::new(arguments.kubeconfig.as_deref(), "check", &fence, None).await?;
-    let check = Check::new(clients.calls, arguments, shutdown_signal()?);
+    let client = arguments.cluster.client().await?;
+    let check = Check::new(client, arguments, shutdown_signal()?);
     let findings = check.run().await;
     print(&match arguments.output {
         OutputFormat::Table => findings.table("STEP", 10),

@@ -117,14 +117,14 @@ impl<'a> NfsSubdirVolume<'a> {
 
 /// Wakes the released volumes of a class that was created, changed or deleted.
 pub fn class_changed(ctx: &Context, class: &StorageClass) {
-    if ctx.settings.aliases.is_empty() {
+    if ctx.settings.served.aliases.is_empty() {
         return;
     }
     let name = class.metadata.name.as_deref();
     for volume in ctx.stores.volumes.state() {
         let depends_on_class = class_name(&volume).as_deref() == name
             && is_released(&volume)
-            && alias_backend(&volume, &ctx.settings.aliases).is_some();
+            && alias_backend(&volume, &ctx.settings.served.aliases).is_some();
         if depends_on_class {
             ctx.waiting_volumes.wake(ObjectRef::from_obj(volume.as_ref()));
         }

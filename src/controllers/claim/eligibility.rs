@@ -11,7 +11,7 @@ use crate::api::parameters::ClassParameters;
 use crate::decide::object_name::is_object_name;
 use crate::decide::quantity::bytes;
 use crate::decide::restore_source::requested_archive;
-use crate::state::context::Settings;
+use crate::state::context::Provisioners;
 use export_store::text::format_bytes;
 
 /// The access modes of claims. The scheduler enforces `ReadWriteOncePod` by the claim, whatever the kind of its volume
@@ -94,9 +94,9 @@ fn has_other_populator(claim: &PersistentVolumeClaim) -> bool {
 pub fn check_eligibility(
     claim: &PersistentVolumeClaim,
     class: Option<&StorageClass>,
-    settings: &Settings,
+    served: &Provisioners,
 ) -> Eligibility {
-    if !requested_provisioner(claim).is_some_and(|provisioner| settings.serves(provisioner)) {
+    if !requested_provisioner(claim).is_some_and(|provisioner| served.serves(provisioner)) {
         return Eligibility::Ignore;
     }
     if claim.metadata.deletion_timestamp.is_some() {
@@ -119,7 +119,7 @@ pub fn check_eligibility(
             format!("StorageClass {name:?} does not exist: create it to have the claim provisioned"),
         ));
     };
-    if !settings.serves(&class.provisioner) {
+    if !served.serves(&class.provisioner) {
         return Eligibility::Ignore;
     }
     let selected_node = claim
@@ -132,7 +132,7 @@ pub fn check_eligibility(
         return Eligibility::Ignore;
     }
     let node = selected_node.filter(|_| late_binding);
-    match claim_request(claim, class, node, settings) {
+    match claim_request(claim, class, node, served) {
         Ok(request) => Eligibility::Provision(Box::new(request)),
         Err(condition) => Eligibility::Infeasible(condition),
     }
@@ -142,10 +142,10 @@ fn claim_request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node: Option<String>,
-    settings: &Settings,
+    served: &Provisioners,
 ) -> Result<ClaimRequest, PlannedCondition> {
     check_supported(claim)?;
-    let parameters = settings.class_parameters(class).map_err(|error| {
+    let parameters = served.class_parameters(class).map_err(|error| {
         PlannedCondition::fails(
             Reason::InvalidParameter,
             format!("StorageClass {}: {error}", class.name_any()),

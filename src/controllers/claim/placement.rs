@@ -117,18 +117,7 @@ fn capacity_demand(refusals: &[BackendRefusal], namespace: &str, bytes: u128) ->
 /// Returns the class's parameters for placement. A class under an alias is restricted to the alias's backend.
 pub(crate) fn class_for_placement(ctx: &Context, request: &ClaimRequest) -> Result<ClassParameters, PlannedCondition> {
     let mut class = request.parameters.clone();
-    if let Some(backend) = ctx.settings.aliases.get(&request.provisioner) {
-        if class.backends.iter().any(|name| name != backend) {
-            return Err(PlannedCondition::fails(
-                Reason::InvalidParameter,
-                format!(
-                    "classes of provisioner {} are restricted to backend {backend}: remove the parameter `backend`",
-                    request.provisioner
-                ),
-            ));
-        }
-        class.backends = vec![backend.clone()];
-    }
+    ctx.settings.served.restrict(&request.provisioner, &mut class)?;
     Ok(class)
 }
 

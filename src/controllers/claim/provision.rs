@@ -378,7 +378,7 @@ impl ProvisionAttempt<'_> {
             request: self.request,
             namespace_uid: self.namespace.metadata.uid.as_deref().unwrap_or_default(),
             restore: self.restore.as_ref(),
-            under_alias: self.ctx.settings.aliases.contains_key(&self.request.provisioner),
+            under_alias: self.ctx.settings.served.aliases.contains_key(&self.request.provisioner),
             cluster_uid: self.ctx.cluster_uid(),
             snapshot: &target.snapshot,
             negotiated: target.export.nfs().negotiated(),

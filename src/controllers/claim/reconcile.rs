@@ -52,7 +52,7 @@ async fn reconcile_now(
     let class = class_name(claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
     // Held until the outcome is reported.
     let mut slot = None;
-    let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings) {
+    let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings.served) {
         Eligibility::Ignore => ProvisionOutcome::Nothing,
         Eligibility::Bound => match unreported_volume(claim) {
             None => ProvisionOutcome::Nothing,
@@ -119,7 +119,7 @@ pub fn on_error(claim: Arc<CachedClaim>, error: &WriteError, ctx: Arc<Context>) 
 /// has its volume, reports that, and has the size that it requests. The binder may take minutes to bind many claims.
 pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: &CapacityTracker) -> bool {
     // The class matters only for a claim without volume.
-    match check_eligibility(claim, None, settings) {
+    match check_eligibility(claim, None, &settings.served) {
         Eligibility::Ignore => expansion::is_settled(claim),
         Eligibility::Bound => unreported_volume(claim).is_none() && expansion::is_settled(claim),
         Eligibility::Lost => is_reported_lost(claim),

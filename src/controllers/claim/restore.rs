@@ -156,7 +156,12 @@ fn check(
         request,
         namespace,
         expired: expiry_reason(ctx, archive, ctx.clock.now()),
-        alias: ctx.settings.aliases.get(&request.provisioner).map(String::as_str),
+        alias: ctx
+            .settings
+            .served
+            .aliases
+            .get(&request.provisioner)
+            .map(String::as_str),
         labels: backend.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
         by_name,
         in_progress: mode_in_progress(ctx, &volume_name(&claim.uid().unwrap_or_default())),

@@ -113,7 +113,7 @@ fn claim_namespace(volume: &PersistentVolume) -> &str {
 
 /// Returns the backend of a volume, or the outcome if it cannot be used.
 fn find_backend(ctx: &Context, volume: &PersistentVolume) -> Result<Arc<Backend>, ReclaimOutcome> {
-    let name = match alias_backend(volume, &ctx.settings.aliases) {
+    let name = match alias_backend(volume, &ctx.settings.served.aliases) {
         Some(alias) => match NfsSubdirVolume::new(ctx, volume, alias).locate() {
             Ok(_) => alias,
             Err(refusal) => return Err(failed(refusal.reason, refusal.message)),
@@ -203,7 +203,7 @@ async fn prepare(
     snapshot: &ProbeSnapshot,
     export: &ExportStore,
 ) -> Result<Result<(ReclaimRequest, OnDelete), PrepareError>, WriteError> {
-    match alias_backend(volume, &ctx.settings.aliases) {
+    match alias_backend(volume, &ctx.settings.served.aliases) {
         Some(alias) => {
             let volume = NfsSubdirVolume::new(ctx, volume, alias);
             volume.prepare(snapshot, export).await

@@ -2,5 +2,6 @@
 
 pub mod archives;
 pub mod check;
+pub mod kubectl_nfs;
 pub mod probe;
 pub mod program;

@@ -21,7 +21,9 @@ impl Shell {
     pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
         let programs = run.new_dir("programs")?;
         symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
-        symlink(find_binary()?, programs.join("nfs-operator"))?;
+        for name in ["nfs-operator", "kubectl-nfs"] {
+            symlink(find_binary()?, programs.join(name))?;
+        }
         let path = std::env::var("PATH").unwrap_or_default();
         Ok(Self {
             folder: repository_root(),

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::state::context::Settings;
 
-fn settings() -> Settings {
-    Settings::for_tests("nfs-operator.io/nfs,nfs.nfs-operator.io", &[("old/nfs", "a")])
+fn served() -> Provisioners {
+    Settings::for_tests("nfs-operator.io/nfs,nfs.nfs-operator.io", &[("old/nfs", "a")]).served
 }
 
 /// Returns a claim as the binder leaves it when it requests a volume from this operator, with `change` applied.
@@ -43,7 +44,7 @@ fn json_patch(into: &mut Value, change: Value) {
 }
 
 fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Reason {
-    match check_eligibility(claim, class, &settings()) {
+    match check_eligibility(claim, class, &served()) {
         Eligibility::Infeasible(condition) => condition.reason,
         other => panic!("{other:?}"),
     }
@@ -51,7 +52,7 @@ fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Re
 
 #[test]
 fn a_claim_that_the_binder_assigned_to_this_operator_is_provisioned() {
-    let Eligibility::Provision(request) = check_eligibility(&claim(json!({})), Some(&class(json!({}))), &settings())
+    let Eligibility::Provision(request) = check_eligibility(&claim(json!({})), Some(&class(json!({}))), &served())
     else {
         panic!()
     };
@@ -63,17 +64,17 @@ fn a_claim_that_the_binder_assigned_to_this_operator_is_provisioned() {
 fn a_claim_that_the_binder_did_not_assign_is_ignored_whatever_its_class() {
     let without = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null}}}));
     assert!(matches!(
-        check_eligibility(&without, Some(&class(json!({}))), &settings()),
+        check_eligibility(&without, Some(&class(json!({}))), &served()),
         Eligibility::Ignore
     ));
     let other = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "other/nfs"}}}));
     assert!(matches!(
-        check_eligibility(&other, Some(&class(json!({}))), &settings()),
+        check_eligibility(&other, Some(&class(json!({}))), &served()),
         Eligibility::Ignore
     ));
     let other = class(json!({"provisioner": "other/nfs"}));
     assert!(matches!(
-        check_eligibility(&claim(json!({})), Some(&other), &settings()),
+        check_eligibility(&claim(json!({})), Some(&other), &served()),
         Eligibility::Ignore
     ));
 }
@@ -85,7 +86,7 @@ fn the_beta_annotations_and_aliases_count() {
     assert_eq!(class_name(&beta).unwrap(), "older");
     let alias = class(json!({"provisioner": "old/nfs"}));
     assert!(matches!(
-        check_eligibility(&beta, Some(&alias), &settings()),
+        check_eligibility(&beta, Some(&alias), &served()),
         Eligibility::Provision(_)
     ));
 }
@@ -95,17 +96,17 @@ fn deleted_bound_and_lost_claims_are_not_provisioned() {
     let class = class(json!({}));
     let deleted = claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     assert!(matches!(
-        check_eligibility(&deleted, Some(&class), &settings()),
+        check_eligibility(&deleted, Some(&class), &served()),
         Eligibility::Ignore
     ));
     let bound = claim(json!({"spec": {"volumeName": "pvc-u"}}));
     assert!(matches!(
-        check_eligibility(&bound, Some(&class), &settings()),
+        check_eligibility(&bound, Some(&class), &served()),
         Eligibility::Bound
     ));
     let lost = claim(json!({"spec": {"volumeName": "pvc-u"}, "status": {"phase": "Lost"}}));
     assert!(matches!(
-        check_eligibility(&lost, Some(&class), &settings()),
+        check_eligibility(&lost, Some(&class), &served()),
         Eligibility::Lost
     ));
 }
@@ -114,12 +115,12 @@ fn deleted_bound_and_lost_claims_are_not_provisioned() {
 fn late_binding_waits_for_the_scheduler() {
     let late = class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
     assert!(matches!(
-        check_eligibility(&claim(json!({})), Some(&late), &settings()),
+        check_eligibility(&claim(json!({})), Some(&late), &served()),
         Eligibility::Ignore
     ));
     let chosen = claim(json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));
     assert!(matches!(
-        check_eligibility(&chosen, Some(&late), &settings()),
+        check_eligibility(&chosen, Some(&late), &served()),
         Eligibility::Provision(_)
     ));
 }
@@ -183,7 +184,7 @@ fn a_claim_of_the_same_namespace_may_be_copied_by_either_field() {
         }),
     ] {
         let claim = claim(json!({"spec": change.clone()}));
-        let Eligibility::Provision(request) = check_eligibility(&claim, Some(&class), &settings()) else {
+        let Eligibility::Provision(request) = check_eligibility(&claim, Some(&class), &served()) else {
             panic!("{change}");
         };
         assert_eq!(request.source.as_deref(), Some("old"), "{change}");
@@ -245,7 +246,7 @@ fn a_missing_or_invalid_class_is_named() {
 
 /// Returns the eligibility of a claim as one word.
 fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
-    match check_eligibility(claim, class, &settings()) {
+    match check_eligibility(claim, class, &served()) {
         Eligibility::Ignore => "ignore",
         Eligibility::Bound => "bound",
         Eligibility::Lost => "lost",
@@ -339,7 +340,7 @@ fn the_request_has_the_selected_node_for_late_binding_only_and_the_topologies() 
     ] {
         let class = class(json!({"volumeBindingMode": mode, "allowedTopologies": topologies}));
         let claim = annotated(json!({SELECTED_NODE: node}));
-        let Eligibility::Provision(request) = check_eligibility(&claim, Some(&class), &settings()) else {
+        let Eligibility::Provision(request) = check_eligibility(&claim, Some(&class), &served()) else {
             panic!("{mode}")
         };
         assert_eq!((request.node.as_deref(), request.topologies.len()), expected, "{mode}");

@@ -1,0 +1,113 @@
+//! `kubectl nfs`: the commands of an administrator, with the rights of their kubeconfig. They read objects, and write only
+//! what the administrator wants: annotations, fields of a spec, a backup, a claim that restores an archive.
+//!
+//! The program is `nfs-operator` under the name `kubectl-nfs`, by which kubectl finds it.
+
+mod archives;
+mod backup;
+mod completion;
+mod explain;
+mod names;
+mod operator;
+mod orphans;
+mod progress;
+mod report;
+mod requests;
+mod secret;
+mod status;
+mod suspend;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use super::cluster::CommandError;
+use super::{check, probe};
+
+/// The name by which kubectl finds the program.
+pub const PLUGIN: &str = "kubectl-nfs";
+/// The name in help and errors.
+const PROGRAM: &str = "kubectl nfs";
+
+/// Shows and changes what nfs-operator does: backends, claims, archives.
+#[derive(Parser)]
+#[command(name = PLUGIN, bin_name = PROGRAM, version, about, after_help = "\
+Exit code:
+  0  fine
+  1  a problem was found, or the command failed
+  2  invalid arguments, or no access to the cluster")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show on one screen whether everything works: backends, waiting claims, archives, trash, orphans, leader, versions.
+    Status(status::StatusArguments),
+    /// Explain why a claim has its backend, or what each backend lacks to serve it.
+    Explain(explain::ExplainArguments),
+    /// List, hold, expire and restore archives.
+    #[command(subcommand)]
+    Archives(archives::ArchivesCommand),
+    /// Create an archive of a claim in use.
+    Backup(backup::BackupArguments),
+    /// Show which volumes use most.
+    #[command(subcommand)]
+    Usage(usage::UsageCommand),
+    /// List directories without a volume and volumes without a directory, and what to do about them.
+    Orphans(orphans::OrphansArguments),
+    /// Stop placing new volumes on backends.
+    Suspend(suspend::SuspendArguments),
+    /// Place new volumes on suspended backends again.
+    Resume(suspend::SuspendArguments),
+    /// Request a scan of exports for orphans.
+    Scan(requests::ScanArguments),
+    /// Request a count of what volumes and archives use.
+    Count(requests::ScanArguments),
+    /// Accept the export that a backend finds instead of the expected one.
+    AcceptIdentity(requests::AcceptArguments),
+    /// Request that lost volumes are recreated from their records.
+    Readopt(requests::ReadoptArguments),
+    /// Save or check the Secret with the key that signs records on exports.
+    #[command(subcommand)]
+    Secret(secret::SecretCommand),
+    /// Write a file for a support request, without names, addresses and keys.
+    Report(report::ReportArguments),
+    /// Test a StorageClass: create a claim, wait until it is bound, and delete it.
+    Check(check::CheckArguments),
+    /// Probe an export from this machine as an NfsBackend would; needs no cluster.
+    Probe(probe::ProbeArguments),
+    /// Print a script that completes the arguments of kubectl-nfs in a shell.
+    Completion(completion::CompletionArguments),
+}
+
+/// Parses the arguments and runs the command.
+pub async fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Status(arguments) => status::run(arguments).await,
+        Command::Explain(arguments) => explain::run(arguments).await,
+        Command::Archives(command) => archives::run(command).await,
+        Command::Backup(arguments) => backup::run(arguments).await,
+        Command::Usage(command) => usage::run(command).await,
+        Command::Orphans(arguments) => orphans::run(arguments).await,
+        Command::Suspend(arguments) => suspend::run(arguments, true).await,
+        Command::Resume(arguments) => suspend::run(arguments, false).await,
+        Command::Scan(arguments) => requests::scan(arguments).await,
+        Command::Count(arguments) => requests::count(arguments).await,
+        Command::AcceptIdentity(arguments) => requests::accept_identity(arguments).await,
+        Command::Readopt(arguments) => requests::readopt(arguments).await,
+        Command::Secret(command) => secret::run(command).await,
+        Command::Report(arguments) => report::run(arguments).await,
+        Command::Check(arguments) => return check::run(arguments).await,
+        Command::Probe(arguments) => return probe::run(arguments).await,
+        Command::Completion(arguments) => completion::run(&arguments),
+    };
+    result.unwrap_or_else(|error: CommandError| error.report(PROGRAM))
+}
+
+/// Returns the definition of the command line, for completion and for the documentation.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}

@@ -1,0 +1,46 @@
+//! Waits for the operator, and reports on standard error what it is doing meanwhile.
+
+use std::time::Duration;
+
+use export_store::text::escape;
+use tokio::time::{Instant, sleep};
+
+use crate::cli::cluster::CommandError;
+
+/// Interval between two reads of an object. A user who may read it may not be allowed to watch it.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What an object says about a wait.
+pub enum Progress<T> {
+    /// The end of the wait.
+    Done(T),
+    /// It continues; the text says what happens now.
+    Waits(String),
+}
+
+/// Calls `look` until it is done. Prints each new text. Fails after the timeout with the last one.
+pub async fn wait<T>(
+    what: &str,
+    timeout: Duration,
+    look: impl AsyncFn() -> Result<Progress<T>, CommandError>,
+) -> Result<T, CommandError> {
+    let deadline = Instant::now() + timeout;
+    let mut printed = String::new();
+    loop {
+        match look().await? {
+            Progress::Done(done) => return Ok(done),
+            Progress::Waits(text) => {
+                if Instant::now() >= deadline {
+                    return Err(CommandError::Refused(format!(
+                        "timed out waiting for {what}, which continues: {text}; wait longer with --timeout"
+                    )));
+                }
+                if text != printed {
+                    eprintln!("waiting for {what}: {}", escape(&text));
+                    printed = text;
+                }
+            }
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}

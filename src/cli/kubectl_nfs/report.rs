@@ -1,0 +1,260 @@
+//! `kubectl nfs report`: a file for a support request.
+
+mod redact;
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Map, Value, json};
+
+use self::redact::{Kind, Redactor};
+use super::operator::{self, OperatorArguments};
+use crate::api::names::{CLAIM_CONDITION, MANAGED_BY, OPERATOR_NAME, PROVISIONED_BY};
+use crate::api::{NfsArchive, NfsBackend};
+use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
+use crate::cli::output::{escape_non_ascii, print};
+
+/// Maximum number of claims, volumes and archives in a report: enough to see a pattern.
+const MAX_OBJECTS: usize = 50;
+
+/// Arguments of `kubectl nfs report`.
+#[derive(Args)]
+#[command(after_help = "\
+The file contains versions, backends, StorageClasses, and up to 50 claims that wait, volumes and archives that have a
+problem. Names of objects, servers, paths, directories, addresses and identities are replaced by numbers, the same
+everywhere in the file. Secrets, logs and data are not read. Look at the file before you send it.")]
+pub struct ReportArguments {
+    /// File to write. An existing one is not overwritten.
+    #[arg(value_name = "FILE", default_value = "nfs-operator-report.json")]
+    file: PathBuf,
+    #[command(flatten)]
+    operator: OperatorArguments,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+/// Collects the objects, and writes them without names.
+pub async fn run(arguments: ReportArguments) -> Result<ExitCode, CommandError> {
+    let client = arguments.cluster.client().await?;
+    let mut redactor = Redactor::default();
+    let found = collect(&client, &arguments.operator, &mut redactor).await?;
+    let text = serde_json::to_string_pretty(&redactor.redacted(found))
+        .map_err(|error| CommandError::Format(error.to_string()))?;
+    let file = arguments.file.display();
+    let create = OpenOptions::new().write(true).create_new(true).open(&arguments.file);
+    let written = create.and_then(|mut file| writeln!(file, "{}", escape_non_ascii(&text)));
+    written.map_err(|error| CommandError::Refused(format!("cannot write {file}: {error}")))?;
+    print(&format!("wrote {file}: look at it before you send it"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn collect(
+    client: &Client,
+    arguments: &OperatorArguments,
+    redactor: &mut Redactor,
+) -> Result<Value, CommandError> {
+    let operator = operator::find(client, arguments).await?;
+    let kubernetes = client
+        .apiserver_version()
+        .await
+        .map_err(failed("read the version of Kubernetes"))?;
+    let backends: Vec<NfsBackend> = all(&Api::all(client.clone()), "NfsBackends").await?;
+    backends.iter().for_each(|backend| know_backend(redactor, backend));
+    let classes: Vec<StorageClass> = all(&Api::all(client.clone()), "StorageClasses").await?;
+    let classes: Vec<StorageClass> = classes
+        .into_iter()
+        .filter(|class| class.provisioner.contains("nfs"))
+        .collect();
+    classes
+        .iter()
+        .for_each(|class| redactor.know(Kind::Class, &class.name_any()));
+    for name in operator.leader.iter().chain(&operator.lease) {
+        name.split('/').for_each(|part| redactor.know(Kind::Instance, part));
+    }
+    let claims = claims(client, redactor).await?;
+    let volumes = volumes(client, redactor).await?;
+    let archives = archives(client, redactor).await?;
+    Ok(json!({
+        "report": 1,
+        "time": Timestamp::now().to_string(),
+        "versions": {"client": env!("CARGO_PKG_VERSION"), "kubernetes": kubernetes.git_version},
+        "operator": operator,
+        "backends": backends.into_iter().map(|backend| object(&backend)).collect::<Vec<_>>(),
+        "storageClasses": classes.into_iter().map(|class| object(&class)).collect::<Vec<_>>(),
+        "claims": claims,
+        "volumes": volumes,
+        "archives": archives,
+    }))
+}
+
+/// Learns the names that a backend contains.
+fn know_backend(redactor: &mut Redactor, backend: &NfsBackend) {
+    let (spec, status) = (&backend.spec, backend.status.clone().unwrap_or_default());
+    redactor.know(Kind::Backend, &backend.name_any());
+    let former = spec
+        .former_addresses
+        .iter()
+        .map(|address| (&address.server, &address.path));
+    for (server, path) in former.chain([(&spec.server, &spec.path)]) {
+        redactor.know(Kind::Server, server);
+        redactor.know(Kind::Path, path);
+    }
+    let namespaces = spec.allowed_namespaces.iter().flat_map(|allowed| &allowed.match_names);
+    namespaces.for_each(|name| redactor.know(Kind::Namespace, name));
+    let export = status.export;
+    let ids = [
+        export.id,
+        export.cluster_id,
+        export.beacon,
+        export.next_beacon,
+        spec.export_id.clone(),
+    ];
+    ids.iter().flatten().for_each(|id| redactor.know(Kind::Identity, id));
+    for orphan in status
+        .orphans
+        .iter()
+        .flat_map(|orphans| orphans.kinds.iter().flat_map(|kind| &kind.examples))
+    {
+        redactor.know(Kind::Volume, &orphan.volume);
+        redactor.know(Kind::Directory, orphan.directory.as_deref().unwrap_or_default());
+    }
+}
+
+/// Returns the parts of an object that say how it is configured and what happened. Annotations and labels may contain
+/// anything.
+fn object<K: serde::Serialize + ResourceExt>(object: &K) -> Value {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(object) else {
+        return Value::Null;
+    };
+    let meta = object.meta();
+    let own = |names: &std::collections::BTreeMap<String, String>| -> Vec<String> {
+        names
+            .keys()
+            .filter(|name| name.contains("nfs-operator.io/"))
+            .cloned()
+            .collect()
+    };
+    fields.insert(
+        "metadata".to_owned(),
+        json!({
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "creationTimestamp": meta.creation_timestamp,
+            "deletionTimestamp": meta.deletion_timestamp,
+            "generation": meta.generation,
+            "finalizers": meta.finalizers,
+            "annotationNames": meta.annotations.as_ref().map(own),
+        }),
+    );
+    Value::Object(fields)
+}
+
+/// The first objects of a list that matter, and how many there are.
+#[derive(Default)]
+struct Sample {
+    total: u64,
+    matching: u64,
+    items: Vec<Value>,
+}
+
+impl Sample {
+    fn add<K: serde::Serialize + ResourceExt>(&mut self, item: &K, matters: bool, know: impl FnOnce()) {
+        self.total += 1;
+        self.matching += u64::from(matters);
+        if matters && self.items.len() < MAX_OBJECTS {
+            know();
+            self.items.push(object(item));
+        }
+    }
+
+    fn into_json(self) -> Value {
+        json!({"total": self.total, "withProblem": self.matching, "items": self.items})
+    }
+}
+
+async fn claims(client: &Client, redactor: &mut Redactor) -> Result<Value, CommandError> {
+    let api: Api<PersistentVolumeClaim> = Api::all(client.clone());
+    let mut sample = Sample::default();
+    each(&api, "PersistentVolumeClaims", ListParams::default(), |claim| {
+        let status = claim.status.as_ref();
+        let conditions = status
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
+        let reported = conditions.iter().find(|condition| condition.type_ == CLAIM_CONDITION);
+        let waits = reported.is_some_and(|condition| condition.status != "True");
+        let is_bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
+        if reported.is_some() {
+            sample.add(&claim, waits && !is_bound, || {
+                redactor.know(Kind::Namespace, &claim.namespace().unwrap_or_default());
+                redactor.know(Kind::Claim, &claim.name_any());
+                redactor.know(Kind::Identity, &claim.uid().unwrap_or_default());
+            });
+        }
+    })
+    .await?;
+    Ok(sample.into_json())
+}
+
+async fn volumes(client: &Client, redactor: &mut Redactor) -> Result<Value, CommandError> {
+    let api: Api<PersistentVolume> = Api::all(client.clone());
+    let mut sample = Sample::default();
+    let ours = ListParams::default().labels(&format!("{MANAGED_BY}={OPERATOR_NAME}"));
+    each(&api, "PersistentVolumes", ours, |volume| {
+        let phase = volume
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref())
+            .unwrap_or_default();
+        let is_stuck = volume.annotations().contains_key(PROVISIONED_BY) && matches!(phase, "Released" | "Failed");
+        sample.add(&volume, is_stuck, || {
+            redactor.know(Kind::Volume, &volume.name_any());
+            let spec = volume.spec.as_ref();
+            if let Some(nfs) = spec.and_then(|spec| spec.nfs.as_ref()) {
+                redactor.know(Kind::Server, &nfs.server);
+                redactor.know(Kind::Path, &nfs.path);
+            }
+            if let Some(claim) = spec.and_then(|spec| spec.claim_ref.as_ref()) {
+                redactor.know(Kind::Namespace, claim.namespace.as_deref().unwrap_or_default());
+                redactor.know(Kind::Claim, claim.name.as_deref().unwrap_or_default());
+                redactor.know(Kind::Identity, claim.uid.as_deref().unwrap_or_default());
+            }
+        });
+    })
+    .await?;
+    Ok(sample.into_json())
+}
+
+async fn archives(client: &Client, redactor: &mut Redactor) -> Result<Value, CommandError> {
+    let api: Api<NfsArchive> = Api::all(client.clone());
+    let mut sample = Sample::default();
+    each(&api, "NfsArchives", ListParams::default(), |archive| {
+        let observed = archive.observed();
+        let available = super::names::condition(&observed.conditions, "Available");
+        let has_problem = available.is_none_or(|condition| condition.status != "True");
+        sample.add(&archive, has_problem, || {
+            redactor.know(Kind::Archive, &archive.name_any());
+            redactor.know(Kind::Namespace, &archive.spec.claim_ref.namespace);
+            redactor.know(Kind::Claim, &archive.spec.claim_ref.name);
+            redactor.know(Kind::Directory, &observed.directory);
+            redactor.know(Kind::Volume, &observed.volume_name);
+            for id in [&observed.claim_uid, &observed.namespace_uid, &observed.export_id] {
+                redactor.know(Kind::Identity, id);
+            }
+        });
+    })
+    .await?;
+    Ok(sample.into_json())
+}
+
+/// Returns an object without fields that are null.
+fn without_nulls(fields: Map<String, Value>) -> Map<String, Value> {
+    fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}

@@ -1,0 +1,172 @@
+//! `kubectl nfs secret`: a copy of the Secret with the key that signs records on exports.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
+use kube::{Api, Client, ResourceExt};
+
+use super::operator::{self, OperatorArguments};
+use crate::api::NfsBackend;
+use crate::api::names::RECORDS_SECRET;
+use crate::cli::cluster::{ClusterArguments, CommandError, all, get};
+use crate::cli::output::print;
+use crate::runtime::records_secret::parse;
+
+/// Maximum size of a copy, in bytes. A Secret has at most 1 MiB.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Commands of `kubectl nfs secret`.
+#[derive(Subcommand)]
+pub enum SecretCommand {
+    /// Write the Secret to a file that only you can read, for `kubectl apply` in a rebuilt cluster.
+    Backup(SecretArguments),
+    /// Check that a file has the Secret of this cluster, and that its backends use it.
+    Verify(SecretArguments),
+}
+
+/// Arguments of `kubectl nfs secret`.
+#[derive(Args)]
+pub struct SecretArguments {
+    /// The file. An existing one is not overwritten.
+    file: PathBuf,
+    /// Namespace of the Secret. If unset, that of the operator's Lease.
+    #[arg(long, short)]
+    namespace: Option<String>,
+    /// Name of the Secret.
+    #[arg(long, default_value = RECORDS_SECRET)]
+    name: String,
+    #[command(flatten)]
+    operator: OperatorArguments,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+/// Saves or checks the Secret.
+pub async fn run(command: SecretCommand) -> Result<ExitCode, CommandError> {
+    match command {
+        SecretCommand::Backup(arguments) => backup(arguments).await,
+        SecretCommand::Verify(arguments) => verify(arguments).await,
+    }
+}
+
+async fn read(arguments: &SecretArguments, client: &Client) -> Result<Secret, CommandError> {
+    let namespace = match &arguments.namespace {
+        Some(namespace) => namespace.clone(),
+        None => {
+            let operator = operator::find(client, &arguments.operator).await?;
+            let namespace = operator.namespace().map(str::to_owned);
+            namespace.ok_or_else(|| {
+                CommandError::Usage("the operator holds no Lease: set the namespace of the Secret with -n".to_owned())
+            })?
+        }
+    };
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    get(
+        &secrets,
+        &arguments.name,
+        &format!("Secret {namespace}/{}", arguments.name),
+    )
+    .await
+}
+
+/// Returns the cluster ID in a Secret.
+fn cluster_id(secret: &Secret, what: &str) -> Result<String, CommandError> {
+    let parsed = parse(secret).map(|data| data.cluster_id);
+    parsed.map_err(|(field, fault)| CommandError::Refused(format!("{what} is invalid: data.{field} {fault}")))
+}
+
+async fn backup(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
+    let client = arguments.cluster.client().await?;
+    let secret = read(&arguments, &client).await?;
+    let cluster = cluster_id(&secret, "the Secret")?;
+    let copy = Secret {
+        metadata: ObjectMeta {
+            name: secret.metadata.name.clone(),
+            namespace: secret.metadata.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        ..secret
+    };
+    let text = serde_norway::to_string(&copy).map_err(|error| CommandError::Format(error.to_string()))?;
+    write_new(&arguments.file, &text)?;
+    let file = arguments.file.display();
+    print(&format!(
+        "wrote the Secret of cluster {cluster} to {file}: keep it outside the cluster, and secret"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file that did not exist, for its owner alone.
+fn write_new(path: &Path, text: &str) -> Result<(), CommandError> {
+    let named = |error: std::io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => CommandError::Usage(format!(
+            "{} exists: it may be the only copy of another key; choose another name",
+            path.display()
+        )),
+        _ => CommandError::Refused(format!("cannot write {}: {error}", path.display())),
+    };
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(named)?;
+    file.write_all(text.as_bytes()).map_err(named)?;
+    file.sync_all().map_err(named)
+}
+
+fn read_file(path: &Path) -> Result<Secret, CommandError> {
+    let fault = |fault: String| CommandError::Refused(format!("{}: {fault}", path.display()));
+    let file = File::open(path).map_err(|error| fault(error.to_string()))?;
+    let mut text = String::new();
+    file.take(MAX_FILE)
+        .read_to_string(&mut text)
+        .map_err(|error| fault(error.to_string()))?;
+    // The error of the parser may show a part of the key.
+    serde_norway::from_str(&text).map_err(|_| fault("it is not a Secret in YAML or JSON".to_owned()))
+}
+
+async fn verify(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
+    let saved = read_file(&arguments.file)?;
+    let what = arguments.file.display().to_string();
+    let saved_id = cluster_id(&saved, &what)?;
+    let client = arguments.cluster.client().await?;
+    let current = read(&arguments, &client).await?;
+    let current_id = cluster_id(&current, "the Secret in the cluster")?;
+    if saved_id != current_id {
+        return Err(CommandError::Refused(format!(
+            "{what} is of cluster {saved_id}, and this cluster is {current_id}: save its Secret with kubectl nfs secret backup"
+        )));
+    }
+    if saved.data != current.data {
+        return Err(CommandError::Refused(format!(
+            "{what} has another key than the Secret in the cluster, which was changed since: save it again"
+        )));
+    }
+    let backends: Vec<NfsBackend> = all(&Api::all(client), "NfsBackends").await?;
+    let others = backends.iter().filter(|backend| {
+        let id = backend
+            .status
+            .as_ref()
+            .and_then(|status| status.export.cluster_id.as_deref());
+        id.is_some_and(|id| id != current_id)
+    });
+    let others: Vec<String> = others.map(ResourceExt::name_any).collect();
+    if !others.is_empty() {
+        return Err(CommandError::Refused(format!(
+            "{what} is the Secret of this cluster, but these backends use another: {}; see RecordsSecretMismatch in \
+             docs/troubleshooting.md",
+            others.join(", ")
+        )));
+    }
+    print(&format!(
+        "{what} is the Secret of this cluster ({current_id}), which all of its backends use"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

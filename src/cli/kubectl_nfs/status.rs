@@ -1,0 +1,393 @@
+//! `kubectl nfs status`: whether everything works, on one screen.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use serde::Serialize;
+
+use super::names::{age, condition};
+use super::operator::{self, OperatorArguments, RunningOperator};
+use crate::api::archive::ArchiveSummary;
+use crate::api::names::{
+    BETA_STORAGE_PROVISIONER, CLAIM_CONDITION, DEFAULT_PROVISIONER, DIRECTORY_MISSING_CONDITION,
+    OVER_REQUEST_CONDITION, STORAGE_PROVISIONER,
+};
+use crate::api::{NfsArchive, NfsBackend};
+use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
+use crate::cli::duration::parse_duration;
+use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colored, print_json};
+
+/// Arguments of `kubectl nfs status`.
+#[derive(Args)]
+#[command(after_help = "\
+Exit code:
+  0  everything works
+  1  a backend is not ready, a claim waits, no operator leads, or there is an orphan or a directory that cannot be purged
+  2  invalid arguments, or no access to the cluster")]
+pub struct StatusArguments {
+    /// Archives that expire within this time are due (Go duration, or days).
+    #[arg(long, default_value = "1d", value_parser = parse_duration)]
+    due_within: Duration,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
+    #[command(flatten)]
+    operator: OperatorArguments,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+/// What the screen shows.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    works: bool,
+    operator: RunningOperator,
+    versions: Versions,
+    backends: Vec<BackendLine>,
+    claims: Claims,
+    archives: Archives,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Versions {
+    client: &'static str,
+    kubernetes: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BackendLine {
+    name: String,
+    ready: String,
+    reason: String,
+    message: String,
+    version: String,
+    available: String,
+    volumes: i64,
+    archives: i64,
+    trash: i64,
+    trash_error: Option<String>,
+    orphans: i64,
+    #[serde(skip)]
+    probed: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
+    suspended: bool,
+}
+
+/// Claims that wait, by reason.
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Claims {
+    waiting: BTreeMap<String, Waiting>,
+    over_request: u64,
+    directory_missing: u64,
+}
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Waiting {
+    count: u64,
+    /// The first claim with this reason.
+    example: String,
+    message: String,
+}
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Archives {
+    total: u64,
+    by_state: BTreeMap<String, u64>,
+    due: u64,
+}
+
+/// Reads everything and prints it.
+pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
+    let client = arguments.cluster.client().await?;
+    let backends: Vec<NfsBackend> = all(&Api::all(client.clone()), "NfsBackends").await?;
+    let operator = operator::find(&client, &arguments.operator).await?;
+    let claims = claims(&client).await?;
+    let archives = archives(&client, arguments.due_within).await?;
+    let kubernetes = client
+        .apiserver_version()
+        .await
+        .map_err(failed("read the version of Kubernetes"))?;
+    let backends: Vec<BackendLine> = backends.iter().map(BackendLine::of).collect();
+    let status = Status {
+        works: operator.is_alive && claims.waiting.is_empty() && backends.iter().all(BackendLine::works),
+        versions: Versions {
+            client: env!("CARGO_PKG_VERSION"),
+            kubernetes: kubernetes.git_version,
+        },
+        operator,
+        backends,
+        claims,
+        archives,
+    };
+    match arguments.output {
+        OutputFormat::Json => print_json(&status)?,
+        OutputFormat::Table => status.print()?,
+    }
+    Ok(match status.works {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+impl BackendLine {
+    fn of(backend: &NfsBackend) -> Self {
+        let none = crate::api::NfsBackendStatus::default();
+        let status = backend.status.as_ref().unwrap_or(&none);
+        let ready = condition(&status.conditions, "Ready");
+        let text = |field: fn(&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition) -> &String| {
+            ready.map(field).cloned().unwrap_or_default()
+        };
+        let available = status
+            .capacity
+            .as_ref()
+            .and_then(|capacity| capacity.available.as_ref());
+        let available = available.and_then(|available| crate::decide::quantity::bytes(&available.0));
+        Self {
+            name: backend.name_any(),
+            ready: ready.map_or_else(|| "Unknown".to_owned(), |ready| ready.status.clone()),
+            reason: text(|condition| &condition.reason),
+            message: text(|condition| &condition.message),
+            version: status.nfs_version.clone().unwrap_or_default(),
+            available: available.map(export_store::text::format_bytes).unwrap_or_default(),
+            volumes: status.volumes.unwrap_or_default(),
+            archives: status.archives.unwrap_or_default(),
+            trash: status.trash.as_ref().map_or(0, |trash| trash.entries),
+            trash_error: status.trash.as_ref().and_then(|trash| trash.last_error.clone()),
+            orphans: status.orphans.as_ref().map_or(0, |orphans| orphans.total),
+            probed: status.last_probe_time.clone(),
+            suspended: backend.spec.suspend,
+        }
+    }
+
+    /// A backend that an administrator suspended works as intended.
+    fn is_ready(&self) -> bool {
+        self.ready == "True" || (self.suspended && self.reason == "Suspended")
+    }
+
+    fn works(&self) -> bool {
+        self.is_ready() && self.orphans == 0 && self.trash_error.is_none()
+    }
+}
+
+async fn claims(client: &Client) -> Result<Claims, CommandError> {
+    let api: Api<PersistentVolumeClaim> = Api::all(client.clone());
+    let mut claims = Claims::default();
+    each(&api, "PersistentVolumeClaims", ListParams::default(), |claim| {
+        claims.add(&claim)
+    })
+    .await?;
+    Ok(claims)
+}
+
+impl Claims {
+    fn add(&mut self, claim: &PersistentVolumeClaim) {
+        let status = claim.status.as_ref();
+        let conditions = status
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default();
+        let of = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
+        let is_true = |type_: &str| of(type_).is_some_and(|condition| condition.status == "True");
+        self.over_request += u64::from(is_true(OVER_REQUEST_CONDITION));
+        self.directory_missing += u64::from(is_true(DIRECTORY_MISSING_CONDITION));
+        if status.and_then(|status| status.phase.as_deref()) == Some("Bound") {
+            return;
+        }
+        let (reason, message) = match of(CLAIM_CONDITION) {
+            // Its volume exists, and the binder is about to bind it.
+            Some(condition) if condition.status == "True" => return,
+            Some(condition) => (
+                condition.reason.clone().unwrap_or_default(),
+                condition.message.clone().unwrap_or_default(),
+            ),
+            None if is_requested_of_us(claim) => (
+                "NotSeen".to_owned(),
+                "no operator has set a condition: check that one is running and serves its StorageClass".to_owned(),
+            ),
+            None => return,
+        };
+        let waiting = self.waiting.entry(reason).or_default();
+        waiting.count += 1;
+        if waiting.count == 1 {
+            waiting.example = crate::api::names::qualified_name(claim);
+            waiting.message = message;
+        }
+    }
+}
+
+fn is_requested_of_us(claim: &PersistentVolumeClaim) -> bool {
+    [STORAGE_PROVISIONER, BETA_STORAGE_PROVISIONER].iter().any(|name| {
+        claim
+            .annotations()
+            .get(*name)
+            .is_some_and(|value| value == DEFAULT_PROVISIONER)
+    })
+}
+
+async fn archives(client: &Client, due_within: Duration) -> Result<Archives, CommandError> {
+    let due = SignedDuration::try_from(due_within).unwrap_or(SignedDuration::MAX);
+    let due = Timestamp::now().checked_add(due).unwrap_or(Timestamp::MAX);
+    let mut archives = Archives::default();
+    let api: Api<NfsArchive> = Api::all(client.clone());
+    each(&api, "NfsArchives", ListParams::default(), |archive| {
+        let state = archive.observed().state.unwrap_or(ArchiveSummary::Unknown);
+        let expires = archive.spec.expiration_time.as_ref();
+        archives.total += 1;
+        *archives.by_state.entry(format!("{state:?}")).or_default() += 1;
+        archives.due += u64::from(!archive.spec.legal_hold && expires.is_some_and(|time| time.0 <= due));
+    })
+    .await?;
+    Ok(archives)
+}
+
+impl Status {
+    fn print(&self) -> std::io::Result<()> {
+        self.print_operator()?;
+        self.print_backends()?;
+        self.print_claims()?;
+        let states = self
+            .archives
+            .by_state
+            .iter()
+            .map(|(state, count)| format!("{count} {state}"));
+        let states = states.collect::<Vec<_>>().join(", ");
+        let archives = match self.archives.total {
+            0 => "none".to_owned(),
+            total => format!("{total} ({states}), {} due", self.archives.due),
+        };
+        print(&format!("\nArchives: {archives}"))
+    }
+
+    fn print_operator(&self) -> std::io::Result<()> {
+        let operator = &self.operator;
+        let age = operator.seconds_since_renewal.unwrap_or_default();
+        let leader = match &operator.leader {
+            Some(leader) if operator.is_alive => format!("{leader}, renewed {age}s ago"),
+            Some(leader) => format!(
+                "NONE: {leader} has not renewed its Lease for {age}s: check that the operator runs, and the clock of this machine"
+            ),
+            None => "NONE: no Lease is held: check that the operator runs".to_owned(),
+        };
+        let mut table = Table::new(&["OPERATOR", ""]);
+        let tone = if operator.is_alive { Tone::Plain } else { Tone::Problem };
+        table.row(tone, ["leader", &leader]);
+        table.row(Tone::Plain, ["lease", operator.lease.as_deref().unwrap_or_default()]);
+        for deployment in &operator.deployments {
+            let is_ready = deployment.ready >= deployment.replicas;
+            let text = format!(
+                "{}, {}/{} ready",
+                deployment.image, deployment.ready, deployment.replicas
+            );
+            let tone = if is_ready { Tone::Plain } else { Tone::Warning };
+            table.row(tone, [&format!("{}/{}", deployment.namespace, deployment.name), &text]);
+        }
+        let versions = format!(
+            "kubectl-nfs {}, Kubernetes {}",
+            self.versions.client, self.versions.kubernetes
+        );
+        table.row(Tone::Plain, ["versions", &versions]);
+        print_colored(&table.render())
+    }
+
+    fn print_backends(&self) -> std::io::Result<()> {
+        if self.backends.is_empty() {
+            return print("\nThere are no backends: create an NfsBackend with the server and path of an export");
+        }
+        let now = Timestamp::now();
+        let headings = [
+            "BACKEND",
+            "READY",
+            "REASON",
+            "VERSION",
+            "AVAILABLE",
+            "VOLUMES",
+            "ARCHIVES",
+            "TRASH",
+            "ORPHANS",
+            "PROBED",
+        ];
+        let mut table = Table::new(&headings);
+        for line in &self.backends {
+            let tone = match (line.is_ready(), line.works() && !line.suspended) {
+                (true, true) => Tone::Plain,
+                (true, false) => Tone::Warning,
+                (false, _) => Tone::Problem,
+            };
+            let probed = line.probed.as_ref().map(|time| age(time, now)).unwrap_or_default();
+            table.row(
+                tone,
+                [
+                    &line.name,
+                    &line.ready,
+                    &line.reason,
+                    &line.version,
+                    &line.available,
+                    &line.volumes.to_string(),
+                    &line.archives.to_string(),
+                    &line.trash.to_string(),
+                    &line.orphans.to_string(),
+                    &probed,
+                ],
+            );
+        }
+        print("")?;
+        print_colored(&table.render())?;
+        for line in self.backends.iter().filter(|line| !line.is_ready()) {
+            print(&export_store::text::escape(&format!("{}: {}", line.name, line.message)))?;
+        }
+        for (line, error) in self
+            .backends
+            .iter()
+            .filter_map(|line| Some((line, line.trash_error.as_ref()?)))
+        {
+            print(&export_store::text::escape(&format!("{}: trash: {error}", line.name)))?;
+        }
+        Ok(())
+    }
+
+    fn print_claims(&self) -> std::io::Result<()> {
+        let claims = &self.claims;
+        let total: u64 = claims.waiting.values().map(|waiting| waiting.count).sum();
+        print(&match total {
+            0 => "\nClaims: none waits".to_owned(),
+            1 => "\nClaims: 1 waits".to_owned(),
+            many => format!("\nClaims: {many} wait"),
+        })?;
+        if !claims.waiting.is_empty() {
+            let mut table = Table::new(&["CLAIMS", "REASON", "FIRST", "MESSAGE"]);
+            for (reason, waiting) in &claims.waiting {
+                let message = export_store::text::abbreviate(&waiting.message, MAX_MESSAGE);
+                table.row(
+                    Tone::Warning,
+                    [&waiting.count.to_string(), reason, &waiting.example, &message],
+                );
+            }
+            print_colored(&table.render())?;
+        }
+        for (count, what) in [
+            (
+                claims.over_request,
+                "with more data than requested (kubectl nfs usage top)",
+            ),
+            (claims.directory_missing, "without its directory (kubectl nfs orphans)"),
+        ] {
+            if count > 0 {
+                print(&format!("{} {what}", counted(count, "claim")))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Maximum length of a message in the table, in bytes. `explain` shows all of it.
+const MAX_MESSAGE: usize = 160;

@@ -1,0 +1,48 @@
+//! `kubectl nfs`, with the kubeconfig of an administrator.
+
+mod archives;
+mod explain;
+mod program;
+mod requests;
+mod status;
+
+use std::process::Output;
+
+use rig::Cluster;
+use rig::operator::find_binary;
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::program::text;
+
+/// Runs the plugin as an administrator of the cluster.
+async fn nfs(cluster: &Cluster, args: &[&str]) -> Output {
+    let mut command = Command::new(find_binary().unwrap());
+    command.arg0("/usr/local/bin/kubectl-nfs").args(args).kill_on_drop(true);
+    command.env("KUBECONFIG", cluster.kubeconfig()).output().await.unwrap()
+}
+
+/// Runs it. Returns its output, which must not be an error.
+async fn fine(cluster: &Cluster, args: &[&str]) -> String {
+    let output = nfs(cluster, args).await;
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    text(&output.stdout)
+}
+
+/// Runs it with `-o json`. Returns its exit code and the JSON.
+async fn json(cluster: &Cluster, args: &[&str]) -> (Option<i32>, Value) {
+    let output = nfs(cluster, &[args, &["-o", "json"]].concat()).await;
+    assert!(output.stdout.is_ascii(), "{output:?}");
+    let parsed = serde_json::from_slice(&output.stdout);
+    (
+        output.status.code(),
+        parsed.unwrap_or_else(|error| panic!("{error}: {output:?}")),
+    )
+}
+
+/// Runs it. Returns the error output of a command that must fail with this code.
+async fn refused(cluster: &Cluster, code: i32, args: &[&str]) -> String {
+    let output = nfs(cluster, args).await;
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+    text(&output.stderr)
+}

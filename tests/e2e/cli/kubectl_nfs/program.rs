@@ -1,0 +1,80 @@
+//! The plugin as a program: help, completion, access to the cluster.
+
+use std::fs;
+use std::process::Output;
+
+use rig::RunDir;
+use rig::operator::find_binary;
+use tokio::process::Command;
+
+use crate::cli::program::text;
+use crate::support::shared::Test;
+
+async fn nfs(args: &[&str]) -> Output {
+    let mut command = Command::new(find_binary().unwrap());
+    command.arg0("kubectl-nfs").args(args).env_remove("KUBECONFIG");
+    command.output().await.unwrap()
+}
+
+#[tokio::test]
+async fn its_help_names_the_plugin_and_its_exit_codes() {
+    let help = nfs(&["--help"]).await;
+    let help = text(&help.stdout);
+    assert!(
+        help.contains("Usage: kubectl nfs") && help.contains("Exit code:"),
+        "{help}"
+    );
+    assert!(!help.contains("Run the operator"), "{help}");
+    let unknown = nfs(&["statsu"]).await;
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("status"), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn completion_scripts_exist_for_shells_and_bash_accepts_its_own() -> Test {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = nfs(&["completion", shell]).await;
+        let script = text(&script.stdout);
+        assert!(
+            script.contains("accept-identity") && script.contains("kubectl-nfs"),
+            "{script}"
+        );
+    }
+    let run = RunDir::new()?;
+    let file = run.path().join("completion");
+    fs::write(&file, nfs(&["completion", "bash"]).await.stdout)?;
+    let completed = "source $0; COMP_WORDS=(kubectl-nfs arch); COMP_CWORD=1; _kubectl__nfs kubectl-nfs arch kubectl-nfs; \
+                     echo ${COMPREPLY[@]}";
+    let bash = Command::new("bash")
+        .arg("-c")
+        .arg(completed)
+        .arg(&file)
+        .output()
+        .await?;
+    assert_eq!(text(&bash.stdout), "archives\n", "{bash:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_accessed_is_a_usage_error_that_names_the_remedy() -> Test {
+    let run = RunDir::new()?;
+    let missing = run.path().join("none");
+    let refused = nfs(&["status", "--kubeconfig", missing.to_str().unwrap()]).await;
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains(missing.to_str().unwrap()), "{refused:?}");
+
+    let old = run.path().join("old.yaml");
+    fs::write(&old, include_str!("x509_v1.yaml"))?;
+    for arguments in [&["status"][..], &["status", "--context", "old"]] {
+        let refused = nfs(&[arguments, &["--kubeconfig", old.to_str().unwrap()]].concat()).await;
+        assert_eq!(refused.status.code(), Some(2));
+        let message = text(&refused.stderr);
+        for expected in [old.to_str().unwrap(), "X.509 version 1", "openssl"] {
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+    let refused = nfs(&["status", "--context", "none", "--kubeconfig", old.to_str().unwrap()]).await;
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("none"), "{refused:?}");
+    Ok(())
+}

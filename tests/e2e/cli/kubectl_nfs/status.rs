@@ -1,0 +1,120 @@
+//! What works, who leads, and what an administrator keeps: status, secret, report.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use rig::TestEnv;
+use serde_json::{Value, json as object};
+
+use super::{fine, json, nfs, refused};
+use crate::cli::program::text;
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{self, Test, wait_refused};
+
+#[tokio::test]
+async fn status_is_fine_while_all_works_and_names_what_does_not() -> Test {
+    let env = DedicatedCluster::start(object!({"probeInterval": "1s"})).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    env.bound(&claim).await?;
+    // As kubectl runs it.
+    let shown = env.run_as_admin("kubectl nfs status").await?;
+    for expected in ["leader", "Claims: none waits", "Archives: none"] {
+        assert!(shown.contains(expected), "{shown}");
+    }
+    let backend = shown.lines().find(|line| line.starts_with("main"));
+    assert!(backend.is_some_and(|line| line.contains("True")), "{shown}");
+    assert!(!shown.contains('\u{1b}'), "colors without a terminal: {shown}");
+    let (code, found) = json(&env.cluster, &["status"]).await;
+    assert_eq!((code, &found["works"]), (Some(0), &object!(true)), "{found:#}");
+    assert_eq!(found["versions"]["client"], env!("CARGO_PKG_VERSION"));
+
+    env.operator.terminate().await?;
+    let stopped = nfs(&env.cluster, &["status"]).await;
+    assert_eq!(stopped.status.code(), Some(1));
+    assert!(text(&stopped.stdout).contains("NONE"), "{stopped:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn status_counts_waiting_claims_by_reason() -> Test {
+    let env = TestEnv::new("status-waits").await?;
+    env.objects
+        .create(&env.backend("backend", object!({"suspend": true})))
+        .await?;
+    let class = shared::class(&env, "class", "backend", object!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    wait_refused(&env, &claim, "Suspended").await?;
+    let (code, found) = json(&env.rig.cluster, &["status"]).await;
+    assert_eq!((code, &found["works"]), (Some(1), &object!(false)), "{found:#}");
+    let waiting = &found["claims"]["waiting"]["Suspended"];
+    assert!(waiting["count"].as_u64() > Some(0), "{found:#}");
+    let backends = found["backends"].as_array().unwrap();
+    let ours = backends
+        .iter()
+        .find(|backend| backend["name"] == env.unique_name("backend"));
+    assert_eq!(ours.unwrap()["reason"], "Suspended", "{found:#}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_secret_is_saved_for_its_owner_alone_and_verified() -> Test {
+    let env = DedicatedCluster::start(object!({})).await?;
+    let folder = env.data()?.with_file_name("kept");
+    fs::create_dir(&folder)?;
+    let file = folder.join("secret.yaml");
+    let path = file.to_str().unwrap();
+    let saved = fine(&env.cluster, &["secret", "backup", path]).await;
+    assert!(saved.contains(path), "{saved}");
+    assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
+    let verified = fine(&env.cluster, &["secret", "verify", path]).await;
+    assert!(verified.contains("is the Secret of this cluster"), "{verified}");
+    let exists = refused(&env.cluster, 2, &["secret", "backup", path]).await;
+    assert!(exists.contains("only copy of another key"), "{exists}");
+
+    let text = fs::read_to_string(&file)?;
+    let mut changed: Value = serde_norway::from_str(&text)?;
+    changed["data"]["key"] = object!("BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=");
+    fs::write(&file, changed.to_string())?;
+    let other = refused(&env.cluster, 1, &["secret", "verify", path]).await;
+    assert!(other.contains("another key"), "{other}");
+    changed["data"]["key"] = object!("BwcH");
+    fs::write(&file, changed.to_string())?;
+    let damaged = refused(&env.cluster, 1, &["secret", "verify", path]).await;
+    assert!(damaged.contains("data.key has 3 bytes"), "{damaged}");
+    fs::write(&file, "data: {key: BwcHB")?;
+    let unreadable = refused(&env.cluster, 1, &["secret", "verify", path]).await;
+    assert!(
+        unreadable.contains("not a Secret") && !unreadable.contains("BwcH"),
+        "{unreadable}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_report_has_the_conditions_and_no_names() -> Test {
+    let env = DedicatedCluster::start(object!({"probeInterval": "1s"})).await?;
+    let mut claim = env.claim("secretive-claim");
+    rig::objects::merge(
+        &mut claim,
+        &object!({"metadata": {"annotations": {"nfs-operator.io/backend": "nobody-knows"}}}),
+    );
+    let claim = env.objects.create(&claim).await?;
+    let kind = "nfs-operator.io/Provisioned";
+    env.objects
+        .wait_condition(&claim, kind, "False", None, shared::TIMEOUT)
+        .await?;
+    let file = env.data()?.with_file_name("report.json");
+    fine(&env.cluster, &["report", file.to_str().unwrap()]).await;
+    let report = fs::read_to_string(&file)?;
+    for name in ["secretive", "127.0.0.1", "/export", "\"main\"", "\"default\""] {
+        assert!(!report.contains(name), "{name}: {report}");
+    }
+    let report: Value = serde_json::from_str(&report)?;
+    assert_eq!(report["claims"]["withProblem"], 1, "{report:#}");
+    let condition = &report["claims"]["items"][0]["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "OverrideRefused", "{report:#}");
+    assert_eq!(report["backends"][0]["spec"]["server"], "<server-1>");
+    let exists = refused(&env.cluster, 1, &["report", file.to_str().unwrap()]).await;
+    assert!(exists.contains("cannot write"), "{exists}");
+    Ok(())
+}
