@@ -108,6 +108,8 @@ pub struct NfsBackendSpec {
     #[x_kube(
         validation = ("!has(self.gid) || !has(self.gidRange)",
                       "directory.gid and directory.gidRange exclude each other: set gid for one group for all volumes, or gidRange for one group for each"),
+        validation = ("self.existing != 'Share' || !(has(self.mode) || has(self.uid) || has(self.gid) || has(self.gidRange))",
+                      "directory.existing: Share excludes directory.mode, directory.uid, directory.gid and directory.gidRange, because a shared directory keeps its mode, owner and group: remove them, or set directory.existing to Refuse or Adopt"),
     )]
     pub directory: DirectorySettings,
     /// What happens to the data of a volume after its claim is deleted.
@@ -268,7 +270,10 @@ pub struct DirectorySettings {
     /// What to do if the directory exists and was not created by the operator. `Refuse` keeps the claim pending; `Adopt`
     /// provisions the existing directory, which is later archived instead of deleted. `Adopt` requires that no claim of
     /// another namespace can have the same directory: a pattern in which the namespace is a segment of its own, or that
-    /// contains `${pvc.uid}` or `${pv.name}`; or a single name in `allowedNamespaces` and no selector.
+    /// contains `${pvc.uid}` or `${pv.name}`; or a single name in `allowedNamespaces` and no selector. `Share` gives all
+    /// claims with the same directory that directory, which must exist, and is never changed, archived or deleted. It
+    /// requires a pattern that `Adopt` allows, or one without variables other than `${pvc.namespace}`. With `Share`, do not
+    /// set `mode`, `uid`, `gid` or `gidRange`.
     pub existing: Existing,
 }
 
@@ -319,6 +324,9 @@ pub enum Existing {
     Refuse,
     /// Provision the existing directory. After the claim is deleted, it is archived instead of deleted.
     Adopt,
+    /// Provision the existing directory for any number of claims. It stays as it is, whatever happens to them. Claims wait
+    /// until it exists.
+    Share,
 }
 
 impl From<Existing> for export_store::Existing {
@@ -326,6 +334,7 @@ impl From<Existing> for export_store::Existing {
         match existing {
             Existing::Refuse => Self::Refuse,
             Existing::Adopt => Self::Adopt,
+            Existing::Share => Self::Share,
         }
     }
 }

@@ -229,6 +229,10 @@ reasons! {
     DirectoryExists,
     /// The directory exists, and adopting it could expose the data of another namespace.
     DirectoryNotAdoptable,
+    /// The directory is to be shared, and tenants could choose it.
+    DirectoryNotShareable,
+    /// The directory that claims are to share does not exist.
+    SharedDirectoryMissing,
     /// The directory would overlap with another volume, archive or backend.
     DirectoryOverlaps,
     /// The server did not apply the requested mode.
@@ -422,6 +426,7 @@ impl From<ErrorKind> for Reason {
             ErrorKind::DirectoryExists => Self::DirectoryExists,
             ErrorKind::DirectoryMissing => Self::DirectoryMissing,
             ErrorKind::DirectoryNotAdoptable => Self::DirectoryNotAdoptable,
+            ErrorKind::DirectoryNotShareable => Self::DirectoryNotShareable,
             ErrorKind::DirectoryOverlaps => Self::DirectoryOverlaps,
             ErrorKind::ExportMoved => Self::ExportMoved,
             ErrorKind::ExportNotFound => Self::ExportNotFound,
@@ -454,6 +459,7 @@ impl From<ErrorKind> for Reason {
             ErrorKind::ServerNotResponding => Self::ServerNotResponding,
             ErrorKind::ServerRefused => Self::ServerRefused,
             ErrorKind::ServerUnreachable => Self::ServerUnreachable,
+            ErrorKind::SharedDirectoryMissing => Self::SharedDirectoryMissing,
             ErrorKind::StaleHandle => Self::StaleHandle,
             ErrorKind::SubdirectoryMountRefused => Self::SubdirectoryMountRefused,
             ErrorKind::SymlinkInPath => Self::SymlinkInPath,

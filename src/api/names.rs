@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
 /// API group, and prefix of the operator's annotations.
@@ -61,6 +62,19 @@ pub struct Name {
     pub read_by: &'static str,
     /// Its meaning, in lines that begin with a space.
     pub meaning: &'static str,
+}
+
+/// Value of [`VOLUME_EXISTING`] on the volume of a shared directory.
+pub const SHARED: &str = "Share";
+
+/// Returns true if other volumes may have the directory of a volume, according to the volume.
+pub fn is_shared(volume: &PersistentVolume) -> bool {
+    let existing = volume
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(VOLUME_EXISTING));
+    existing.is_some_and(|existing| existing == SHARED)
 }
 
 macro_rules! names {
@@ -174,6 +188,11 @@ names! {
     /// The `onDelete` policy that the class or the claim requested, or `retain` once that was carried out. If unset,
     /// the policy of the backend applies.
     VOLUME_ON_DELETE = "nfs-operator.io/on-delete";
+
+    Annotation of Volume, "the operator" to "users":
+    /// `Share` on a volume whose directory other volumes may have, too. Nothing else may. The record on the export decides
+    /// what happens to the directory.
+    VOLUME_EXISTING = "nfs-operator.io/existing";
 
     Annotation of Volume, "the operator" to "the operator":
     /// The volume was recreated from its record: the age of its data is not that of its object.

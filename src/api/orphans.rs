@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum OrphanKind {
     /// Directory that was created for a volume that does not exist.
     DirectoryWithoutVolume,
+    /// Record of a shared directory for a volume that does not exist. Other volumes may have the directory.
+    SharedDirectoryWithoutVolume,
     /// Volume whose directory does not exist.
     VolumeWithoutDirectory,
     /// Volume whose path leads to a different directory.
@@ -29,8 +31,9 @@ pub enum OrphanKind {
 
 impl OrphanKind {
     /// All kinds, for metrics that start at 0 and for tests of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::DirectoryWithoutVolume,
+        Self::SharedDirectoryWithoutVolume,
         Self::VolumeWithoutDirectory,
         Self::VolumeWithOtherDirectory,
         Self::VolumeWithoutRecord,
@@ -44,6 +47,7 @@ impl OrphanKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::DirectoryWithoutVolume => "DirectoryWithoutVolume",
+            Self::SharedDirectoryWithoutVolume => "SharedDirectoryWithoutVolume",
             Self::VolumeWithoutDirectory => "VolumeWithoutDirectory",
             Self::VolumeWithOtherDirectory => "VolumeWithOtherDirectory",
             Self::VolumeWithoutRecord => "VolumeWithoutRecord",
@@ -60,6 +64,10 @@ impl OrphanKind {
             Self::DirectoryWithoutVolume => {
                 "inspect its contents; to use it, recreate the volume by annotating the backend with \
                  nfs-operator.io/readopt=<volume>; if its data is not needed any more, remove the directory and then its record"
+            }
+            Self::SharedDirectoryWithoutVolume => {
+                "leave the directory, which other volumes may use; to get the volume back, annotate the backend with \
+                 nfs-operator.io/readopt=<volume>; otherwise, remove its record"
             }
             Self::VolumeWithoutDirectory => "move the directory back to its path, or restore it from a backup",
             Self::VolumeWithOtherDirectory => {

@@ -100,7 +100,7 @@ impl ClassParameters {
                 "pathPattern" => parsed.pattern = Some(value.clone()).filter(|pattern| !pattern.is_empty()),
                 "existing" => {
                     let existing = parse_existing(value);
-                    parsed.existing = Some(existing.ok_or_else(|| invalid("existing", "one of Refuse, Adopt"))?);
+                    parsed.existing = Some(existing.ok_or_else(|| invalid("existing", "one of Refuse, Adopt, Share"))?);
                 }
                 "mode" => {
                     let mode = parse_mode(value);
@@ -142,7 +142,11 @@ impl ClassParameters {
         }
         let parsed = Self::parse(&known)?;
         Ok(Self {
-            on_delete: parsed.on_delete.or(Some(OnDelete::Archive)),
+            // A shared directory is always retained.
+            on_delete: match parsed.existing {
+                Some(Existing::Share) => parsed.on_delete,
+                _ => parsed.on_delete.or(Some(OnDelete::Archive)),
+            },
             existing: parsed.existing.or(Some(Existing::Adopt)),
             ignored,
             ..parsed
@@ -184,6 +188,7 @@ fn parse_existing(value: &str) -> Option<Existing> {
     match value.to_ascii_lowercase().as_str() {
         "refuse" => Some(Existing::Refuse),
         "adopt" => Some(Existing::Adopt),
+        "share" => Some(Existing::Share),
         _ => None,
     }
 }
@@ -349,5 +354,14 @@ mod tests {
             parse_as_nfs_subdir(&[("existing", "refuse")]).unwrap().existing,
             Some(Existing::Refuse)
         );
+    }
+
+    #[test]
+    fn a_shared_directory_has_no_policy_unless_the_class_sets_one() {
+        let shared = parse_as_nfs_subdir(&[("existing", "SHARE")]).unwrap();
+        assert_eq!((shared.existing, shared.on_delete), (Some(Existing::Share), None));
+        assert_eq!(parse(&[("existing", "share")]).unwrap().existing, Some(Existing::Share));
+        let unknown = parse(&[("existing", "both")]).unwrap_err().to_string();
+        assert!(unknown.contains("Refuse, Adopt, Share"), "{unknown}");
     }
 }

@@ -185,6 +185,11 @@ impl Pattern {
                 .any(|variable| matches!(variable, Variable::ClaimUid | Variable::Volume))
     }
 
+    /// Returns true if all claims of a namespace have the same directory, whatever they are called.
+    pub fn depends_only_on_namespace(&self) -> bool {
+        self.variables().all(|variable| matches!(variable, Variable::Namespace))
+    }
+
     fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.segments.iter().flatten().filter_map(|part| match part {
             Part::Text(_) => None,

@@ -180,12 +180,16 @@ fn annotations(recorded: &RecordedVolume, ownership: &Ownership, backend: &NfsBa
         .clone()
         .map(|policy| (names::VOLUME_ON_DELETE, policy));
     let pod_group = metadata.gid.map(|gid| (names::POD_GROUP, gid.to_string()));
+    let shared = record
+        .shared
+        .then(|| (names::VOLUME_EXISTING, names::SHARED.to_owned()));
     // Removed once the volume is bound and its record names the claim.
     let readopted = (*ownership == Ownership::ClaimName).then(|| (names::VOLUME_READOPTED, record.claim.uid.clone()));
     always
         .into_iter()
         .chain(on_delete)
         .chain(pod_group)
+        .chain(shared)
         .chain(readopted)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()

@@ -14,7 +14,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Notify;
 
-use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
+use crate::api::names::{
+    VOLUME_APPARENT_BYTES, VOLUME_DIRECTORY, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES, is_shared,
+};
 use export_store::TreeUsage;
 
 /// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name. It is
@@ -118,6 +120,13 @@ pub struct Total {
     pub files: u64,
 }
 
+impl Total {
+    fn add(&mut self, figures: &VolumeUsage) {
+        self.bytes = self.bytes.saturating_add(figures.bytes);
+        self.files = self.files.saturating_add(figures.files);
+    }
+}
+
 /// Measured storage usage of all volumes. Clones share the same data.
 #[derive(Clone, Default)]
 pub struct UsageStore(Arc<Mutex<Book>>);
@@ -133,6 +142,8 @@ struct Book {
 struct VolumeEntry {
     backend: Arc<str>,
     figures: VolumeUsage,
+    /// The directory, if other volumes may have it.
+    shared: Option<Box<str>>,
     /// Namespace and name of the volume's claim. Present only if per-volume metrics are enabled, to save memory.
     claim: Option<Box<(String, String)>>,
 }
@@ -162,11 +173,14 @@ impl UsageStore {
             let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
             Box::new((namespace.unwrap_or_default(), name.unwrap_or_default()))
         });
+        let directory = volume.annotations().get(VOLUME_DIRECTORY);
+        let shared = directory.filter(|_| is_shared(volume)).map(|path| path.as_str().into());
         let known = book.backends.get_key_value(backend);
         let backend = known.map_or_else(|| backend.into(), |(known, _)| Arc::clone(known));
         let counted = VolumeEntry {
             backend,
             figures,
+            shared,
             claim,
         };
         book.volumes.insert(volume.name_any(), counted);
@@ -207,11 +221,24 @@ impl UsageStore {
 impl Book {
     fn total(&self, backend: &str) -> Total {
         let of_it = self.volumes.values().filter(|counted| &*counted.backend == backend);
-        of_it.fold(Total::default(), |sum, counted| Total {
-            volumes: sum.volumes + 1,
-            bytes: sum.bytes.saturating_add(counted.figures.bytes),
-            files: sum.files.saturating_add(counted.figures.files),
-        })
+        let (mut total, mut shared) = (Total::default(), HashMap::<&str, VolumeUsage>::new());
+        for VolumeEntry {
+            figures, shared: path, ..
+        } in of_it
+        {
+            total.volumes += 1;
+            match path {
+                None => total.add(figures),
+                // Counted once. Scans that ended early leave different figures on its volumes.
+                Some(path) => {
+                    let most = shared.entry(path).or_default();
+                    most.bytes = most.bytes.max(figures.bytes);
+                    most.files = most.files.max(figures.files);
+                }
+            }
+        }
+        shared.values().for_each(|figures| total.add(figures));
+        total
     }
 }
 
@@ -342,6 +369,24 @@ mod tests {
         usages.observe(&volume("a", &u64::MAX.to_string()), "main");
         usages.forget("b");
         assert_eq!(usages.total("main"), total(1, u64::MAX, 3));
+    }
+
+    #[test]
+    fn a_shared_directory_counts_once() {
+        let usages = UsageStore::default();
+        let sharing = |name: &str, bytes: &str, directory: &str| {
+            let mut volume = volume(name, bytes);
+            let annotations = volume.metadata.annotations.as_mut().unwrap();
+            annotations.insert(crate::api::names::VOLUME_EXISTING.to_owned(), "Share".to_owned());
+            annotations.insert(VOLUME_DIRECTORY.to_owned(), directory.to_owned());
+            volume
+        };
+        usages.observe(&sharing("a", "10", "common"), "main");
+        usages.observe(&sharing("b", "12", "common"), "main");
+        usages.observe(&sharing("c", "5", "other"), "main");
+        usages.observe(&volume("d", "100"), "main");
+        let (volumes, bytes, files) = (4, 117, 9);
+        assert_eq!(usages.total("main"), Total { volumes, bytes, files });
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
 use crate::state::relist_diff::RelistDiff;
 use export_store::path_reservations::FileKey;
-use export_store::{Holder, PathReservations, ReservedPath};
+use export_store::{Holder, PathReservations, ReservedPath, Sharing};
 
 /// Name of csi-driver-nfs in `spec.csi.driver`.
 const CSI_DRIVER_NFS: &str = "nfs.csi.k8s.io";
@@ -119,7 +119,12 @@ pub fn index_volume(
     }
     let paths = paths(volume, ours);
     if !paths.is_empty() {
-        path_reservations.insert(Holder::Volume(name), paths, file_key(volume).filter(|_| ours));
+        let sharing = match ours && names::is_shared(volume) {
+            true => Sharing::Shared,
+            false => Sharing::Exclusive,
+        };
+        let file = file_key(volume).filter(|_| ours);
+        path_reservations.insert_as(Holder::Volume(name), paths, file, sharing);
     }
 }
 

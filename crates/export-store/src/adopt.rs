@@ -175,7 +175,7 @@ async fn verify_record(
         State::Live => (Holder::Volume(volume.clone()), record.directory.to_string()),
         other => return Err(refused(volume, &format!("it is {}", other.name()))),
     };
-    if let Some(conflict) = paths::conflict(store, verified, &holder, &place).await {
+    if let Some(conflict) = paths::conflict(store, verified, &holder, record.sharing(), &place).await {
         return Err(refused(volume, &conflict.to_string()));
     }
     let node = match &record.state {
@@ -190,7 +190,7 @@ async fn verify_record(
             &format!("{place} does not exist, or is not the recorded directory"),
         ));
     };
-    if let Some(other) = file_holders::holder_of(store, verified, &node, Some(volume)).await? {
+    if let Some(other) = file_holders::holder_of(store, verified, &node, Some(volume), record.sharing()).await? {
         return Err(refused(volume, &format!("{place} has the fileid of {other}")));
     }
     if paths::is_backend_root(store, &node, &place).await? {
@@ -224,7 +224,7 @@ async fn find_directory(
     let nodes = paths::walk(store, verified, directory).await?;
     paths::check_parents(store, verified, directory, &nodes).await?;
     let except = cluster.map(|cluster| (cluster, record.volume.as_str()));
-    other_clusters::refuse_except(store, verified, directory, &nodes, except).await?;
+    other_clusters::refuse_except(store, verified, directory, &nodes, record.sharing(), except).await?;
     Ok(paths::leaf(&nodes, directory).cloned())
 }
 

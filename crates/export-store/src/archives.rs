@@ -5,7 +5,7 @@
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
-use crate::path_reservations::{Holder, Reservation, ReservedPath};
+use crate::path_reservations::{Holder, Reservation, ReservedPath, Sharing};
 use crate::record::{ArchiveState, Record, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision};
 use crate::records::ReadRecord;
 use crate::request::ClaimRef;
@@ -280,7 +280,7 @@ async fn refuse_while_needed(
     refuse_while_copied(store, volume)?;
     refuse_while_volume_exists(store, record)?;
     let holder = Holder::Archive(volume.clone());
-    paths::refuse_conflict(store, verified, &holder, &archive.target).await
+    paths::refuse_conflict(store, verified, &holder, Sharing::Exclusive, &archive.target).await
 }
 
 /// Moves an archive into the trash of a full export, where its purge cannot be recorded. What the record would show is in
@@ -360,7 +360,7 @@ pub(crate) async fn end_purge(
         }
         // The object may be deleted already: the recorded purge waits until nothing uses the directory.
         let holder = Holder::Archive(record.volume.clone());
-        paths::refuse_conflict(store, verified, &holder, &archive.target).await?;
+        paths::refuse_conflict(store, verified, &holder, Sharing::Exclusive, &archive.target).await?;
         let segments = std::slice::from_ref(&archive.target);
         other_clusters::refuse_removal(store, verified, &record.volume, segments, std::slice::from_ref(&found)).await?;
         let (name, to) = (layout::name(&archive.target)?, (&verified.trash.handle, &trashed));
@@ -612,6 +612,7 @@ pub(crate) async fn reserve_name(
         let reserved = store.reservations.reserve(
             Holder::Archive(record.volume.clone()),
             reserved_paths(store, verified, &target),
+            Sharing::Exclusive,
             &store.config.backend,
         );
         let Ok(reserved) = reserved else { continue };

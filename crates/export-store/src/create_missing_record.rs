@@ -1,5 +1,5 @@
 use crate::error::ExportError;
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::reclaim::plan::NameOccupant;
 use crate::record::{Record, RecordedHandle, State};
 use crate::records::{Created, ReadRecord};
@@ -34,6 +34,7 @@ pub(crate) async fn create_missing_record(
         file_id: Some(leaf.attributes.fileid),
         handle: Some(RecordedHandle::new(verified, &leaf)),
         adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
+        shared: begun.as_ref().is_some_and(|begun| begun.shared),
         restores: None,
         group: None,
         metadata: None,
@@ -77,7 +78,7 @@ async fn find_unclaimed(
 ) -> Result<FileRef, ExportError> {
     let directory = &request.directory;
     let own = Holder::Volume(request.volume.clone());
-    paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
+    paths::refuse_conflict(store, verified, &own, Sharing::Exclusive, &directory.to_string()).await?;
     let nodes = paths::walk(store, verified, directory).await?;
     let Some(leaf) = paths::leaf(&nodes, directory) else {
         return Err(volume_record::missing(request));
@@ -92,9 +93,11 @@ async fn find_unclaimed(
             },
         });
     }
-    paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
+    paths::check_parents_and_clusters(store, verified, directory, &nodes, Sharing::Exclusive).await?;
     let file_id = leaf.attributes.fileid;
-    if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&request.volume)).await? {
+    if let Some(holder) =
+        file_holders::holder_of(store, verified, leaf, Some(&request.volume), Sharing::Exclusive).await?
+    {
         return Err(ExportError::FileidInUse {
             directory: directory.to_string(),
             holder,
@@ -110,6 +113,6 @@ async fn find_unclaimed(
             ),
         });
     }
-    other_clusters::refuse(store, verified, directory, &nodes, true).await?;
+    other_clusters::refuse(store, verified, directory, &nodes, Sharing::Exclusive, true).await?;
     Ok(leaf.clone())
 }

@@ -223,6 +223,22 @@ pub enum ExportError {
         /// The reason and the remedy.
         why: &'static str,
     },
+    /// The directory is to be shared, and does not exist.
+    #[error(
+        "directory {directory} does not exist on the export, and `existing: Share` never creates one. Create it with the content, mode and owner that its volumes are to have, or correct the pattern"
+    )]
+    SharedMissing {
+        /// The directory.
+        directory: String,
+    },
+    /// The directory exists and cannot be shared although `existing` is Share.
+    #[error("directory {directory} cannot be shared: {why}")]
+    NotShareable {
+        /// The directory.
+        directory: String,
+        /// The reason and the remedy.
+        why: &'static str,
+    },
     /// The server did not set the requested mode.
     #[error(
         "the server stores mode {stored:04o} for {directory} instead of {requested:04o}{}. Let the server store UNIX modes (on ZFS: aclmode=passthrough; on NTFS-style volumes: change the security style), or request a mode that it supports",
@@ -420,6 +436,8 @@ impl ExportError {
             Self::PathUnusable { .. } => ErrorKind::NotADirectory,
             Self::DirectoryExists { .. } | Self::NoArchiveName { .. } => ErrorKind::DirectoryExists,
             Self::NotAdoptable { .. } => ErrorKind::DirectoryNotAdoptable,
+            Self::SharedMissing { .. } => ErrorKind::SharedDirectoryMissing,
+            Self::NotShareable { .. } => ErrorKind::DirectoryNotShareable,
             Self::ModeRefused { .. } => ErrorKind::ModeRefused,
             Self::GroupsExhausted { .. } => ErrorKind::GroupsExhausted,
             Self::OwnerRefused { .. } => ErrorKind::OwnerRefused,
@@ -476,6 +494,8 @@ impl ExportError {
             | Self::PathUnusable { .. }
             | Self::DirectoryExists { .. }
             | Self::NotAdoptable { .. }
+            | Self::SharedMissing { .. }
+            | Self::NotShareable { .. }
             | Self::ModeRefused { .. }
             | Self::GroupsExhausted { .. }
             | Self::OwnerRefused { .. }

@@ -46,6 +46,8 @@ pub enum ErrorKind {
     DirectoryMissing,
     /// The directory exists, and adopting it could expose the data of another namespace.
     DirectoryNotAdoptable,
+    /// The directory is to be shared, and that could expose the data of another namespace.
+    DirectoryNotShareable,
     /// The directory would overlap another volume, archive or backend.
     DirectoryOverlaps,
     /// The export's path leads to another server.
@@ -113,6 +115,8 @@ pub enum ErrorKind {
     ServerUnreachable,
     /// The server no longer knows the export's root.
     StaleHandle,
+    /// The directory that volumes are to share does not exist.
+    SharedDirectoryMissing,
     /// The server allows mounts of whole exports only, not of directories below them.
     SubdirectoryMountRefused,
     /// The export's path leads through a symbolic link.

@@ -4,7 +4,7 @@
 //! record and its volume still name the fileid, and must not stand in the way of the next directory with it.
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::record::{Record, State};
 use crate::records::{self, ReadRecord};
 use crate::signature::SignatureStatus;
@@ -13,15 +13,16 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, Name};
 
-/// Returns a holder of a directory, according to its fileid. Leaves out the volume `own` with its archive, and holders
-/// that certainly lost the directory.
+/// Returns a holder of a directory, according to its fileid. Leaves out the volume `own` with its archive, those that it
+/// may share the directory with, and holders that certainly lost the directory.
 pub(crate) async fn holder_of(
     store: &ExportStore,
     verified: &VerifiedRoot,
     node: &FileRef,
     own: Option<&str>,
+    sharing: Sharing,
 ) -> Result<Option<Holder>, ExportError> {
-    for holder in recorded_holders(store, verified, node.attributes.fileid, own) {
+    for holder in recorded_holders(store, verified, node.attributes.fileid, own, sharing) {
         if !has_lost(store, verified, &holder, node).await? {
             return Ok(Some(holder));
         }
@@ -42,11 +43,13 @@ pub(crate) async fn holder_of_entry(
     let (Some(file_id), name) = (entry.fileid.filter(|_| may_be_directory), &entry.name) else {
         return Ok(None);
     };
-    let Some(holder) = recorded_holders(store, verified, file_id, own).pop() else {
+    let Some(holder) = recorded_holders(store, verified, file_id, own, Sharing::Exclusive).pop() else {
         return Ok(None);
     };
     let holder = match nfs.lookup(folder, name).await {
-        Ok(Some(node)) if node.attributes.fileid == file_id => holder_of(store, verified, &node, own).await?,
+        Ok(Some(node)) if node.attributes.fileid == file_id => {
+            holder_of(store, verified, &node, own, Sharing::Exclusive).await?
+        }
         // In doubt, it is the holder's.
         Ok(_) => Some(holder),
         Err(error) if error.status().is_some() => Some(holder),
@@ -56,8 +59,15 @@ pub(crate) async fn holder_of_entry(
 }
 
 /// Returns the holders of a fileid without the volume `own` and its archive, whether they still have it or not.
-fn recorded_holders(store: &ExportStore, verified: &VerifiedRoot, file_id: u64, own: Option<&str>) -> Vec<Holder> {
-    let mut holders = store.reservations.holders_of(&verified.file_key(file_id));
+fn recorded_holders(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    file_id: u64,
+    own: Option<&str>,
+    sharing: Sharing,
+) -> Vec<Holder> {
+    let file = verified.file_key(file_id);
+    let mut holders = store.reservations.holders_against(&file, sharing);
     holders.retain(|holder| match holder {
         Holder::Volume(name) | Holder::Archive(name) => own != Some(name),
         Holder::BackendRoot(_) => true,

@@ -3,7 +3,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Relation};
-use crate::record::State;
+use crate::record::{Record, State};
 use crate::records::ReadRecord;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -35,8 +35,8 @@ pub struct Inspection {
     pub directory: PathState,
     /// State of the archive's name, if the record has one.
     pub archive: PathState,
-    /// Another volume with the same path.
-    pub shared_with: Option<String>,
+    /// Another volume with the same path, unless the two share it.
+    pub other_volume: Option<String>,
 }
 
 /// Maximum number of records in a listing: an endless listing must not exhaust the memory.
@@ -76,7 +76,7 @@ pub(crate) async fn inspect(
     elsewhere: Option<&DirectoryPath>,
 ) -> Result<Inspection, ExportError> {
     let record = records::read(store, verified, volume).await?;
-    let (directory, archive, shared_with) = match &record {
+    let (directory, archive, other_volume) = match &record {
         ReadRecord::Record(record, _) => (
             state_of_path(store, verified, &record.directory).await?,
             match &record.state {
@@ -85,7 +85,7 @@ pub(crate) async fn inspect(
                 }
                 _ => PathState::Unknown,
             },
-            volume_sharing_path(store, verified, volume, &record.directory).await,
+            other_volume(store, verified, record).await,
         ),
         ReadRecord::Nothing | ReadRecord::Unreadable(_) => {
             let directory = match elsewhere {
@@ -99,7 +99,7 @@ pub(crate) async fn inspect(
         record,
         directory,
         archive,
-        shared_with,
+        other_volume,
     })
 }
 
@@ -121,15 +121,10 @@ async fn state_at_root(store: &ExportStore, verified: &VerifiedRoot, name: &str)
     Ok(found.map_or(PathState::Nothing, |node| what_is(verified, &node)))
 }
 
-/// Returns another volume with the same path, such as one created manually to reuse the data.
-async fn volume_sharing_path(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    volume: &str,
-    directory: &DirectoryPath,
-) -> Option<String> {
-    let own = Holder::Volume(volume.to_owned());
-    let conflict = paths::conflict(store, verified, &own, &directory.to_string()).await?;
+/// Returns another volume with the same path that does not share it, such as one created manually to reuse the data.
+async fn other_volume(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Option<String> {
+    let (own, directory) = (Holder::Volume(record.volume.clone()), record.directory.to_string());
+    let conflict = paths::conflict(store, verified, &own, record.sharing(), &directory).await?;
     match (conflict.holder, conflict.relation) {
         (Holder::Volume(name), Relation::Same) => Some(name),
         _ => None,

@@ -113,7 +113,7 @@ pub use group_reservations::{GroupRange, GroupReservations};
 pub use inspection::{Inspection, PathState};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
-pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath};
+pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};
 pub use record::{
     ArchiveState, CopyState, Record, RecordError, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision,
     VolumeMetadata,

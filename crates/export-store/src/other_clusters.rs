@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
 use crate::naming::DirectoryPath;
+use crate::path_reservations::Sharing;
 use crate::record::State;
 use crate::request::ClaimRef;
 use crate::store::ExportStore;
@@ -63,9 +64,10 @@ pub(crate) async fn refuse(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
     nodes: &[FileRef],
+    sharing: Sharing,
     refresh: bool,
 ) -> Result<(), ExportError> {
-    let place = CandidatePath::new(directory.folded(), nodes);
+    let place = CandidatePath::new(directory.folded(), nodes, sharing);
     refusal(directory, holder(store, verified, &place, None, refresh).await?)
 }
 
@@ -76,9 +78,10 @@ pub(crate) async fn refuse_except(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
     nodes: &[FileRef],
+    sharing: Sharing,
     but: Option<(&str, &str)>,
 ) -> Result<(), ExportError> {
-    let place = CandidatePath::new(directory.folded(), nodes);
+    let place = CandidatePath::new(directory.folded(), nodes, sharing);
     refusal(directory, holder(store, verified, &place, but, true).await?)
 }
 
@@ -93,8 +96,9 @@ pub(crate) async fn recheck(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
     nodes: &[FileRef],
+    sharing: Sharing,
 ) -> Result<(), ExportError> {
-    let place = CandidatePath::new(directory.folded(), nodes);
+    let place = CandidatePath::new(directory.folded(), nodes, sharing);
     let mut found = holder(store, verified, &place, None, true).await?;
     for _ in 0..PATIENCE {
         match &found {
@@ -118,7 +122,7 @@ pub(crate) async fn refuse_removal(
     nodes: &[FileRef],
 ) -> Result<(), ExportError> {
     let folded = segments.iter().map(|segment| segment.to_ascii_lowercase()).collect();
-    let place = CandidatePath::new(folded, nodes);
+    let place = CandidatePath::new(folded, nodes, Sharing::Exclusive);
     match holder(store, verified, &place, None, true).await? {
         Some(other) => Err(ExportError::RecordMismatch {
             volume: volume.to_owned(),
@@ -254,9 +258,9 @@ impl VisitRecords for Search<'_> {
     }
 
     fn visit(&mut self, entry: &Entry, record: ForeignRecord) -> bool {
-        let beginning = record.is_beginning();
+        let (beginning, sharing) = (record.is_beginning(), record.sharing());
         match record.holds() {
-            Ok(Some((segments, file_id))) if self.place.overlaps(&segments, file_id) => {
+            Ok(Some((segments, file_id))) if self.place.conflicts(&segments, file_id, sharing) => {
                 self.found = Some(Holding {
                     cluster: self.folder.id.clone(),
                     beginning,

@@ -11,7 +11,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::parents::record::{PARENT_MODE, ParentDirectory, ParentRecord};
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::record::RecordedHandle;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -312,11 +312,13 @@ async fn is_in_use(
 ) -> Result<bool, ExportError> {
     let places = paths::reserved_paths(store, &verified.identity.id, &path.to_string());
     if store.reservations.is_needed(&places, own, &*store.servers).await
-        || file_holders::holder_of(store, verified, node, None).await?.is_some()
+        || file_holders::holder_of(store, verified, node, None, Sharing::Exclusive)
+            .await?
+            .is_some()
     {
         return Ok(true);
     }
-    match other_clusters::refuse(store, verified, path, nodes, true).await {
+    match other_clusters::refuse(store, verified, path, nodes, Sharing::Exclusive, true).await {
         Ok(()) => Ok(false),
         Err(ExportError::OwnedByOtherCluster { .. } | ExportError::OtherClusterUnreadable { .. }) => Ok(true),
         Err(error) => Err(error),

@@ -142,6 +142,22 @@ impl fmt::Display for Holder {
     }
 }
 
+/// Whether other holders may have the same directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// No other holder may have the directory, or one inside or around it.
+    Exclusive,
+    /// Other holders that share may have the same directory. None may have one inside or around it.
+    Shared,
+}
+
+impl Sharing {
+    /// Reports whether two holders may have directories with this relation.
+    fn permits(self, other: Self, relation: Relation) -> bool {
+        (self, other, relation) == (Self::Shared, Self::Shared, Relation::Same)
+    }
+}
+
 /// Relation of a path to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Relation {
@@ -207,11 +223,16 @@ impl PathReservations {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the paths of a holder. Replaces its former paths and a kept reservation.
+    /// Sets the paths of a holder that shares them with none. Replaces its former paths and a kept reservation.
     pub fn insert(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>) {
+        self.insert_as(holder, places, file, Sharing::Exclusive);
+    }
+
+    /// Sets the paths of a holder. Replaces its former paths and a kept reservation.
+    pub fn insert_as(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>, sharing: Sharing) {
         let mut index = self.index();
         index.remove(&Key::Committed(holder.clone()));
-        index.insert(Key::Known(holder), places, file);
+        index.insert(Key::Known(holder), places, file, sharing);
     }
 
     /// Removes a holder and its kept reservation.
@@ -248,16 +269,23 @@ impl PathReservations {
 
     /// Returns a holder with a path that conflicts with `places`, except `except`.
     ///
-    /// Roots of `own_backend`, and identical roots of other backends, may contain `places`.
-    pub fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
-        self.index().overlap(places, except, own_backend)
+    /// Roots of `own_backend`, and identical roots of other backends, may contain `places`. With [`Sharing::Shared`], a
+    /// holder that shares may have the same paths.
+    pub fn overlap(
+        &self,
+        places: &[ReservedPath],
+        except: &Holder,
+        sharing: Sharing,
+        own_backend: &str,
+    ) -> Option<Conflict> {
+        self.index().overlap(places, except, sharing, own_backend)
     }
 
     /// Returns the conflicts with volumes on servers that have another name, except `except`, and with roots of backends
     /// there that `places` contain. One server may have many names and addresses, so the servers have to be compared.
     /// Volumes of this operator are left out if their export is known not to be that of `places`, nor inside or around it.
-    fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder) -> Vec<PossibleConflict> {
-        self.index().possible_overlaps(places, Some(except))
+    fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder, sharing: Sharing) -> Vec<PossibleConflict> {
+        self.index().possible_overlaps(places, Some(except), sharing)
     }
 
     /// Records the identity that a backend's export was confirmed to have, until the backend's roots are set again or
@@ -271,9 +299,10 @@ impl PathReservations {
         &self,
         places: &[ReservedPath],
         except: &Holder,
+        sharing: Sharing,
         servers: &dyn ServerComparison,
     ) -> Option<Conflict> {
-        first_same_server(self.possible_overlaps(places, except), servers).await
+        first_same_server(self.possible_overlaps(places, except, sharing), servers).await
     }
 
     /// Returns the volume or archive whose path is one of `places` or contains it, whatever the name of its server is. If
@@ -286,7 +315,7 @@ impl PathReservations {
         if let Some(holder) = self.index().enclosing_holder(places) {
             return Some((holder, None));
         }
-        let mut possible = self.index().possible_overlaps(places, None);
+        let mut possible = self.index().possible_overlaps(places, None, Sharing::Exclusive);
         possible.retain(|PossibleConflict { conflict, .. }| {
             conflict.relation != Relation::Contains && !matches!(conflict.holder, Holder::BackendRoot(_))
         });
@@ -305,16 +334,21 @@ impl PathReservations {
         if self.index().is_needed(places, own) {
             return true;
         }
-        let mut possible = self.index().possible_overlaps(places, Some(own));
+        let mut possible = self.index().possible_overlaps(places, Some(own), Sharing::Exclusive);
         possible.retain(|PossibleConflict { conflict, .. }| {
             conflict.relation != Relation::Contains || matches!(conflict.holder, Holder::BackendRoot(_))
         });
         first_same_server(possible, servers).await.is_some()
     }
 
-    /// Returns the holders of a fileid. Almost always, it has at most one.
+    /// Returns the holders of a fileid. Almost always, it has at most one, unless they share it.
     pub fn holders_of(&self, file: &FileKey) -> Vec<Holder> {
-        self.index().holders_of(file)
+        self.index().holders_of(file, Sharing::Exclusive)
+    }
+
+    /// Returns the holders of a fileid that stand in the way of another one.
+    pub(crate) fn holders_against(&self, file: &FileKey, sharing: Sharing) -> Vec<Holder> {
+        self.index().holders_of(file, sharing)
     }
 
     /// Reserves `places` for `holder` if there is no conflict, in one step. The same holder can reserve paths several
@@ -323,20 +357,22 @@ impl PathReservations {
         self: &Arc<Self>,
         holder: Holder,
         places: Vec<ReservedPath>,
+        sharing: Sharing,
         own_backend: &str,
     ) -> Result<Reservation, Conflict> {
         let mut index = self.index();
-        if let Some(conflict) = index.overlap(&places, &holder, own_backend) {
+        if let Some(conflict) = index.overlap(&places, &holder, sharing, own_backend) {
             return Err(conflict);
         }
         let serial = index.next_serial();
-        index.insert(Key::Reserved(holder.clone(), serial), places.clone(), None);
+        index.insert(Key::Reserved(holder.clone(), serial), places.clone(), None, sharing);
         drop(index);
         Ok(Reservation {
             reservations: Arc::clone(self),
             holder,
             serial,
             places,
+            sharing,
         })
     }
 }
@@ -363,6 +399,7 @@ pub struct Reservation {
     holder: Holder,
     serial: u64,
     places: Vec<ReservedPath>,
+    sharing: Sharing,
 }
 
 impl Reservation {
@@ -371,7 +408,8 @@ impl Reservation {
         let mut index = self.reservations.index();
         // An existing holder has its actual paths already, which take precedence.
         if !index.contains(&Key::Known(self.holder.clone())) {
-            index.insert(Key::Committed(self.holder.clone()), self.places.clone(), file);
+            let key = Key::Committed(self.holder.clone());
+            index.insert(key, self.places.clone(), file, self.sharing);
         }
     }
 }

@@ -4,7 +4,7 @@ use futures::future::try_join_all;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
-use crate::path_reservations::{Holder, Reservation};
+use crate::path_reservations::{Holder, Reservation, Sharing};
 use crate::record::Record;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -63,19 +63,28 @@ pub(crate) async fn conflict(
     store: &ExportStore,
     verified: &VerifiedRoot,
     except: &Holder,
+    sharing: Sharing,
     path: &str,
 ) -> Option<Conflict> {
     let places = reserved_paths(store, &verified.identity.id, path);
-    let certain = store.reservations.overlap(&places, except, &store.config.backend);
+    let backend = &store.config.backend;
+    let certain = store.reservations.overlap(&places, except, sharing, backend);
     match certain {
         Some(conflict) => Some(conflict),
-        None => conflict_on_other_server(store, except, &places).await,
+        None => conflict_on_other_server(store, except, sharing, &places).await,
     }
 }
 
-async fn conflict_on_other_server(store: &ExportStore, except: &Holder, places: &[ReservedPath]) -> Option<Conflict> {
+async fn conflict_on_other_server(
+    store: &ExportStore,
+    except: &Holder,
+    sharing: Sharing,
+    places: &[ReservedPath],
+) -> Option<Conflict> {
     let (reservations, servers) = (&store.reservations, &*store.servers);
-    reservations.conflict_on_other_server(places, except, servers).await
+    reservations
+        .conflict_on_other_server(places, except, sharing, servers)
+        .await
 }
 
 /// Fails if another holder than `except` has a path, a parent of it, or a path inside it.
@@ -83,9 +92,10 @@ pub(crate) async fn refuse_conflict(
     store: &ExportStore,
     verified: &VerifiedRoot,
     except: &Holder,
+    sharing: Sharing,
     path: &str,
 ) -> Result<(), ExportError> {
-    conflict(store, verified, except, path)
+    conflict(store, verified, except, sharing, path)
         .await
         .map_or(Ok(()), |conflict| Err(overlaps(path, conflict)))
 }
@@ -103,15 +113,16 @@ pub(crate) async fn reserve(
     verified: &VerifiedRoot,
     volume: &str,
     directory: &DirectoryPath,
+    sharing: Sharing,
 ) -> Result<Reservation, ExportError> {
     let path = directory.to_string();
     let places = reserved_paths(store, &verified.identity.id, &path);
     let holder = Holder::Volume(volume.to_owned());
     let reserved = store
         .reservations
-        .reserve(holder.clone(), places.clone(), &store.config.backend)
+        .reserve(holder.clone(), places.clone(), sharing, &store.config.backend)
         .map_err(|conflict| overlaps(&path, conflict))?;
-    match conflict_on_other_server(store, &holder, &places).await {
+    match conflict_on_other_server(store, &holder, sharing, &places).await {
         Some(conflict) => Err(overlaps(&path, conflict)),
         None => Ok(reserved),
     }
@@ -130,12 +141,13 @@ pub(crate) async fn check_parents_and_clusters(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
     nodes: &[FileRef],
+    sharing: Sharing,
 ) -> Result<(), ExportError> {
     check_parents(store, verified, directory, nodes).await?;
     let depth = directory.segments().len().saturating_sub(1);
     match nodes.get(..depth.min(nodes.len())).unwrap_or_default() {
         [] => Ok(()),
-        parents => other_clusters::refuse(store, verified, directory, parents, false).await,
+        parents => other_clusters::refuse(store, verified, directory, parents, sharing, false).await,
     }
 }
 
@@ -159,7 +171,7 @@ pub(crate) async fn check_parents(
                 why: what_it_is(parent),
             });
         }
-        if let Some(holder) = file_holders::holder_of(store, verified, parent, None).await? {
+        if let Some(holder) = file_holders::holder_of(store, verified, parent, None, Sharing::Exclusive).await? {
             return Err(ExportError::FileidInUse {
                 directory: path_of(index),
                 holder,
@@ -184,7 +196,8 @@ pub(crate) fn hold(store: &ExportStore, verified: &VerifiedRoot, record: &Record
     let places = reserved_paths(store, &verified.identity.id, &record.directory.to_string());
     let holder = Holder::Volume(record.volume.clone());
     // On a conflict, the other holder keeps the path, and provisioning or rollback reports it.
-    if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
+    let (reservations, backend) = (&store.reservations, &store.config.backend);
+    if let Ok(reservation) = reservations.reserve(holder, places, record.sharing(), backend) {
         reservation.keep(record.file_id.map(|id| verified.file_key(id)));
     }
 }

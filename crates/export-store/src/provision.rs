@@ -18,7 +18,7 @@ use crate::provision::create::CreatedDirectory;
 use crate::provision::plan::{PathOccupant, ProvisionStep, RecordProgress, RecordWrite, decide};
 use crate::record::{Record, RecordError, RecordedHandle, State};
 use crate::records::{Created, ReadRecord};
-use crate::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
+use crate::request::{DirectoryRequest, Existing, ProvisionedDirectory, RollbackOutcome};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -52,6 +52,29 @@ impl Recorded {
 
     fn adopted(&self) -> bool {
         matches!(self, Self::Open(record) if record.adopted)
+    }
+
+    fn shared(&self) -> bool {
+        matches!(self, Self::Open(record) if record.shared)
+    }
+
+    /// Returns the request, with what the record decides instead: once recorded, a directory stays shared or unshared,
+    /// whatever its class or backend says now. A shared one gets no mode, owner or group.
+    fn applied_to<'a>(&self, request: &'a DirectoryRequest) -> Cow<'a, DirectoryRequest> {
+        let is_complete = matches!(self, Self::Open(record) if record.state == State::Live);
+        match (self.shared(), request.existing) {
+            (false, Existing::Share) if is_complete => Cow::Owned(DirectoryRequest {
+                existing: Existing::Refuse,
+                ..request.clone()
+            }),
+            (true, _) | (_, Existing::Share) => Cow::Owned(DirectoryRequest {
+                existing: Existing::Share,
+                uid: None,
+                gid_range: None,
+                ..group::with_group(request, None)
+            }),
+            (false, _) => Cow::Borrowed(request),
+        }
     }
 
     fn file_id(&self) -> Option<u64> {
@@ -124,6 +147,7 @@ pub(crate) async fn provision(
             what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
         });
     }
+    let request = &record.applied_to(request);
     let was_complete = matches!(&record, Recorded::Open(record) if record.state == State::Live);
     let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
         Ok(request) => match &request.restore {
@@ -170,7 +194,8 @@ async fn create(
     directory: &DirectoryPath,
     mut record: Recorded,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let reservation = paths::reserve(store, verified, &request.volume, directory).await?;
+    let sharing = request.existing.sharing();
+    let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
     record_group(store, verified, request, &mut record).await?;
     for _ in 0..STEPS {
         if let Some(made) = step(store, verified, request, directory, &mut record).await? {
@@ -179,6 +204,7 @@ async fn create(
                 directory: directory.clone(),
                 file_id: made.file_id,
                 adopted: made.adopted,
+                shared: record.shared(),
                 mode_not_kept: made.mode_not_kept,
                 group: record.group(),
             });
@@ -219,7 +245,7 @@ async fn recheck<'a>(
     nodes: &[FileRef],
     record: &mut Recorded,
 ) -> Result<Cow<'a, DirectoryRequest>, ExportError> {
-    other_clusters::recheck(store, verified, directory, nodes).await?;
+    other_clusters::recheck(store, verified, directory, nodes, request.existing.sharing()).await?;
     match record {
         Recorded::Open(record) => group::recheck(store, verified, request, record).await,
         Recorded::Nothing | Recorded::Short => Ok(Cow::Borrowed(request)),
@@ -274,6 +300,27 @@ async fn step(
                 .await
                 .map(|()| Some(made))
         }
+        (ProvisionStep::Share { write }, Some(leaf)) => {
+            adoption::refuse(store, verified, request, directory, &nodes, leaf).await?;
+            if parents::disown(store, verified, directory).await? {
+                return Ok(None);
+            }
+            let file_id = Some(leaf.attributes.fileid);
+            if !write_record(store, verified, request, directory, record, write, file_id).await? {
+                return Ok(None);
+            }
+            recheck(store, verified, request, directory, &nodes, record).await?;
+            let made = CreatedDirectory {
+                file_id: leaf.attributes.fileid,
+                handle: RecordedHandle::new(verified, leaf),
+                adopted: true,
+                mode_not_kept: None,
+            };
+            create::mark_live(store, verified, record, &made)
+                .await
+                .map(|()| Some(made))
+        }
+        (ProvisionStep::Absent, _) => Err(absent(directory)),
         (ProvisionStep::Done, Some(leaf)) => {
             if let Recorded::Open(record) = record {
                 volume_record::update_metadata(store, verified, record, request).await?;
@@ -321,6 +368,7 @@ async fn write_record(
         file_id: adopted,
         handle: None,
         adopted: adopted.is_some(),
+        shared: request.existing == Existing::Share,
         restores: None,
         group: request.gid,
         metadata: request.metadata.clone(),
@@ -353,12 +401,14 @@ pub(crate) async fn dry_run(
         return Ok(());
     }
     let own = Holder::Volume(volume.clone());
-    paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
+    let sharing = request.existing.sharing();
+    paths::refuse_conflict(store, verified, &own, sharing, &directory.to_string()).await?;
     let (nodes, step) = observe(store, verified, request, directory, RecordProgress::Nothing).await?;
     match (step, paths::leaf(&nodes, directory)) {
-        (ProvisionStep::Adopt { .. }, Some(leaf)) => {
+        (ProvisionStep::Adopt { .. } | ProvisionStep::Share { .. }, Some(leaf)) => {
             adoption::refuse(store, verified, request, directory, &nodes, leaf).await
         }
+        (ProvisionStep::Absent, _) => Err(absent(directory)),
         (step, Some(leaf)) => refuse(store, verified, request, directory, step, leaf).await,
         (_, None) => Ok(()),
     }
@@ -374,7 +424,8 @@ async fn observe(
 ) -> Result<(Vec<FileRef>, ProvisionStep), ExportError> {
     let nodes = paths::walk(store, verified, directory).await?;
     let leaf = paths::leaf(&nodes, directory);
-    paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
+    let sharing = request.existing.sharing();
+    paths::check_parents_and_clusters(store, verified, directory, &nodes, sharing).await?;
     let mut occupant = match leaf {
         None => PathOccupant::Nothing,
         Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
@@ -401,7 +452,14 @@ async fn other_holder(
     request: &DirectoryRequest,
     leaf: &FileRef,
 ) -> Result<Option<Holder>, ExportError> {
-    file_holders::holder_of(store, verified, leaf, Some(&request.volume)).await
+    let sharing = request.existing.sharing();
+    file_holders::holder_of(store, verified, leaf, Some(&request.volume), sharing).await
+}
+
+fn absent(directory: &DirectoryPath) -> ExportError {
+    ExportError::SharedMissing {
+        directory: directory.to_string(),
+    }
 }
 
 /// Returns the error of a step that refuses an existing directory.

@@ -86,7 +86,7 @@ fn later(state: &State, now: i64) -> i64 {
     }
 }
 
-/// Archives or deletes the directory of a volume.
+/// Archives or deletes the directory of a volume. A shared one is left alone, with its parents: only the record is removed.
 pub(crate) async fn reclaim(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -94,6 +94,11 @@ pub(crate) async fn reclaim(
     action: ReclaimAction,
 ) -> Result<Reclaimed, ExportError> {
     match volume_record::compare_and_sign(store, verified, request).await? {
+        // It belongs to nobody here, whatever the policy says.
+        Recorded::Agreed(record, _) if record.shared => {
+            records::remove(store, verified, &record.volume).await?;
+            Ok(Reclaimed::Retained)
+        }
         Recorded::Agreed(record, file_id) => {
             run(store, verified, *record, file_id, action, &request.archive_metadata).await
         }
@@ -259,10 +264,11 @@ async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(
 async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
     let (verified, record) = (reclaim.verified, &reclaim.record);
     let own = Holder::Volume(record.volume.clone());
-    paths::refuse_conflict(store, verified, &own, &record.directory.to_string()).await?;
+    paths::refuse_conflict(store, verified, &own, record.sharing(), &record.directory.to_string()).await?;
     let leaf = paths::leaf(&reclaim.nodes, &record.directory);
     if let Some(leaf) = leaf
-        && let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume)).await?
+        && let Some(holder) =
+            file_holders::holder_of(store, verified, leaf, Some(&record.volume), record.sharing()).await?
     {
         return Err(ExportError::FileidInUse {
             directory: record.directory.to_string(),

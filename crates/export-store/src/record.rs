@@ -12,6 +12,7 @@ pub use volume_metadata::VolumeMetadata;
 
 use crate::layout;
 use crate::naming::DirectoryPath;
+use crate::path_reservations::Sharing;
 use crate::request::ClaimRef;
 use crate::signature::SIGNATURE_LENGTH;
 use crate::verified_root::VerifiedRoot;
@@ -21,8 +22,14 @@ use nfs_client::FileRef;
 /// Kubernetes objects (253 bytes each, with every byte escaped in the worst case) fit in it.
 pub const MAX_RECORD_LEN: usize = 16 * 1024;
 
-/// Version of the format that this release writes, and the newest version that it reads.
-const VERSION: u32 = 1;
+/// The newest version of the format that this release reads.
+const VERSION: u32 = 2;
+
+/// Returns the version of a record's format. Earlier releases archive and delete what a record names, so they must not
+/// read that of a shared directory. They avoid the directory nevertheless, because they find its path.
+fn version_of(shared: bool) -> u32 {
+    if shared { VERSION } else { 1 }
+}
 
 /// The owner and the state of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +50,9 @@ pub struct Record {
     pub handle: Option<RecordedHandle>,
     /// The directory existed before. It is archived even if the policy is Delete.
     pub adopted: bool,
+    /// The directory existed before, and volumes share it: other records may name it too. It is never changed, archived
+    /// or deleted, whatever the policy is. A shared directory is also `adopted`.
+    pub shared: bool,
     /// Volume whose archive was restored to this directory.
     pub restores: Option<String>,
     /// Group that pods of the volume get, and the group of its directory. It is in use as long as the record exists; a
@@ -117,6 +127,8 @@ struct RecordFile {
     folder_handle: Option<String>,
     #[serde(default)]
     adopted: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restores: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,7 +147,7 @@ impl Record {
     /// Returns the file's content without a signature. It ends with a newline, for `cat`.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
         let wire = RecordFile {
-            version: VERSION,
+            version: version_of(self.shared),
             volume: self.volume.clone(),
             backend: self.backend.clone(),
             claim: self.claim.clone(),
@@ -144,6 +156,7 @@ impl Record {
             handle: self.handle.as_ref().map(|handle| handle.directory.clone()),
             folder_handle: self.handle.as_ref().and_then(|handle| handle.folder.clone()),
             adopted: self.adopted,
+            shared: self.shared,
             restores: self.restores.clone(),
             group: self.group,
             metadata: self.metadata.clone().filter(|_| self.state.belongs_to_volume()),
@@ -215,7 +228,8 @@ impl Record {
                 directory,
                 folder: wire.folder_handle,
             }),
-            adopted: wire.adopted,
+            adopted: wire.adopted || wire.shared,
+            shared: wire.shared,
             restores: wire.restores,
             group: wire.group,
             metadata: wire.metadata,
@@ -228,6 +242,19 @@ impl Record {
         let same = self.handle.as_ref().is_none_or(|handle| handle.is_of(node));
         let at_rest = matches!(self.state, State::Live | State::Archived(_));
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
+    }
+
+    /// Returns whether other volumes may have the directory.
+    pub fn sharing(&self) -> Sharing {
+        match self.shared {
+            true => Sharing::Shared,
+            false => Sharing::Exclusive,
+        }
+    }
+
+    /// Reports whether the record and a volume of `directory` share it.
+    pub(crate) fn shares(&self, directory: &DirectoryPath, sharing: Sharing) -> bool {
+        self.shared && sharing == Sharing::Shared && self.directory.folded() == directory.folded()
     }
 
     /// Reports whether the record is of a volume that a claim uses.

@@ -157,9 +157,9 @@ fn is_live_here(store: &ExportStore, record: &Record) -> bool {
 
 /// Returns the directory's fileid, if it matches the record and has no other holder.
 async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<u64, ExportError> {
-    let directory = &record.directory;
+    let (directory, sharing) = (&record.directory, record.sharing());
     let nodes = paths::walk(store, verified, directory).await?;
-    paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
+    paths::check_parents_and_clusters(store, verified, directory, &nodes, sharing).await?;
     let Some(leaf) = paths::leaf(&nodes, directory) else {
         return Err(ExportError::DirectoryMissing {
             volume: record.volume.clone(),
@@ -183,14 +183,14 @@ async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &
         });
     }
     let own = Holder::Volume(record.volume.clone());
-    paths::refuse_conflict(store, verified, &own, &directory.to_string()).await?;
-    if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume)).await? {
+    paths::refuse_conflict(store, verified, &own, sharing, &directory.to_string()).await?;
+    if let Some(holder) = file_holders::holder_of(store, verified, leaf, Some(&record.volume), sharing).await? {
         return Err(ExportError::FileidInUse {
             directory: directory.to_string(),
             holder,
         });
     }
-    other_clusters::refuse(store, verified, directory, &nodes, false).await?;
+    other_clusters::refuse(store, verified, directory, &nodes, sharing, false).await?;
     Ok(file_id)
 }
 
@@ -214,6 +214,7 @@ mod tests {
                 file_id: None,
                 handle: None,
                 adopted: false,
+                shared: false,
                 restores: None,
                 group: None,
                 metadata: Some(serde_json::from_value(metadata).unwrap()),

@@ -9,6 +9,7 @@ use crate::error::ExportError;
 use crate::error_kind::ErrorKind;
 use crate::group_reservations::GroupRange;
 use crate::naming::DirectoryPath;
+use crate::path_reservations::Sharing;
 use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::signature::RecordsKey;
 use nfs_client::{Attributes, Credential, FsId};
@@ -142,6 +143,19 @@ pub enum Existing {
     Refuse,
     /// Use the directory unchanged. It is archived, never deleted, when its volume is deleted.
     Adopt,
+    /// Use the directory unchanged, together with other volumes that share it. It must exist, and stays as it is when
+    /// its volumes are deleted.
+    Share,
+}
+
+impl Existing {
+    /// Returns whether other volumes may have the directory.
+    pub(crate) fn sharing(self) -> Sharing {
+        match self {
+            Self::Share => Sharing::Shared,
+            Self::Refuse | Self::Adopt => Sharing::Exclusive,
+        }
+    }
 }
 
 /// Request to create a directory.
@@ -168,7 +182,7 @@ pub struct DirectoryRequest {
     pub gid_range: Option<GroupRange>,
     /// What to do when the directory exists and does not belong to the operator.
     pub existing: Existing,
-    /// No claim of another namespace can have the same directory, so an existing one may be adopted.
+    /// No tenant can choose the directory, so an existing one may be adopted or shared.
     pub adoptable: bool,
     /// The archive to restore to the directory; if unset, the directory is created or adopted.
     pub restore: Option<ArchiveRef>,
@@ -185,6 +199,8 @@ pub struct ProvisionedDirectory {
     pub file_id: u64,
     /// The directory existed before.
     pub adopted: bool,
+    /// Other volumes may have the directory.
+    pub shared: bool,
     /// The mode that the server reports instead of the default one.
     pub mode_not_kept: Option<u32>,
     /// Group that pods of the volume get: the recorded one.

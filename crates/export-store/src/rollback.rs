@@ -4,7 +4,7 @@ use crate::archives::changed_meanwhile;
 use crate::copy;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, MAX_NAME_LEN};
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::record::{ArchiveState, Record, RecordError, State};
 use crate::records::ReadRecord;
 use crate::request::RollbackOutcome;
@@ -109,6 +109,10 @@ async fn remove_directory(
     superseded: bool,
 ) -> Result<RollbackOutcome, ExportError> {
     let directory = &record.directory;
+    // Whoever else has it shares it.
+    if record.shared {
+        return Ok(RollbackOutcome::DirectoryKept);
+    }
     if superseded && let Some(holder) = conflicting_holder(store, verified, "", directory).await {
         return Err(ExportError::InUse {
             directory: directory.to_string(),
@@ -145,7 +149,7 @@ async fn remove_directory(
             holder,
         });
     }
-    match other_clusters::refuse(store, verified, directory, &nodes, true).await {
+    match other_clusters::refuse(store, verified, directory, &nodes, Sharing::Exclusive, true).await {
         Err(ExportError::OwnedByOtherCluster { .. }) if record.file_id.is_none() => {
             return Ok(RollbackOutcome::DirectoryKept);
         }
@@ -173,7 +177,7 @@ async fn other_holder(
     superseded: bool,
 ) -> Result<Option<Holder>, ExportError> {
     let own = if superseded { "" } else { record.volume.as_str() };
-    match file_holders::holder_of(store, verified, leaf, Some(own)).await? {
+    match file_holders::holder_of(store, verified, leaf, Some(own), Sharing::Exclusive).await? {
         Some(holder) => Ok(Some(holder)),
         None => Ok(conflicting_holder(store, verified, own, &record.directory).await),
     }
@@ -187,7 +191,7 @@ async fn conflicting_holder(
     directory: &DirectoryPath,
 ) -> Option<Holder> {
     let own = Holder::Volume(own.to_owned());
-    let conflict = paths::conflict(store, verified, &own, &directory.to_string()).await;
+    let conflict = paths::conflict(store, verified, &own, Sharing::Exclusive, &directory.to_string()).await;
     conflict.map(|conflict| conflict.holder)
 }
 
@@ -283,7 +287,7 @@ async fn move_back(
         });
     };
     let holder = Holder::Volume(own.volume.clone());
-    paths::refuse_conflict(store, verified, &holder, &own.directory.to_string()).await?;
+    paths::refuse_conflict(store, verified, &holder, Sharing::Exclusive, &own.directory.to_string()).await?;
     other_clusters::refuse_removal(store, verified, &own.volume, own.directory.segments(), &nodes).await?;
     let target = layout::name(&archive.target)?;
     let taken = store.nfs.lookup(&verified.root.handle, &target).await;

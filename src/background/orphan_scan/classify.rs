@@ -64,10 +64,10 @@ fn classify_record(record: &Record, inspection: &Inspection) -> Option<OrphanKin
     }
     if is_directory(record.file_id, inspection.directory) {
         // If a volume with another name has the directory, the data is in use again.
-        return inspection
-            .shared_with
-            .is_none()
-            .then_some(OrphanKind::DirectoryWithoutVolume);
+        return inspection.other_volume.is_none().then_some(match record.shared {
+            true => OrphanKind::SharedDirectoryWithoutVolume,
+            false => OrphanKind::DirectoryWithoutVolume,
+        });
     }
     match record.state {
         State::Creating | State::Live => Some(OrphanKind::RecordWithoutDirectory),
@@ -109,6 +109,7 @@ mod tests {
             file_id,
             handle: None,
             adopted: false,
+            shared: false,
             restores: None,
             group: None,
             metadata: None,
@@ -140,7 +141,7 @@ mod tests {
             record,
             directory,
             archive,
-            shared_with: None,
+            other_volume: None,
         }
     }
 
@@ -378,9 +379,26 @@ mod tests {
     #[test]
     fn a_directory_that_another_volume_uses_is_not_an_orphan() {
         let look = Inspection {
-            shared_with: Some("by-hand".into()),
+            other_volume: Some("by-hand".into()),
             ..seen(record(State::Live, Some(7)), OURS, PathState::Nothing)
         };
         assert_eq!(classify(&look, VolumeView::Absent, false, true), None);
+    }
+
+    #[test]
+    fn a_record_of_a_shared_directory_without_a_volume_is_an_orphan_that_says_so() {
+        let ReadRecord::Record(record, trust) = record(State::Live, Some(7)) else {
+            panic!("it is a record")
+        };
+        let shared = Record {
+            shared: true,
+            ..*record
+        };
+        let look = seen(ReadRecord::Record(Box::new(shared), trust), OURS, PathState::Nothing);
+        assert_eq!(
+            classify(&look, VolumeView::Absent, false, true),
+            Some(OrphanKind::SharedDirectoryWithoutVolume)
+        );
+        assert_eq!(classify(&look, HERE, false, true), None);
     }
 }

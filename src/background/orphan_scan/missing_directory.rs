@@ -72,6 +72,7 @@ fn message(
         OrphanKind::VolumeWithoutDirectory => "does not exist",
         OrphanKind::VolumeWithOtherDirectory => "is not the one that was created for it",
         OrphanKind::DirectoryWithoutVolume
+        | OrphanKind::SharedDirectoryWithoutVolume
         | OrphanKind::VolumeWithoutRecord
         | OrphanKind::RecordWithoutDirectory
         | OrphanKind::RecordWithoutBackend

@@ -10,7 +10,7 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::{
     OVER_REQUEST_CONDITION, VOLUME_APPARENT_BYTES, VOLUME_COUNTED_AT, VOLUME_UNREAD, VOLUME_USED_BYTES,
-    VOLUME_USED_FILES, managers,
+    VOLUME_USED_FILES, is_shared, managers,
 };
 use crate::api::usage::ArchiveUsage;
 use crate::decide::quantity;
@@ -40,7 +40,10 @@ pub(super) async fn volume(
     let (figures, now) = (VolumeUsage::from(content), ctx.clock.now());
     let mut changed = needs_write(volume, &figures, now);
     if let Some(claim) = bound_claim(ctx, volume).await? {
-        let (existing, over) = (OVER_REQUEST.find(&claim), over_request(&claim, &figures));
+        let (existing, over) = (
+            OVER_REQUEST.find(&claim),
+            over_request(&claim, &figures).filter(|_| !is_shared(volume)),
+        );
         changed |= existing.is_some() != over.is_some();
         match (over, existing) {
             (Some(message), _) if changed => OVER_REQUEST.set(ctx, &claim, message, now).await?,

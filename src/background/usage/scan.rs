@@ -1,5 +1,6 @@
 //! One scan: the volumes in the order of their names, then the archives that were never counted.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::plan::{advance, begin_attempt, is_halted, location};
 use super::publish;
 use crate::api::archive::NfsArchive;
+use crate::api::names;
 use crate::api::requests::BackendRequest;
 use crate::background::orphan_scan::is_export_error;
 use crate::runtime::reads;
@@ -19,6 +21,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::usage::ScanPosition;
+use export_store::naming::DirectoryPath;
 use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage};
 
 /// Maximum number of volumes counted per second, however small they are. Each takes two reads from the API server and
@@ -53,6 +56,8 @@ pub(super) struct UsageScan<'a> {
     export_id: String,
     rate: RateLimiter,
     ticks: Interval,
+    /// Content of the shared directories that were counted.
+    shared: HashMap<DirectoryPath, TreeUsage>,
 }
 
 fn ticks() -> Interval {
@@ -81,6 +86,7 @@ impl<'a> UsageScan<'a> {
             export_id: identity.id.clone(),
             rate: RateLimiter::of(ctx.settings.count_rate),
             ticks: ticks(),
+            shared: HashMap::new(),
         })
     }
 
@@ -189,11 +195,22 @@ impl<'a> UsageScan<'a> {
         let Some((directory, file_id)) = location(&volume, &self.ctx.settings, here) else {
             return Ok(());
         };
+        // A scan counts a shared directory once.
+        let is_shared = names::is_shared(&volume);
+        let known = self.shared.get(&directory).filter(|_| is_shared).cloned();
         let place = CountTarget::Directory(&directory);
-        match self.count(name, (place, file_id)).await? {
-            Some(content) => Ok(publish::volume(self.ctx, self.backend, &volume, &content).await?),
-            None => Ok(()),
+        let content = match known {
+            Some(content) => Some(content),
+            None => self.count(name, (place, file_id)).await?,
+        };
+        let Some(content) = content else {
+            return Ok(());
+        };
+        publish::volume(self.ctx, self.backend, &volume, &content).await?;
+        if is_shared {
+            self.shared.insert(directory, content);
         }
+        Ok(())
     }
 
     async fn count_archive(&mut self, name: &str) -> Result<(), UsageScanError> {

@@ -599,6 +599,7 @@ mod tests {
             file_id: Some(7),
             handle: None,
             adopted,
+            shared: false,
             restores: None,
             group: None,
             metadata: cluster.map(|cluster| {

@@ -12,6 +12,8 @@ pub struct DirectoryChoice {
     pub directory: DirectoryPath,
     /// No claim of another namespace can have the same directory, so an existing one may be adopted.
     pub adoptable: bool,
+    /// No tenant can choose the directory of another namespace, so existing ones may be shared.
+    pub shareable: bool,
 }
 
 impl DirectoryChoice {
@@ -49,9 +51,11 @@ fn expand(
     values: &PatternValues<'_>,
 ) -> Result<DirectoryChoice, PatternError> {
     let pattern = pattern?;
+    let adoptable = !pattern.uses_tenant_values() && (single_namespace || pattern.separates_namespaces());
     Ok(DirectoryChoice {
         directory: pattern.expand(values)?,
-        adoptable: !pattern.uses_tenant_values() && (single_namespace || pattern.separates_namespaces()),
+        adoptable,
+        shareable: adoptable || pattern.depends_only_on_namespace(),
     })
 }
 
@@ -127,6 +131,34 @@ mod tests {
                     chosen.unwrap().adoptable
                 };
                 assert_eq!((adoptable(false), adoptable(true)), (shared, alone), "{pattern}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_that_a_tenant_can_choose_is_not_shared() {
+        let labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
+        let none = BTreeMap::new();
+        let values = PatternValues {
+            namespace: "shop",
+            claim: "data",
+            claim_uid: "u",
+            volume: "pvc-u",
+            labels: &labels,
+            annotations: &none,
+        };
+        for (pattern, of_any, of_one) in [
+            ("data/common", true, true),
+            ("team-${pvc.namespace}", true, true),
+            ("${pvc.namespace}/common", true, true),
+            ("${pvc.namespace}/${pvc.name}", true, true),
+            ("data/${pvc.name}", false, true),
+            ("${pvc.namespace}-${pvc.name}", false, true),
+            ("data/${pvc.labels.team}", false, false),
+        ] {
+            for (single_namespace, expected) in [(false, of_any), (true, of_one)] {
+                let chosen = DirectoryChoice::of(Some(pattern), "data", false, single_namespace, &values);
+                assert_eq!(chosen.unwrap().shareable, expected, "{pattern} {single_namespace}");
             }
         }
     }

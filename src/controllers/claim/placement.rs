@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
 use super::eligibility::ClaimRequest;
+use crate::api::backend::Existing;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, REQUESTED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
@@ -70,7 +71,10 @@ pub fn place(
             name,
             labels: node.as_ref().map(|node| node.labels()),
         }),
-        needs_group: takes_over.is_none() && placed_on.is_none(),
+        // A shared directory keeps its group.
+        needs_group: takes_over.is_none()
+            && placed_on.is_none()
+            && request.parameters.existing != Some(Existing::Share),
         topologies: &request.topologies,
     };
     let placement = ctx.capacity.reserve(&volume, request.bytes, |allocated| {

@@ -10,7 +10,7 @@ use super::directory::DirectoryChoice;
 use super::eligibility::ClaimRequest;
 use super::volume_object::{VolumeParts, volume_object};
 use super::volume_settings::VolumeSettings;
-use crate::api::backend::AllowedNamespaces;
+use crate::api::backend::{AllowedNamespaces, Existing};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::volume_name;
 use crate::decide::directory_pattern::PatternValues;
@@ -57,6 +57,9 @@ impl Planner<'_> {
     pub(crate) fn plan(&self) -> Result<ProvisionPlan, PlannedCondition> {
         let backend = &self.snapshot.object.spec;
         let settings = VolumeSettings::of(backend, &self.request.parameters, self.annotations())?;
+        if settings.existing == Existing::Share {
+            self.refuse_source()?;
+        }
         let directory = self.directory(&settings)?;
         let node_affinity = topology::intersect(backend.node_affinity.as_ref(), &self.request.topologies)
             .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))?;
@@ -70,6 +73,7 @@ impl Planner<'_> {
             directory: plan.directory.directory.clone(),
             file_id: 0,
             adopted: false,
+            shared: plan.settings.existing == Existing::Share,
             mode_not_kept: None,
             group: plan.settings.gid,
         };
@@ -92,6 +96,18 @@ impl Planner<'_> {
             node_affinity: plan.node_affinity.clone(),
             directory,
         })
+    }
+
+    /// Refuses a claim with a data source: the content of a shared directory is not changed.
+    fn refuse_source(&self) -> Result<(), PlannedCondition> {
+        if self.request.source.is_none() && self.request.restore.is_none() {
+            return Ok(());
+        }
+        Err(PlannedCondition::fails(
+            Reason::DataSourceUnsupported,
+            "its volume is a shared directory (existing: Share), whose content is not changed: remove spec.dataSource and \
+             spec.dataSourceRef, or use another StorageClass",
+        ))
     }
 
     fn annotations(&self) -> &BTreeMap<String, String> {
@@ -139,8 +155,11 @@ impl Planner<'_> {
             uid: settings.uid,
             gid: settings.gid,
             gid_range: settings.gid_range,
-            existing: parameters.existing.unwrap_or(defaults.existing).into(),
-            adoptable: chosen.adoptable,
+            existing: settings.existing.into(),
+            adoptable: match settings.existing {
+                Existing::Share => chosen.shareable,
+                Existing::Refuse | Existing::Adopt => chosen.adoptable,
+            },
             restore: self.restore.cloned(),
             metadata: None,
         })

@@ -14,7 +14,8 @@ use kube::ResourceExt;
 use super::eligibility::{ClaimRequest, class_name};
 use super::volume_settings::VolumeSettings;
 use crate::api::NfsBackend;
-use crate::api::names;
+use crate::api::backend::OnDelete;
+use crate::api::names::{self, SHARED, is_shared};
 use crate::decide::mount_options::{self, NegotiatedConnection, NfsMajorVersion};
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
@@ -120,7 +121,14 @@ fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
         (names::VOLUME_FILE_ID, parts.directory.file_id.to_string()),
         (names::VOLUME_NAMESPACE_UID, parts.namespace_uid.to_owned()),
     ]);
-    if let Some(on_delete) = parts.settings.on_delete {
+    let on_delete = match parts.directory.shared {
+        true => {
+            annotations.insert(names::VOLUME_EXISTING, SHARED.to_owned());
+            Some(OnDelete::Retain)
+        }
+        false => parts.settings.on_delete,
+    };
+    if let Some(on_delete) = on_delete {
         annotations.insert(names::VOLUME_ON_DELETE, on_delete.annotation_value().to_owned());
     }
     // The kubelet ignores group 0.
@@ -145,8 +153,12 @@ pub fn location(volume: &PersistentVolume) -> String {
         || ", provisioned by another provisioner".to_owned(),
         |backend| format!(" on backend {backend}"),
     );
+    let shared = match is_shared(volume) {
+        true => ", a directory that claims share",
+        false => "",
+    };
     format!(
-        "volume {} is {}:{}{backend}",
+        "volume {} is {}:{}{backend}{shared}",
         volume.name_any(),
         source.server,
         source.path

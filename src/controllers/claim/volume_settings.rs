@@ -1,8 +1,9 @@
 //! The settings of a claim's directory and volume: from backend, class and the claim's annotations. Pure.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
+use crate::api::backend::{ClaimOverride, DirectorySettings, Existing, NfsBackendSpec, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{self, GROUP, NameKind, NamedObject};
 use crate::api::parameters::{ClassParameters, parse_mode, parse_on_delete, parse_owner};
@@ -24,6 +25,8 @@ pub struct VolumeSettings {
     pub gid: Option<u32>,
     /// Groups from which the volume gets one of its own instead.
     pub gid_range: Option<GroupRange>,
+    /// What to do if the directory exists.
+    pub existing: Existing,
     /// Recorded on the volume only if a class or a claim sets it.
     pub on_delete: Option<OnDelete>,
     /// The claim's own mount options.
@@ -60,11 +63,20 @@ impl VolumeSettings {
                 "the backend's spec.directory.mode is not an octal number",
             )
         };
-        let backend_mode = backend.directory.mode.as_ref();
+        let existing = class.existing.unwrap_or(backend.directory.existing);
+        let defaults = match existing {
+            Existing::Refuse | Existing::Adopt => Cow::Borrowed(&backend.directory),
+            // Those of the backend are for the directories that it creates.
+            Existing::Share => {
+                refuse_attributes(class, annotations)?;
+                Cow::Owned(DirectorySettings::default())
+            }
+        };
+        let backend_mode = defaults.mode.as_ref();
         let backend_mode = backend_mode
             .map(|mode| parse_mode(mode).ok_or_else(invalid_mode))
             .transpose()?;
-        let gid_range = backend.directory.group_range();
+        let gid_range = defaults.group_range();
         if let Some(range) = gid_range {
             refuse_group(range, class, annotations)?;
         }
@@ -83,6 +95,16 @@ impl VolumeSettings {
         let options = claim.value(ClaimOverride::MountOptions, names::CLAIM_MOUNT_OPTIONS, |text| {
             mount_options::claim_options(text).map_err(|error| error.to_string())
         })?;
+        let claim_on_delete = claim.value(ClaimOverride::OnDelete, names::CLAIM_ON_DELETE, |text| {
+            parse_on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
+        })?;
+        let on_delete = claim_on_delete.or(class.on_delete);
+        if existing == Existing::Share && on_delete.is_some_and(|policy| policy != OnDelete::Retain) {
+            return Err(match claim_on_delete {
+                Some(_) => refuse_annotation(names::CLAIM_ON_DELETE, RETAINED),
+                None => refuse_parameter("onDelete or archiveOnDelete", RETAINED),
+            });
+        }
         Ok(Self {
             mode,
             mode_requested: mode != DEFAULT_MODE,
@@ -90,20 +112,53 @@ impl VolumeSettings {
             uid: claim
                 .value(ClaimOverride::Uid, names::CLAIM_UID, number)?
                 .or(class.uid)
-                .or(backend_owner(backend.directory.uid)),
+                .or(backend_owner(defaults.uid)),
             gid: claim
                 .value(ClaimOverride::Gid, names::CLAIM_GID, number)?
                 .or(class.gid)
-                .or(backend_owner(backend.directory.gid)),
+                .or(backend_owner(defaults.gid)),
             gid_range,
-            on_delete: claim
-                .value(ClaimOverride::OnDelete, names::CLAIM_ON_DELETE, |text| {
-                    parse_on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
-                })?
-                .or(class.on_delete),
+            existing,
+            on_delete,
             mount_options: options.unwrap_or_default(),
         })
     }
+}
+
+/// Why a shared directory gets no mode, owner and group.
+const UNCHANGED: &str = "with existing: Share, a directory keeps its mode, owner and group";
+/// Why a shared directory is neither archived nor deleted.
+const RETAINED: &str = "with existing: Share, a directory is always retained";
+
+/// Refuses mode, owner and group of a class or a claim for a shared directory.
+fn refuse_attributes(class: &ClassParameters, annotations: &BTreeMap<String, String>) -> Result<(), PlannedCondition> {
+    let parameters = [
+        ("mode", class.mode.is_some()),
+        ("uid", class.uid.is_some()),
+        ("gid", class.gid.is_some()),
+    ];
+    if let Some((name, _)) = parameters.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(refuse_parameter(name, UNCHANGED));
+    }
+    let overrides = [names::CLAIM_MODE, names::CLAIM_UID, names::CLAIM_GID];
+    match overrides.into_iter().find(|name| annotations.contains_key(*name)) {
+        Some(name) => Err(refuse_annotation(name, UNCHANGED)),
+        None => Ok(()),
+    }
+}
+
+fn refuse_parameter(name: &str, why: &str) -> PlannedCondition {
+    PlannedCondition::fails(
+        Reason::InvalidParameter,
+        format!("parameter {name} of the StorageClass cannot be used here: {why}: remove the parameter"),
+    )
+}
+
+fn refuse_annotation(name: &str, why: &str) -> PlannedCondition {
+    PlannedCondition::fails(
+        Reason::OverrideRefused,
+        format!("annotation {name} is not allowed here: {why}: remove it"),
+    )
 }
 
 /// Refuses a group that a class or a claim sets although the backend gives each volume one of its own: the volume would
@@ -115,16 +170,10 @@ fn refuse_group(
 ) -> Result<(), PlannedCondition> {
     let own = format!("the backend gives each volume a group of its own (directory.gidRange {range})");
     if class.gid.is_some() {
-        return Err(PlannedCondition::fails(
-            Reason::InvalidParameter,
-            format!("parameter gid of the StorageClass cannot be used here: {own}: remove the parameter"),
-        ));
+        return Err(refuse_parameter("gid", &own));
     }
     if annotations.contains_key(names::CLAIM_GID) {
-        return Err(PlannedCondition::fails(
-            Reason::OverrideRefused,
-            format!("annotation {} is not allowed here: {own}: remove it", names::CLAIM_GID),
-        ));
+        return Err(refuse_annotation(names::CLAIM_GID, &own));
     }
     Ok(())
 }

@@ -50,6 +50,7 @@ fn recorded() -> RecordedVolume {
             file_id: Some(42),
             handle: None,
             adopted: false,
+            shared: false,
             restores: None,
             group: None,
             metadata: Some(metadata.clone()),
@@ -74,6 +75,14 @@ fn a_volume_made_again_is_what_it_was() {
     assert_eq!(claim.uid, None, "the claim of that name has another UID now");
     claim.uid = Some("u".into());
     assert_eq!(named, made());
+}
+
+#[test]
+fn a_volume_of_a_shared_directory_is_shared_again() {
+    let mut recorded = recorded();
+    recorded.record.shared = true;
+    let volume = volume_object(&recorded, &Ownership::ClaimUid, &backend()).unwrap();
+    assert!(names::is_shared(&volume) && !names::is_shared(&made()));
 }
 
 #[test]

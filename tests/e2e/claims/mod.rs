@@ -10,5 +10,6 @@ pub mod populators;
 pub mod provisioning;
 mod read_only;
 pub mod refusals;
+mod sharing;
 pub mod storage_capacity;
 pub mod waiting;

@@ -2,6 +2,7 @@
 
 use crate::copy::{CopyError, SourceTree, Staging, staging};
 use crate::error::{ErrorContext as _, ExportError};
+use crate::path_reservations::Sharing;
 use crate::record::{Record, RecordedHandle, State};
 use crate::request::{ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
@@ -84,6 +85,7 @@ async fn publish_once(
         directory: record.directory,
         file_id: staging.tree.attributes.fileid,
         adopted: false,
+        shared: false,
         mode_not_kept,
         group: record.group,
     })
@@ -244,7 +246,7 @@ pub(crate) async fn rename_staged(
 }
 
 async fn reserve_published(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
-    paths::reserve(store, verified, &record.volume, &record.directory)
+    paths::reserve(store, verified, &record.volume, &record.directory, Sharing::Exclusive)
         .await?
         .keep(record.file_id.map(|id| verified.file_key(id)));
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::copy::{CopyError, publish};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
-use crate::path_reservations::Reservation;
+use crate::path_reservations::{Reservation, Sharing};
 use crate::provision::group;
 use crate::record::{Record, State};
 use crate::records::{Created, ReadRecord};
@@ -71,19 +71,19 @@ async fn stage_at(
         .as_ref()
         .map_or(&request.directory, |record| &record.directory)
         .clone();
-    let reservation = paths::reserve(store, verified, &request.volume, &directory).await?;
+    let reservation = paths::reserve(store, verified, &request.volume, &directory, Sharing::Exclusive).await?;
     let nodes = paths::walk(store, verified, &directory).await?;
-    paths::check_parents_and_clusters(store, verified, &directory, &nodes).await?;
+    paths::check_parents_and_clusters(store, verified, &directory, &nodes, Sharing::Exclusive).await?;
     if let Some(leaf) = paths::leaf(&nodes, &directory) {
         let finished = complete_published(store, verified, record.as_ref(), leaf, reservation).await?;
         return finished.map(StagedCopy::Done).ok_or_else(|| CopyError::TargetTaken {
             directory: directory.to_string(),
         });
     }
-    other_clusters::refuse(store, verified, &directory, &nodes, true).await?;
+    other_clusters::refuse(store, verified, &directory, &nodes, Sharing::Exclusive, true).await?;
     let request = &*group::assign(store, verified, request, &directory, record.as_ref()).await?;
     let mut written = write_record(store, verified, request, &directory, record.is_some()).await?;
-    other_clusters::recheck(store, verified, &directory, &nodes).await?;
+    other_clusters::recheck(store, verified, &directory, &nodes, Sharing::Exclusive).await?;
     group::recheck(store, verified, request, &mut written).await?;
     reservation.keep(None);
     publish::discard_staged(store, verified, (&request.claim, &request.volume)).await?;
@@ -144,9 +144,9 @@ pub(crate) async fn find_finished(
         return Ok(None);
     }
     let record = volume_record::take_over(store, verified, *record).await?;
-    let reservation = paths::reserve(store, verified, &record.volume, &record.directory).await?;
+    let reservation = paths::reserve(store, verified, &record.volume, &record.directory, Sharing::Exclusive).await?;
     let nodes = paths::walk(store, verified, &record.directory).await?;
-    paths::check_parents_and_clusters(store, verified, &record.directory, &nodes).await?;
+    paths::check_parents_and_clusters(store, verified, &record.directory, &nodes, Sharing::Exclusive).await?;
     match paths::leaf(&nodes, &record.directory) {
         Some(leaf) => complete_published(store, verified, Some(&record), leaf, reservation).await,
         None => Ok(None),
@@ -174,6 +174,7 @@ async fn complete_published(
         directory: record.directory.clone(),
         file_id,
         adopted: false,
+        shared: false,
         mode_not_kept: None,
         group: record.group,
     }))
@@ -197,6 +198,7 @@ async fn write_record(
         restores: None,
         group: request.gid,
         adopted: false,
+        shared: false,
         metadata: request.metadata.clone(),
         state: State::Creating,
     };

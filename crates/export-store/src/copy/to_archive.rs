@@ -14,7 +14,7 @@ use crate::copy::{
 };
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
-use crate::path_reservations::{Holder, Reservation};
+use crate::path_reservations::{Holder, Reservation, Sharing};
 use crate::record::{ArchiveState, CopyState, Record, RecordedHandle, RetentionTerms, State, TermsRevision};
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
@@ -279,6 +279,7 @@ async fn draft_record(
         file_id: None,
         handle: None,
         adopted: false,
+        shared: false,
         restores: None,
         group: source.group,
         metadata: None,
@@ -420,7 +421,10 @@ pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Recor
     let places = archives::reserved_paths(store, verified, &archive.target);
     let holder = Holder::Archive(record.volume.clone());
     // On a conflict, the next attempt chooses another name.
-    if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
+    if let Ok(reservation) = store
+        .reservations
+        .reserve(holder, places, Sharing::Exclusive, &store.config.backend)
+    {
         reservation.keep(None);
     }
     let is_own = signed && record.backend == store.config.backend;

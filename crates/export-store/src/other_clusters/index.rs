@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 use crate::naming;
+use crate::path_reservations::Sharing;
 use nfs_client::{FileRef, Name};
 
 /// Maximum number of records in the index of one backend, about 8 MiB. The records of a cluster that does not fit are
@@ -25,19 +26,24 @@ pub(super) struct CandidatePath {
     /// The path in lower case.
     segments: Vec<String>,
     file_ids: Vec<u64>,
+    sharing: Sharing,
 }
 
 impl CandidatePath {
-    pub fn new(segments: Vec<String>, nodes: &[FileRef]) -> Self {
+    pub fn new(segments: Vec<String>, nodes: &[FileRef], sharing: Sharing) -> Self {
         Self {
             segments,
+            sharing,
             file_ids: nodes.iter().map(|node| node.attributes.fileid).collect(),
         }
     }
 
-    /// Reports whether a directory equals, contains or lies inside this one, or is a node of its path.
-    pub fn overlaps(&self, theirs: &[String], file_id: Option<u64>) -> bool {
-        naming::overlap(&self.segments, theirs) || file_id.is_some_and(|id| self.file_ids.contains(&id))
+    /// Reports whether a directory equals, contains or lies inside this one, or is a node of its path, and is not shared
+    /// with it.
+    pub fn conflicts(&self, theirs: &[String], file_id: Option<u64>, sharing: Sharing) -> bool {
+        let is_shared = (self.sharing, sharing) == (Sharing::Shared, Sharing::Shared) && self.segments == theirs;
+        let overlaps = naming::overlap(&self.segments, theirs) || file_id.is_some_and(|id| self.file_ids.contains(&id));
+        overlaps && !is_shared
     }
 }
 
@@ -325,6 +331,29 @@ mod tests {
         CandidatePath {
             segments: path.split('/').map(str::to_owned).collect(),
             file_ids: file_ids.to_vec(),
+            sharing: Sharing::Exclusive,
+        }
+    }
+
+    #[test]
+    fn clusters_may_share_a_directory_and_none_inside_or_around_it() {
+        use Sharing::{Exclusive, Shared};
+        let place = |path: &str, sharing| CandidatePath {
+            sharing,
+            ..place(path, &[7])
+        };
+        let theirs = ["team".to_owned(), "common".to_owned()];
+        for (path, ours, their_sharing, conflicts) in [
+            ("team/common", Shared, Shared, false),
+            ("team/common", Shared, Exclusive, true),
+            ("team/common", Exclusive, Shared, true),
+            ("team", Shared, Shared, true),
+            ("team/common/below", Shared, Shared, true),
+            // The same directory by another path.
+            ("other", Shared, Shared, true),
+        ] {
+            let found = place(path, ours).conflicts(&theirs, Some(7), their_sharing);
+            assert_eq!(found, conflicts, "{path} {ours:?} {their_sharing:?}");
         }
     }
 

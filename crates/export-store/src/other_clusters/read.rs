@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::own_files::{self, OwnFile};
+use crate::path_reservations::Sharing;
 use crate::readdir::DirectoryReader;
 use crate::record::{MAX_RECORD_LEN, Record, RecordError, State};
 use crate::store::ExportStore;
@@ -111,6 +112,14 @@ impl ForeignRecord {
     /// Reports whether the other cluster has written its record, and may still find that it comes second.
     pub fn is_beginning(&self) -> bool {
         matches!(self, Self::Valid(record) if record.state == State::Creating)
+    }
+
+    /// Returns whether other volumes may have the directory. In doubt, none may.
+    pub fn sharing(&self) -> Sharing {
+        match self {
+            Self::Valid(record) => record.sharing(),
+            Self::Newer { .. } | Self::Unreadable(_) => Sharing::Exclusive,
+        }
     }
 
     /// Returns the group that pods of the volume get.
@@ -273,7 +282,7 @@ mod tests {
     #[test]
     fn a_newer_record_is_read_for_path_and_file_id_and_anything_else_is_in_doubt() {
         let holds = |content: &str| ForeignRecord::parse("pvc-1", content.as_bytes()).map(ForeignRecord::holds);
-        let newer = r#"{"version": 2, "volume": "pvc-1", "directory": "Team/data", "fileID": 7, "new": {}}"#;
+        let newer = r#"{"version": 3, "volume": "pvc-1", "directory": "Team/data", "fileID": 7, "new": {}}"#;
         let path = vec!["team".to_owned(), "data".to_owned()];
         assert_eq!(holds(newer), Ok(Ok(Some((path.clone(), Some(7))))));
         let without = r#"{"version": 9, "directory": "team/data"}"#;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::path_reservations::{
-    Conflict, FileKey, Holder, PathInner, PathRoot, PossibleConflict, Relation, ReservedPath,
+    Conflict, FileKey, Holder, PathInner, PathRoot, PossibleConflict, Relation, ReservedPath, Sharing,
 };
 
 /// Key of an entry: a holder, and how it holds its paths.
@@ -32,6 +32,7 @@ impl Key {
 struct Held {
     places: Box<[ReservedPath]>,
     file: Option<File>,
+    sharing: Sharing,
 }
 
 /// A [`FileKey`] whose export is shared with others.
@@ -74,7 +75,7 @@ impl PathIndex {
         })
     }
 
-    pub(super) fn insert(&mut self, key: Key, places: Vec<ReservedPath>, file: Option<FileKey>) {
+    pub(super) fn insert(&mut self, key: Key, places: Vec<ReservedPath>, file: Option<FileKey>, sharing: Sharing) {
         self.remove(&key);
         let key = Arc::new(key);
         let places: Box<[ReservedPath]> = places.into_iter().map(|place| self.shared(place)).collect();
@@ -85,7 +86,7 @@ impl PathIndex {
         if let Some(file) = &file {
             self.files.entry(file.clone()).or_default().push(Arc::clone(&key));
         }
-        self.held.insert(key, Held { places, file });
+        self.held.insert(key, Held { places, file, sharing });
     }
 
     /// Returns the path with the shared instance of its root.
@@ -140,20 +141,41 @@ impl PathIndex {
         Some((export.to_string(), *fileid))
     }
 
-    pub(super) fn holders_of(&self, file: &FileKey) -> Vec<Holder> {
+    /// Returns the holders of a file, without those that another one may share it with.
+    pub(super) fn holders_of(&self, file: &FileKey, sharing: Sharing) -> Vec<Holder> {
         let export = self.exports.get(file.0.as_str());
         let keys = export.and_then(|export| self.files.get(&(Arc::clone(export), file.1)));
-        keys.into_iter().flatten().map(|key| key.holder().clone()).collect()
+        let keys = keys.into_iter().flatten();
+        keys.filter(|key| !self.may_share(key, sharing, Relation::Same))
+            .map(|key| key.holder().clone())
+            .collect()
     }
 
-    pub(super) fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
+    /// Reports whether another holder may have a directory with this relation to that of `key`.
+    fn may_share(&self, key: &Key, sharing: Sharing, relation: Relation) -> bool {
+        let theirs = self.held.get(key).map(|held| held.sharing);
+        theirs.is_some_and(|theirs| sharing.permits(theirs, relation))
+    }
+
+    pub(super) fn overlap(
+        &self,
+        places: &[ReservedPath],
+        except: &Holder,
+        sharing: Sharing,
+        own_backend: &str,
+    ) -> Option<Conflict> {
         places
             .iter()
-            .find_map(|place| self.overlap_of_one(place, except, own_backend))
+            .find_map(|place| self.overlap_of_one(place, except, sharing, own_backend))
     }
 
     /// The number of servers is small compared to that of volumes, so each of them is searched for the same path.
-    pub(super) fn possible_overlaps(&self, places: &[ReservedPath], except: Option<&Holder>) -> Vec<PossibleConflict> {
+    pub(super) fn possible_overlaps(
+        &self,
+        places: &[ReservedPath],
+        except: Option<&Holder>,
+        sharing: Sharing,
+    ) -> Vec<PossibleConflict> {
         let own_export = places.iter().find_map(ReservedPath::export);
         let mut found = Vec::new();
         for place in places {
@@ -166,7 +188,11 @@ impl PathIndex {
                 };
                 let there = ReservedPath::new(Arc::clone(realm), place.0.path.to_string());
                 let conflicts = self.related(&there).filter(|(key, relation)| match key.holder() {
-                    holder @ Holder::Volume(_) => Some(holder) != except && !self.is_on_other_export(key, own_export),
+                    holder @ Holder::Volume(_) => {
+                        Some(holder) != except
+                            && !self.is_on_other_export(key, own_export)
+                            && !self.may_share(key, sharing, *relation)
+                    }
                     // Below the root of a backend, only its volumes are in the way: its server may be another machine.
                     Holder::BackendRoot(_) => *relation != Relation::Inside,
                     Holder::Archive(_) => false,
@@ -269,9 +295,16 @@ impl PathIndex {
             .cloned()
     }
 
-    fn overlap_of_one(&self, place: &ReservedPath, except: &Holder, own_backend: &str) -> Option<Conflict> {
+    fn overlap_of_one(
+        &self,
+        place: &ReservedPath,
+        except: &Holder,
+        sharing: Sharing,
+        own_backend: &str,
+    ) -> Option<Conflict> {
         let conflict = |at: &ReservedPath, keys: &[Arc<Key>], relation: Relation| {
             keys.iter()
+                .filter(|key| !self.may_share(key, sharing, relation))
                 .map(|key| key.holder())
                 .find(|holder| *holder != except && !self.is_own_root(holder, at, relation, own_backend))
                 .map(|holder| Conflict {

@@ -24,7 +24,7 @@ fn ledger() -> Arc<PathReservations> {
 
 fn relation(ledger: &Arc<PathReservations>, path: &str) -> Option<Relation> {
     ledger
-        .overlap(&at(path), &volume("new"), "a")
+        .overlap(&at(path), &volume("new"), Sharing::Exclusive, "a")
         .map(|conflict| conflict.relation)
 }
 
@@ -45,7 +45,11 @@ fn names_that_differ_only_in_case_are_the_same() {
     let ledger = ledger();
     assert_eq!(relation(&ledger, "/data/TEAM/One"), Some(Relation::Same));
     let elsewhere = vec![ReservedPath::on_server("NAS.example.org.", "/data/team/one")];
-    assert!(ledger.overlap(&elsewhere, &volume("new"), "a").is_some());
+    assert!(
+        ledger
+            .overlap(&elsewhere, &volume("new"), Sharing::Exclusive, "a")
+            .is_some()
+    );
 }
 
 #[test]
@@ -62,7 +66,9 @@ fn the_root_of_another_backend_is_refused_unless_it_is_the_same_place() {
     assert_eq!(relation(&ledger, "/data/nested"), Some(Relation::Same));
     assert_eq!(relation(&ledger, "/data/nested/x"), Some(Relation::Inside));
     // The nested backend's own directories lie below another backend's root, too.
-    let conflict = ledger.overlap(&at("/data/nested/x"), &volume("new"), "nested").unwrap();
+    let conflict = ledger
+        .overlap(&at("/data/nested/x"), &volume("new"), Sharing::Exclusive, "nested")
+        .unwrap();
     assert_eq!(conflict.holder, root("a"));
 }
 
@@ -73,11 +79,14 @@ fn another_realm_is_another_world() {
         ReservedPath::on_server("other", "/data/team/one"),
         ReservedPath::on_export("id", "data/team/one"),
     ];
-    assert_eq!(ledger.overlap(&elsewhere, &volume("new"), "a"), None);
+    assert_eq!(
+        ledger.overlap(&elsewhere, &volume("new"), Sharing::Exclusive, "a"),
+        None
+    );
 }
 
 fn possible(ledger: &PathReservations, places: &[ReservedPath]) -> Vec<Holder> {
-    let found = ledger.possible_overlaps(places, &volume("new"));
+    let found = ledger.possible_overlaps(places, &volume("new"), Sharing::Exclusive);
     found.into_iter().map(|possible| possible.conflict.holder).collect()
 }
 
@@ -91,7 +100,7 @@ fn the_same_path_on_a_server_of_another_name_may_be_the_same_directory() {
     for path in ["/data/team/two", "/data/team/one2"] {
         assert_eq!(possible(&ledger, &elsewhere(path)), [], "{path}");
     }
-    let own = ledger.possible_overlaps(&elsewhere("/data/team/one"), &volume("one"));
+    let own = ledger.possible_overlaps(&elsewhere("/data/team/one"), &volume("one"), Sharing::Exclusive);
     assert_eq!(own, [], "a volume is not in its own way");
     assert_eq!(
         possible(&ledger, &at("/data/team/one")),
@@ -170,36 +179,70 @@ fn an_address_has_one_spelling() {
     let ledger = Arc::new(PathReservations::new());
     ledger.insert(volume("one"), vec![ReservedPath::on_server("[FD00:0::1]", "/x")], None);
     let same = ReservedPath::on_server("fd00::1", "/x");
-    assert!(ledger.overlap(&[same], &volume("new"), "a").is_some());
+    assert!(
+        ledger
+            .overlap(&[same], &volume("new"), Sharing::Exclusive, "a")
+            .is_some()
+    );
 }
 
 #[test]
 fn a_reservation_is_atomic_and_ends_with_its_guard() {
     let ledger = ledger();
-    let first = ledger.reserve(volume("x"), at("/data/x"), "a").unwrap();
-    assert!(ledger.reserve(volume("y"), at("/data/x/y"), "a").is_err());
-    let again = ledger.reserve(volume("x"), at("/data/x"), "a").unwrap();
+    let first = ledger
+        .reserve(volume("x"), at("/data/x"), Sharing::Exclusive, "a")
+        .unwrap();
+    assert!(
+        ledger
+            .reserve(volume("y"), at("/data/x/y"), Sharing::Exclusive, "a")
+            .is_err()
+    );
+    let again = ledger
+        .reserve(volume("x"), at("/data/x"), Sharing::Exclusive, "a")
+        .unwrap();
     drop(first);
-    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_err());
+    assert!(
+        ledger
+            .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
+            .is_err()
+    );
     drop(again);
-    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_ok());
+    assert!(
+        ledger
+            .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
+            .is_ok()
+    );
 }
 
 #[test]
 fn a_kept_reservation_stays_until_the_volume_is_said_or_gone() {
     let ledger = ledger();
     let file = ("id".to_owned(), 9);
-    let reservation = ledger.reserve(volume("x"), at("/data/x"), "a").unwrap();
+    let reservation = ledger
+        .reserve(volume("x"), at("/data/x"), Sharing::Exclusive, "a")
+        .unwrap();
     reservation.keep(Some(file.clone()));
     assert!(!ledger.knows(&volume("x")));
     assert_eq!(ledger.holders_of(&file), [volume("x")]);
-    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_err());
+    assert!(
+        ledger
+            .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
+            .is_err()
+    );
     ledger.insert(volume("x"), at("/data/elsewhere"), None);
     assert!(ledger.knows(&volume("x")));
     assert!(ledger.holders_of(&file).is_empty());
-    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_ok());
+    assert!(
+        ledger
+            .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
+            .is_ok()
+    );
     ledger.remove(&volume("x"));
-    assert!(ledger.reserve(volume("y"), at("/data/elsewhere"), "a").is_ok());
+    assert!(
+        ledger
+            .reserve(volume("y"), at("/data/elsewhere"), Sharing::Exclusive, "a")
+            .is_ok()
+    );
 }
 
 #[test]
@@ -268,4 +311,52 @@ async fn a_path_lies_inside_a_volume_whatever_the_name_of_its_server_is() {
         .enclosing_holder(&place("nfs", "/data/one/below"), &OneServer)
         .await;
     assert_eq!(same_name, Some((volume("static"), None)));
+}
+
+#[test]
+fn volumes_that_share_may_have_the_same_directory_and_no_others() {
+    use Sharing::{Exclusive, Shared};
+    let ledger = ledger();
+    let file = ("id".to_owned(), 9);
+    ledger.insert_as(volume("s"), at("/data/common"), Some(file.clone()), Shared);
+    let relation = |path: &str, sharing: Sharing| {
+        let conflict = ledger.overlap(&at(path), &volume("new"), sharing, "a");
+        conflict.map(|conflict| conflict.relation)
+    };
+    for (path, alone, together) in [
+        ("/data/common", Some(Relation::Same), None),
+        ("/data/COMMON", Some(Relation::Same), None),
+        ("/data/common/below", Some(Relation::Inside), Some(Relation::Inside)),
+        ("/data", Some(Relation::Same), Some(Relation::Same)),
+        ("/data/team/one", Some(Relation::Same), Some(Relation::Same)),
+        ("/data/team", Some(Relation::Contains), Some(Relation::Contains)),
+    ] {
+        assert_eq!(relation(path, Exclusive), alone, "{path}");
+        assert_eq!(relation(path, Shared), together, "{path}");
+    }
+    assert_eq!(ledger.holders_against(&file, Exclusive), [volume("s")]);
+    assert_eq!(ledger.holders_against(&file, Shared), []);
+    let one = ("id".to_owned(), 7);
+    assert_eq!(ledger.holders_against(&one, Shared), [volume("one")]);
+    // The same directory by another name of the server.
+    let elsewhere = |sharing| {
+        let places = [ReservedPath::on_server("10.0.0.1", "/data/common")];
+        ledger.possible_overlaps(&places, &volume("new"), sharing).len()
+    };
+    assert_eq!((elsewhere(Exclusive), elsewhere(Shared)), (1, 0));
+}
+
+#[test]
+fn a_kept_reservation_of_a_shared_directory_is_shared() {
+    use Sharing::{Exclusive, Shared};
+    let ledger = ledger();
+    let reserve = |name: &str, sharing| ledger.reserve(volume(name), at("/data/common"), sharing, "a");
+    let first = reserve("x", Shared).unwrap();
+    drop(reserve("y", Shared).unwrap());
+    assert!(reserve("y", Exclusive).is_err());
+    first.keep(None);
+    drop(reserve("y", Shared).unwrap());
+    assert!(reserve("y", Exclusive).is_err());
+    ledger.insert(volume("x"), at("/data/common"), None);
+    assert!(reserve("y", Shared).is_err(), "the volume says that it does not share");
 }

@@ -1,4 +1,4 @@
-//! Checks before an existing directory is adopted (data-safety rules 3 and 19).
+//! Checks before an existing directory is adopted or shared (data-safety rules 3, 19 and 26).
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -7,7 +7,7 @@ use crate::naming::DirectoryPath;
 use crate::path_reservations::Holder;
 use crate::record::{Record, RecordError, State};
 use crate::records::ReadRecord;
-use crate::request::DirectoryRequest;
+use crate::request::{DirectoryRequest, Existing};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{file_holders, layout, other_clusters, paths, readdir, records};
@@ -18,7 +18,7 @@ const READS: usize = 16;
 /// Maximum number of records in a listing: an endless listing must not exhaust the memory.
 const MAX_RECORDS: usize = 1_000_000;
 
-/// Checks whether an existing directory may be adopted.
+/// Checks whether an existing directory may be adopted or shared.
 pub(super) async fn refuse(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -28,12 +28,19 @@ pub(super) async fn refuse(
     leaf: &FileRef,
 ) -> Result<(), ExportError> {
     if !request.adoptable {
-        return Err(not_adoptable(
-            directory,
-            "a claim of another namespace could name it too. Use a pattern without labels and annotations in which \
+        let why = match request.existing {
+            Existing::Share => {
+                "tenants could choose it. Use a pattern that is a fixed path or contains ${pvc.namespace} and no other \
+                 variable, or one in which ${pvc.namespace} is a segment of its own and that has no labels and \
+                 annotations"
+            }
+            Existing::Refuse | Existing::Adopt => {
+                "a claim of another namespace could name it too. Use a pattern without labels and annotations in which \
              ${pvc.namespace} is a segment of its own, or one with ${pvc.uid} or ${pv.name}; or allow a single namespace \
-             on the backend (allowedNamespaces.matchNames)",
-        ));
+             on the backend (allowedNamespaces.matchNames)"
+            }
+        };
+        return Err(unsuitable(request, directory, why));
     }
     if paths::is_backend_root(store, leaf, &directory.to_string()).await? {
         return Err(ExportError::NestedBackend {
@@ -41,13 +48,14 @@ pub(super) async fn refuse(
         });
     }
     check_own_records(store, verified, request, directory, leaf).await?;
-    other_clusters::refuse(store, verified, directory, nodes, true).await
+    other_clusters::refuse(store, verified, directory, nodes, request.existing.sharing(), true).await
 }
 
 /// Checks that no record of this cluster shows that the directory belonged to someone else.
 ///
 /// The path reservations contain the directories of volumes that exist, and those of other records only after the next
-/// start. The result must not depend on a restart.
+/// start. The result must not depend on a restart. Whether another volume shares the directory is in its record, too:
+/// somebody may have edited the volume.
 async fn check_own_records(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -64,6 +72,7 @@ async fn check_own_records(
     while let Some(record) = found.try_next().await? {
         let Some(record) = record else { continue };
         match &record.state {
+            _ if record.shares(directory, request.existing.sharing()) => {}
             State::Creating | State::Live | State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. }
                 if record.directory.overlaps(directory)
                     || (record.file_id == Some(leaf.attributes.fileid)
@@ -77,7 +86,8 @@ async fn check_own_records(
             State::Archived(_) | State::Purging { .. } | State::Restoring { .. }
                 if record.directory.overlaps(directory) && is_foreign(&record, request) =>
             {
-                return Err(not_adoptable(
+                return Err(unsuitable(
+                    request,
                     directory,
                     "an archive of another namespace was at this path. Move the directory away, or choose another \
                      pattern",
@@ -89,10 +99,14 @@ async fn check_own_records(
     Ok(())
 }
 
-/// Returns true if the record is that of the claim itself, or of a volume that exists and reserves its directory.
+/// Returns true if the record is that of the claim itself, or of a volume that exists and reserves its directory for
+/// itself.
 fn is_reserved(store: &ExportStore, request: &DirectoryRequest, name: &Name) -> bool {
-    std::str::from_utf8(name.as_bytes())
-        .is_ok_and(|volume| volume == request.volume || store.reservations.knows(&Holder::Volume(volume.to_owned())))
+    let reserves = |volume: &str| {
+        let volume = Holder::Volume(volume.to_owned());
+        request.existing != Existing::Share && store.reservations.knows(&volume)
+    };
+    std::str::from_utf8(name.as_bytes()).is_ok_and(|volume| volume == request.volume || reserves(volume))
 }
 
 fn may_be_about(
@@ -134,9 +148,10 @@ fn is_foreign(record: &Record, request: &DirectoryRequest) -> bool {
     (&recorded.namespace, &recorded.namespace_uid) != (&requested.namespace, &requested.namespace_uid)
 }
 
-fn not_adoptable(directory: &DirectoryPath, why: &'static str) -> ExportError {
-    ExportError::NotAdoptable {
-        directory: directory.to_string(),
-        why,
+fn unsuitable(request: &DirectoryRequest, directory: &DirectoryPath, why: &'static str) -> ExportError {
+    let directory = directory.to_string();
+    match request.existing {
+        Existing::Share => ExportError::NotShareable { directory, why },
+        Existing::Refuse | Existing::Adopt => ExportError::NotAdoptable { directory, why },
     }
 }

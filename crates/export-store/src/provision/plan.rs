@@ -53,6 +53,10 @@ pub(super) enum ProvisionStep {
     Refuse,
     /// The directory belongs to another holder.
     Held,
+    /// The directory existed before, and its volumes share it: write the record, and leave the directory as it is.
+    Share { write: RecordWrite },
+    /// The directory to share does not exist.
+    Absent,
     /// Something that is not a usable directory has the name.
     Unusable,
     /// The record does not have the directory's fileid.
@@ -84,13 +88,18 @@ pub(super) fn decide(written: RecordProgress, occupant: PathOccupant, existing: 
                 ProvisionStep::Mismatch
             }
         }
+        // It is never created.
+        (_, PathOccupant::Nothing) if existing == Existing::Share => ProvisionStep::Absent,
         // No volume has the directory yet, so nobody has used it: create it again.
         (RecordProgress::Creating, PathOccupant::Nothing) => ProvisionStep::Make {
             write: RecordWrite::Skip,
         },
         (_, PathOccupant::Nothing) => ProvisionStep::Make { write: first },
         (_, PathOccupant::Directory { held: true, .. }) => ProvisionStep::Held,
-        (RecordProgress::Creating | RecordProgress::Short, PathOccupant::Directory { empty: None, .. }) => {
+        // The operator may have created an empty one. To share it, that does not matter.
+        (RecordProgress::Creating | RecordProgress::Short, PathOccupant::Directory { empty: None, .. })
+            if existing != Existing::Share =>
+        {
             ProvisionStep::CheckEmpty
         }
         (RecordProgress::Creating, PathOccupant::Directory { empty: Some(true), .. }) => ProvisionStep::Resume {
@@ -101,6 +110,7 @@ pub(super) fn decide(written: RecordProgress, occupant: PathOccupant, existing: 
         },
         (_, PathOccupant::Directory { .. }) => match existing {
             Existing::Adopt => ProvisionStep::Adopt { write: first },
+            Existing::Share => ProvisionStep::Share { write: first },
             Existing::Refuse => ProvisionStep::Refuse,
         },
     }
@@ -251,6 +261,38 @@ mod tests {
                 decide(written, occupant, existing),
                 step,
                 "{written:?} {occupant:?} {existing:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_directory_to_share_is_never_created_and_its_content_does_not_matter() {
+        let held = PathOccupant::Directory {
+            file_id: 7,
+            held: true,
+            empty: None,
+        };
+        let live = RecordProgress::Live { file_id: Some(7) };
+        let (new, over) = (RecordWrite::Create, RecordWrite::Replace);
+        for (written, occupant, step) in [
+            (RecordProgress::Nothing, PathOccupant::Nothing, ProvisionStep::Absent),
+            (RecordProgress::Short, PathOccupant::Nothing, ProvisionStep::Absent),
+            (RecordProgress::Creating, PathOccupant::Nothing, ProvisionStep::Absent),
+            (RecordProgress::Adopting, PathOccupant::Nothing, ProvisionStep::Absent),
+            (live, PathOccupant::Nothing, ProvisionStep::Absent),
+            (RecordProgress::Nothing, PathOccupant::Other, ProvisionStep::Unusable),
+            (RecordProgress::Nothing, held, ProvisionStep::Held),
+            (RecordProgress::Nothing, FREE, ProvisionStep::Share { write: new }),
+            (RecordProgress::Short, FREE, ProvisionStep::Share { write: over }),
+            (RecordProgress::Creating, FREE, ProvisionStep::Share { write: over }),
+            (RecordProgress::Adopting, FREE, ProvisionStep::Share { write: over }),
+            (live, FREE, ProvisionStep::Done),
+            (RecordProgress::Live { file_id: Some(8) }, FREE, ProvisionStep::Mismatch),
+        ] {
+            assert_eq!(
+                decide(written, occupant, Existing::Share),
+                step,
+                "{written:?} {occupant:?}"
             );
         }
     }

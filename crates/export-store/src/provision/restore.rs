@@ -7,7 +7,7 @@
 use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::provision::create::CreatedDirectory;
 use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
 use crate::provision::{Recorded, create, group};
@@ -67,7 +67,7 @@ pub(super) async fn restore(
     directory: &DirectoryPath,
     own: Recorded,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let reservation = paths::reserve(store, verified, &request.volume, directory).await?;
+    let reservation = paths::reserve(store, verified, &request.volume, directory, Sharing::Exclusive).await?;
     // Lock order: first the volume of the claim, then the one of the archive.
     let _lock = store.lock_volume(&which.volume).await?;
     let mut restore = Restore {
@@ -83,6 +83,7 @@ pub(super) async fn restore(
                 directory: directory.clone(),
                 file_id: made.file_id,
                 adopted: made.adopted,
+                shared: false,
                 mode_not_kept: None,
                 group: restore.own.group(),
             });
@@ -101,7 +102,7 @@ async fn restore_step(
 ) -> Result<Option<CreatedDirectory>, ExportError> {
     let directory = restore.directory;
     let nodes = paths::walk(store, verified, directory).await?;
-    paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
+    paths::check_parents_and_clusters(store, verified, directory, &nodes, Sharing::Exclusive).await?;
     let leaf = paths::leaf(&nodes, directory);
     let home = leaf.map(|leaf| verified.is_plain_directory(leaf) && leaf.attributes.fileid == restore.which.file_id);
     let (observed, source) = observe_source(store, verified, restore).await?;
@@ -109,7 +110,7 @@ async fn restore_step(
     let step = next(restore.own(), source, at_archive, home);
     if matches!(step, RestoreStep::MarkRestoring | RestoreStep::Move) {
         // Another cluster may have recorded the name after the last check.
-        other_clusters::recheck(store, verified, directory, &nodes).await?;
+        other_clusters::recheck(store, verified, directory, &nodes, Sharing::Exclusive).await?;
     }
     match (step, observed, leaf) {
         (RestoreStep::Done, _, Some(leaf)) => {
@@ -241,6 +242,7 @@ async fn write_record(
         file_id: None,
         handle: None,
         adopted: false,
+        shared: false,
         restores: Some(restore.which.volume.clone()),
         group,
         metadata: request.metadata,
@@ -293,7 +295,7 @@ async fn move_directory(
         return Ok(());
     };
     let holder = Holder::Archive(restore.which.volume.clone());
-    paths::refuse_conflict(store, verified, &holder, &observed.archive.target).await?;
+    paths::refuse_conflict(store, verified, &holder, Sharing::Exclusive, &observed.archive.target).await?;
     let source = std::slice::from_ref(&observed.archive.target);
     other_clusters::refuse_removal(store, verified, &restore.which.volume, source, observed.node.as_slice()).await?;
     let archive = layout::name(&observed.archive.target)?;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::fair_queue::FairQueue;
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::purge::batch::is_over;
 use crate::purge::visit::{CHUNK, moved_here, recorded_elsewhere, remedy};
 use crate::purge::{Failures, MAX_EMPTIED, REFILLED, Root, Shared, Turn, TurnEnd, TurnLimits, empty};
@@ -355,7 +355,7 @@ async fn purge_directory(shared: &Shared<'_>, name: &Name, limits: TurnLimits) -
         Err(error) => return refused(name, error),
     };
     let own = layout::trashed_volume(name);
-    let holder = file_holders::holder_of(store, verified, &node, own).await?;
+    let holder = file_holders::holder_of(store, verified, &node, own, Sharing::Exclusive).await?;
     let path = &name.to_string();
     if let Some(holder) = holder {
         return Ok(Turn::failed(path, moved_here(&holder)));

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::purge::Shared;
 use crate::purge::batch::{batch, is_over};
 use crate::purge::place::TrashPath;
@@ -415,7 +415,9 @@ impl Visitor<'_> {
             Some(Obstacle::NotDirectory) => "it changed during the purge; retrying",
             None if listed.is_some_and(|listed| listed != fileid) => "it changed during the purge; retrying",
             None => {
-                if let Some(holder) = file_holders::holder_of(self.store, self.verified, &node, None).await? {
+                if let Some(holder) =
+                    file_holders::holder_of(self.store, self.verified, &node, None, Sharing::Exclusive).await?
+                {
                     self.visit.given_up.push((fileid, Some(name), moved_here(&holder)));
                 } else if !self.task.given_up.contains(&fileid) {
                     self.visit.children.push(Child { name, node });

@@ -2,7 +2,7 @@
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::archive_name;
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Sharing};
 use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction};
 use crate::record::{ArchiveState, State};
 use crate::store::ExportStore;
@@ -58,6 +58,7 @@ pub(crate) fn reserve_recorded_name(store: &ExportStore, reclaim: &mut Reclaim<'
     let reserved = store.reservations.reserve(
         Holder::Archive(reclaim.record.volume.clone()),
         archives::reserved_paths(store, reclaim.verified, &archived.target),
+        Sharing::Exclusive,
         &store.config.backend,
     );
     match reserved {

@@ -19,6 +19,7 @@ fn record(state: State) -> Record {
             folder: Some("0b".into()),
         }),
         adopted: true,
+        shared: false,
         restores: None,
         group: None,
         metadata: None,
@@ -92,6 +93,27 @@ fn what_is_written_is_read_in_every_state() {
 }
 
 #[test]
+fn earlier_releases_do_not_read_the_record_of_a_shared_directory() {
+    let version = |record: &Record| {
+        let content: serde_json::Value = serde_json::from_slice(&record.to_bytes().unwrap()).unwrap();
+        content["version"].clone()
+    };
+    let alone = record(State::Live);
+    let shared = Record {
+        shared: true,
+        ..alone.clone()
+    };
+    assert_eq!((version(&alone), version(&shared)), (1.into(), 2.into()));
+    assert_eq!(Record::parse("pvc-1", &shared.to_bytes().unwrap()), Ok(shared.clone()));
+    // It existed before, whatever the record says.
+    let created = Record {
+        adopted: false,
+        ..shared.clone()
+    };
+    assert_eq!(Record::parse("pvc-1", &created.to_bytes().unwrap()), Ok(shared));
+}
+
+#[test]
 fn a_record_cut_short_anywhere_is_told_from_a_damaged_one() {
     let bytes = record(archiving("archived-data")).to_bytes().unwrap();
     // The record is complete without its newline.
@@ -138,8 +160,8 @@ fn the_record_of_another_volume_or_a_newer_release_is_not_used() {
     let bytes = record(State::Live).to_bytes().unwrap();
     assert!(matches!(Record::parse("pvc-2", &bytes), Err(RecordError::Damaged(_))));
     assert_eq!(
-        Record::parse("pvc-1", br#"{"version":2,"x":1}"#),
-        Err(RecordError::TooNew(2))
+        Record::parse("pvc-1", br#"{"version":3,"x":1}"#),
+        Err(RecordError::TooNew(3))
     );
 }
 

@@ -208,6 +208,13 @@ pub fn adopting(uid: &str, directory: &str) -> DirectoryRequest {
     }
 }
 
+pub fn sharing(uid: &str, directory: &str) -> DirectoryRequest {
+    DirectoryRequest {
+        existing: Existing::Share,
+        ..request(uid, directory)
+    }
+}
+
 pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
     ReclaimRequest {
         claim: claim(uid),

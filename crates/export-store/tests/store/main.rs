@@ -29,4 +29,5 @@ mod parents;
 mod purge;
 mod reclaim;
 mod rules;
+mod sharing;
 mod trust;

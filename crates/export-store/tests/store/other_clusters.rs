@@ -96,7 +96,7 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
     let export = fixture.store().await;
     let newer = |uid: &str, directory: &str, file_id: u64| {
         let volume = format!("pvc-{uid}-theirs");
-        let record = json!({"version": 2, "directory": directory, "fileID": file_id, "later": [1]});
+        let record = json!({"version": 3, "directory": directory, "fileID": file_id, "later": [1]});
         write_record(&fixture, OTHER_CLUSTER, &volume, &record.to_string());
         volume
     };

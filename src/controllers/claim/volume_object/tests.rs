@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::backend::OnDelete;
+use crate::api::backend::{Existing, OnDelete};
 use crate::api::parameters::ClassParameters;
 use export_store::naming::DirectoryPath;
 
@@ -33,6 +33,7 @@ fn settings() -> VolumeSettings {
         uid: None,
         gid: None,
         gid_range: None,
+        existing: Existing::Refuse,
         on_delete: None,
         mount_options: Vec::new(),
     }
@@ -44,6 +45,17 @@ fn volume_of(
     policy: &str,
     affinity: Option<VolumeNodeAffinity>,
     settings: &VolumeSettings,
+) -> PersistentVolume {
+    volume_in(claim, policy, affinity, settings, false)
+}
+
+/// Returns the volume of a claim whose directory is shared or not.
+fn volume_in(
+    claim: Value,
+    policy: &str,
+    affinity: Option<VolumeNodeAffinity>,
+    settings: &VolumeSettings,
+    shared: bool,
 ) -> PersistentVolume {
     let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
     let backend: NfsBackend = serde_json::from_value(json!({
@@ -75,6 +87,7 @@ fn volume_of(
             directory: DirectoryPath::parse("shop-data").unwrap(),
             file_id: 42,
             adopted: false,
+            shared,
             mode_not_kept: None,
             group: settings.gid,
         },
@@ -110,6 +123,25 @@ fn a_volume_names_its_claim_provisioner_and_directory() {
         &serde_json::from_value(json!({"metadata": {"uid": "u"}})).unwrap(),
         "old/nfs"
     ));
+}
+
+#[test]
+fn a_volume_of_a_shared_directory_says_so_and_is_retained_whatever_the_policy_is() {
+    for on_delete in [None, Some(OnDelete::Delete)] {
+        let settings = VolumeSettings {
+            on_delete,
+            ..settings()
+        };
+        let volume = |shared| volume_in(json!({}), "Delete", None, &settings, shared);
+        let annotation = |volume: &PersistentVolume, name| volume.annotations().get(name).cloned();
+        let shared = volume(true);
+        assert_eq!(annotation(&shared, names::VOLUME_EXISTING).as_deref(), Some("Share"));
+        assert_eq!(annotation(&shared, names::VOLUME_ON_DELETE).as_deref(), Some("retain"));
+        assert!(location(&shared).contains("share"), "{}", location(&shared));
+        let alone = volume(false);
+        assert_eq!(annotation(&alone, names::VOLUME_EXISTING), None);
+        assert!(!location(&alone).contains("share"), "{}", location(&alone));
+    }
 }
 
 #[test]

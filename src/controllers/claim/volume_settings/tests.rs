@@ -167,3 +167,94 @@ fn neither_class_nor_claim_chooses_a_group_where_each_volume_gets_its_own() {
     assert_eq!(refused.reason, Reason::OverrideRefused);
     assert!(refused.message.contains("remove it"), "{}", refused.message);
 }
+
+#[test]
+fn a_shared_directory_gets_no_mode_owner_and_group_and_is_always_retained() {
+    let sharing = ClassParameters {
+        existing: Some(Existing::Share),
+        ..ClassParameters::default()
+    };
+    let none = BTreeMap::new();
+    for backend in [backend(ALL), with_range(None)] {
+        let settings = VolumeSettings::of(&backend, &sharing, &none).unwrap();
+        let VolumeSettings {
+            uid, gid, gid_range, ..
+        } = settings;
+        assert_eq!((uid, gid, gid_range), (None, None, None));
+        assert!(!settings.mode_requested && settings.adopted_mode.is_none());
+        assert_eq!(settings.existing, Existing::Share);
+    }
+    let refused = |class: ClassParameters, annotation: Option<(&str, &str)>| {
+        let annotations = annotation.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let refused = VolumeSettings::of(&backend(ALL), &class, &annotations.into_iter().collect()).unwrap_err();
+        (refused.reason, refused.message)
+    };
+    for (class, name) in [
+        (
+            ClassParameters {
+                mode: Some(0o770),
+                ..sharing.clone()
+            },
+            "mode",
+        ),
+        (
+            ClassParameters {
+                uid: Some(1),
+                ..sharing.clone()
+            },
+            "uid",
+        ),
+        (
+            ClassParameters {
+                gid: Some(1),
+                ..sharing.clone()
+            },
+            "gid",
+        ),
+        (
+            ClassParameters {
+                on_delete: Some(OnDelete::Delete),
+                ..sharing.clone()
+            },
+            "onDelete",
+        ),
+        (
+            ClassParameters {
+                on_delete: Some(OnDelete::Archive),
+                ..sharing.clone()
+            },
+            "onDelete",
+        ),
+    ] {
+        let (reason, message) = refused(class, None);
+        assert_eq!(reason, Reason::InvalidParameter);
+        for part in [&format!("parameter {name}"), "existing: Share", "remove the parameter"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+    for (name, value) in [
+        (names::CLAIM_MODE, "0770"),
+        (names::CLAIM_UID, "1"),
+        (names::CLAIM_GID, "1"),
+        (names::CLAIM_ON_DELETE, "delete"),
+    ] {
+        let (reason, message) = refused(sharing.clone(), Some((name, value)));
+        assert_eq!(reason, Reason::OverrideRefused);
+        for part in [name, "existing: Share", "remove it"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+    let retain = BTreeMap::from([(names::CLAIM_ON_DELETE.to_owned(), "retain".to_owned())]);
+    assert!(VolumeSettings::of(&backend(ALL), &sharing, &retain).is_ok());
+}
+
+#[test]
+fn a_claim_cannot_request_a_shared_directory() {
+    let refused = settings(&[("existing", "Share")], ALL).unwrap_err();
+    assert_eq!(refused.reason, Reason::InvalidOverride);
+    assert!(
+        refused.message.contains("nfs-operator.io/existing is unknown"),
+        "{}",
+        refused.message
+    );
+}
