@@ -189,7 +189,7 @@ names! {
     /// the policy of the backend applies.
     VOLUME_ON_DELETE = "nfs-operator.io/on-delete";
 
-    Annotation of Volume, "the operator" to "users":
+    Annotation of Volume, "the operator" to "the operator":
     /// `Share` on a volume whose directory other volumes may have, too. Nothing else may. The record on the export decides
     /// what happens to the directory.
     VOLUME_EXISTING = "nfs-operator.io/existing";

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::naming::{DirectoryPath, overlap};
+use crate::path_reservations::Sharing;
 use crate::record::Record;
 
 /// Maximum number of records in the index, about 30 MiB. The others are read for each adoption.
@@ -18,6 +19,7 @@ struct IndexedRecord {
     /// The path in lower case.
     path: Vec<String>,
     file_id: Option<u64>,
+    sharing: Sharing,
 }
 
 impl From<&Record> for IndexedRecord {
@@ -25,6 +27,7 @@ impl From<&Record> for IndexedRecord {
         Self {
             path: record.directory.folded(),
             file_id: record.file_id,
+            sharing: record.sharing(),
         }
     }
 }
@@ -53,13 +56,21 @@ impl RecordIndex {
         self.records().remove(&(export_id.to_owned(), volume.to_owned()));
     }
 
-    /// Reports whether a record may be about a directory: it has its fileid, or none yet, or its path overlaps, or it is
-    /// not known.
-    pub(crate) fn may_be_about(&self, export_id: &str, volume: &str, directory: &DirectoryPath, file_id: u64) -> bool {
-        let records = self.records();
+    /// Reports whether a record may stand in the way of a directory: it has its fileid, or none yet, or its path overlaps,
+    /// or it is not known. One that shares the directory does not: thousands of volumes may share it.
+    pub(crate) fn may_conflict(
+        &self,
+        export_id: &str,
+        volume: &str,
+        (directory, file_id): (&DirectoryPath, u64),
+        sharing: Sharing,
+    ) -> bool {
+        let (records, path) = (self.records(), directory.folded());
         let indexed = records.get(&(export_id.to_owned(), volume.to_owned()));
         indexed.is_none_or(|indexed| {
-            indexed.file_id.is_none_or(|known| known == file_id) || overlap(&indexed.path, &directory.folded())
+            let is_shared = (indexed.sharing, sharing) == (Sharing::Shared, Sharing::Shared) && indexed.path == path;
+            let may_be_it = indexed.file_id.is_none_or(|known| known == file_id) || overlap(&indexed.path, &path);
+            may_be_it && !is_shared
         })
     }
 

@@ -67,6 +67,7 @@ async fn claims_share_a_directory_once_it_exists_and_leave_it_as_it_is() -> Test
             "{reported}"
         );
     }
+    env.objects.patch(&class, json!({"allowVolumeExpansion": true})).await?;
     let more = json!({"spec": {"resources": {"requests": {"storage": "5Mi"}}}});
     env.objects.patch(&other, more).await?;
     env.objects

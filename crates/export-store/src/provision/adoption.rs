@@ -67,7 +67,7 @@ async fn check_own_records(
     let unchecked = names
         .into_iter()
         .filter(|name| !layout::is_draft(name) && !is_reserved(store, request, name))
-        .filter(|name| may_be_about(store, verified, name, directory, leaf));
+        .filter(|name| may_conflict(store, verified, request, name, directory, leaf));
     let mut found = stream::iter(unchecked.map(|name| read(store, verified, name))).buffer_unordered(READS);
     while let Some(record) = found.try_next().await? {
         let Some(record) = record else { continue };
@@ -109,16 +109,17 @@ fn is_reserved(store: &ExportStore, request: &DirectoryRequest, name: &Name) -> 
     std::str::from_utf8(name.as_bytes()).is_ok_and(|volume| volume == request.volume || reserves(volume))
 }
 
-fn may_be_about(
+fn may_conflict(
     store: &ExportStore,
     verified: &VerifiedRoot,
+    request: &DirectoryRequest,
     name: &Name,
     directory: &DirectoryPath,
     leaf: &FileRef,
 ) -> bool {
     let (index, export_id) = (&store.reservations.record_index, &verified.identity.id);
-    let file_id = leaf.attributes.fileid;
-    std::str::from_utf8(name.as_bytes()).is_ok_and(|volume| index.may_be_about(export_id, volume, directory, file_id))
+    let (place, sharing) = ((directory, leaf.attributes.fileid), request.existing.sharing());
+    std::str::from_utf8(name.as_bytes()).is_ok_and(|volume| index.may_conflict(export_id, volume, place, sharing))
 }
 
 async fn read(store: &ExportStore, verified: &VerifiedRoot, name: Name) -> Result<Option<Record>, ExportError> {

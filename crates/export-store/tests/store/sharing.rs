@@ -394,24 +394,28 @@ async fn a_reclaim_of_a_shared_directory_that_is_interrupted_anywhere_touches_no
         async |fixture, export, uid| {
             common(fixture, "home/common");
             export.provision(&sharing("other", "home/common")).await.unwrap();
+            export.provision(&sharing("also", "home/common")).await.unwrap();
             export.provision(&sharing(uid, "home/common")).await.unwrap().file_id
         },
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
                     export.delete(&reclaim(&uid, "home/common", file_id)).await.unwrap();
+                    export.archive(&reclaim("also", "home/common", file_id)).await.unwrap();
                 })
             })
         },
         async |fixture, next, uid, file_id| {
             let before = state_of(&fixture.on_disk("home/common"));
-            let volume = reclaim(uid, "home/common", file_id);
-            match next.archive(&volume).await {
-                Ok(done) => assert_eq!(done, Reclaimed::Retained),
-                // The record is gone, so nothing is done. The volume says that it is retained.
-                Err(error) => assert_eq!(error.kind(), ErrorKind::RecordMissing, "{error}"),
+            for uid in [uid, "also"] {
+                let volume = reclaim(uid, "home/common", file_id);
+                match next.archive(&volume).await {
+                    Ok(done) => assert_eq!(done, Reclaimed::Retained),
+                    // The record is gone, so nothing is done. The volume says that it is retained.
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::RecordMissing, "{error}"),
+                }
+                assert_eq!(next.retain(&volume).await.unwrap(), Reclaimed::Retained);
             }
-            assert_eq!(next.retain(&volume).await.unwrap(), Reclaimed::Retained);
             assert_eq!(fixture.records(), ["pvc-other"]);
             assert_eq!(state_of(&fixture.on_disk("home/common")), before);
             assert_eq!(fixture.listed(), ["home"]);
