@@ -387,14 +387,17 @@ mod tests {
 
     #[test]
     fn a_record_of_a_shared_directory_without_a_volume_is_an_orphan_that_says_so() {
-        let ReadRecord::Record(record, trust) = record(State::Live, Some(7)) else {
-            panic!("it is a record")
+        let shared = match record(State::Live, Some(7)) {
+            ReadRecord::Record(record, trust) => {
+                let shared = Record {
+                    shared: true,
+                    ..*record
+                };
+                ReadRecord::Record(Box::new(shared), trust)
+            }
+            other => other,
         };
-        let shared = Record {
-            shared: true,
-            ..*record
-        };
-        let look = seen(ReadRecord::Record(Box::new(shared), trust), OURS, PathState::Nothing);
+        let look = seen(shared, OURS, PathState::Nothing);
         assert_eq!(
             classify(&look, VolumeView::Absent, false, true),
             Some(OrphanKind::SharedDirectoryWithoutVolume)

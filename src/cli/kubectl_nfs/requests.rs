@@ -229,7 +229,13 @@ pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandErr
     let backend = get(&api, &arguments.backend, &format!("NfsBackend {}", arguments.backend)).await?;
     let status = backend.status.clone().unwrap_or_default();
     let lost = status.orphans.iter().flat_map(|orphans| &orphans.kinds);
-    let lost = lost.filter(|kind| kind.kind == OrphanKind::DirectoryWithoutVolume);
+    let is_lost = |kind| {
+        matches!(
+            kind,
+            OrphanKind::DirectoryWithoutVolume | OrphanKind::SharedDirectoryWithoutVolume
+        )
+    };
+    let lost = lost.filter(|kind| is_lost(kind.kind));
     let lost: Vec<String> = lost
         .map(|kind| {
             let names: Vec<&str> = kind.examples.iter().map(|orphan| orphan.volume.as_str()).collect();
