@@ -108,7 +108,7 @@ test-kernel: tests ## Run the tests against the Linux kernel's NFS server and cl
 .PHONY: test-pod
 test-pod: tests ## Run the tests of the chart and the image in a real pod; requires root
 	@$(RIG) node-assets
-	$(TEST) --test node
+	$(TEST) --test node --test e2e node::
 	@$(MAKE) --no-print-directory pod
 	@$(RIG) clean
 

@@ -21,6 +21,7 @@ mod faults;
 mod ha;
 mod kernel;
 mod migration;
+mod node;
 mod observability;
 mod reclaim;
 mod recovery;

@@ -151,13 +151,14 @@ async fn install_missing(tools: &[Tool], plugins: bool, missing: impl Fn(&str) -
 }
 
 const PAUSE_SOURCE: &str = include_str!("../../node/pause.c");
-const PAUSE_DOCKERFILE: &str = "FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n";
+const ACCESS_SOURCE: &str = include_str!("../../node/access.c");
+const PAUSE_DOCKERFILE: &str = "FROM scratch\nCOPY pause access /\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n";
 const PAUSE_BUILD_SCRIPT: &str = include_str!("../../node/pause.sh");
 
 /// Returns the archive of the pause image; builds it if it is not in the cache, so that a node needs no registry.
 async fn find_or_build_pause_image() -> Result<PathBuf> {
     let mut hash = Sha256::new();
-    for text in [PAUSE_SOURCE, PAUSE_DOCKERFILE, PAUSE_BUILD_SCRIPT] {
+    for text in [PAUSE_SOURCE, ACCESS_SOURCE, PAUSE_DOCKERFILE, PAUSE_BUILD_SCRIPT] {
         hash.update(text);
     }
     let archive = cache_dir()?.join(format!("pause-{}.tar", short_hash(&hash.finalize())));
@@ -167,6 +168,7 @@ async fn find_or_build_pause_image() -> Result<PathBuf> {
     }
     let work = BuildDir::new("pause")?;
     work.write("pause.c", PAUSE_SOURCE)?;
+    work.write("access.c", ACCESS_SOURCE)?;
     work.write("Dockerfile", PAUSE_DOCKERFILE)?;
     let mut build = Command::new("sh");
     build

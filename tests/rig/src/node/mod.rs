@@ -51,6 +51,10 @@ impl Node {
     /// An image that every node has. Its container does nothing.
     pub const PAUSE_IMAGE: &str = PAUSE_IMAGE;
 
+    /// A program in that image. Its termination message is the user, the groups, and whether it could create and write the
+    /// file that its argument names, such as `uid=1000 gid=0 groups=0,20000 write=done`.
+    pub const ACCESS_PROGRAM: &str = "/access";
+
     /// Starts a node for a cluster and waits until it is Ready.
     ///
     /// # Errors
