@@ -10,6 +10,7 @@ mod usage;
 
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     fs,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
@@ -21,18 +22,24 @@ use crate::{
 };
 use usage::PermissionUsage;
 
-/// Environment variable with the directory for audit logs. If unset, the log is in the run's directory.
+/// Environment variable with the directory for audit logs. If unset or empty, the log is in the run's directory.
 pub const AUDIT_VARIABLE: &str = "NFS_OPERATOR_RIG_AUDIT";
 
 /// Returns the path of a cluster's audit log.
 pub(crate) fn audit_log_path(cluster: &Path) -> Result<PathBuf> {
-    let Some(folder) = std::env::var_os(AUDIT_VARIABLE).map(PathBuf::from) else {
+    let Some(folder) = audit_folder(std::env::var_os(AUDIT_VARIABLE)) else {
         return Ok(cluster.join("audit.log"));
     };
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     // A test binary starts many clusters whose directories have the same name.
     let name = format!("{}-{}.log", std::process::id(), crate::random_suffix());
     Ok(folder.join(name))
+}
+
+/// Returns the directory that a value of [`AUDIT_VARIABLE`] names. An empty one names none: the logs would be in the working
+/// directory, which is the repository.
+fn audit_folder(value: Option<OsString>) -> Option<PathBuf> {
+    value.filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
 /// Records that a test causes a violation in the cluster with this audit log.
@@ -109,4 +116,16 @@ fn read_audit_log(log: &Path, usage: &mut PermissionUsage) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn audit_logs_are_in_the_run_unless_a_directory_is_named() {
+        assert_eq!(audit_folder(None), None);
+        assert_eq!(audit_folder(Some(OsString::new())), None, "not the working directory");
+        assert_eq!(audit_folder(Some("logs".into())), Some(PathBuf::from("logs")));
+    }
 }
