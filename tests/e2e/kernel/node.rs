@@ -5,6 +5,21 @@ use serde_json::Value;
 
 use crate::support::shared::text;
 
+/// The IDs of a process in a pod.
+pub struct PodProcess<'a> {
+    pub uid: u32,
+    pub gid: u32,
+    /// Its supplementary groups.
+    pub groups: &'a [u32],
+}
+
+impl<'a> PodProcess<'a> {
+    /// A user with a primary group of the same number.
+    pub fn user(uid: u32, groups: &'a [u32]) -> Self {
+        Self { uid, gid: uid, groups }
+    }
+}
+
 /// The mount of a volume in the machine.
 pub struct Mounted<'a> {
     vm: &'a KernelVm,
@@ -36,39 +51,52 @@ impl<'a> Mounted<'a> {
         Ok(Self { vm, at })
     }
 
-    /// Runs a script in the mount as this user, and returns its output.
-    pub async fn as_user(&self, uid: u32, script: &str) -> rig::Result<String> {
-        self.vm.run(&self.line(uid, "--clear-groups", script)).await
+    /// Runs a script in the mount as this process, and returns its output.
+    pub async fn run_as(&self, process: &PodProcess<'_>, script: &str) -> rig::Result<String> {
+        self.vm.run(&self.line(process, script)).await
     }
 
-    /// The same, with one supplementary group.
-    pub async fn as_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
-        self.vm.run(&self.line(uid, &format!("--groups {group}"), script)).await
-    }
-
-    /// Runs a script that must fail, and returns its output.
-    pub async fn refused(&self, uid: u32, script: &str) -> rig::Result<String> {
-        self.fails(script, &self.line(uid, "--clear-groups", script)).await
-    }
-
-    /// The same, with one supplementary group.
-    pub async fn refused_to_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
-        self.fails(script, &self.line(uid, &format!("--groups {group}"), script))
-            .await
-    }
-
-    async fn fails(&self, script: &str, line: &str) -> rig::Result<String> {
-        let ran = self.vm.output(line).await?;
+    /// Runs a script that must fail as this process, and returns its output.
+    pub async fn refused_as(&self, process: &PodProcess<'_>, script: &str) -> rig::Result<String> {
+        let ran = self.vm.output(&self.line(process, script)).await?;
         if ran.code == 0 {
             return Err(rig::Error::Usage(format!("{script:?} was not refused: {}", ran.output)));
         }
         Ok(ran.output)
     }
 
-    fn line(&self, uid: u32, groups: &str, script: &str) -> String {
+    /// Runs a script in the mount as this user, and returns its output.
+    pub async fn as_user(&self, uid: u32, script: &str) -> rig::Result<String> {
+        self.run_as(&PodProcess::user(uid, &[]), script).await
+    }
+
+    /// The same, with one supplementary group.
+    pub async fn as_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
+        self.run_as(&PodProcess::user(uid, &[group]), script).await
+    }
+
+    /// Runs a script that must fail, and returns its output.
+    pub async fn refused(&self, uid: u32, script: &str) -> rig::Result<String> {
+        self.refused_as(&PodProcess::user(uid, &[]), script).await
+    }
+
+    /// The same, with one supplementary group.
+    pub async fn refused_to_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
+        self.refused_as(&PodProcess::user(uid, &[group]), script).await
+    }
+
+    fn line(&self, process: &PodProcess<'_>, script: &str) -> String {
+        let PodProcess { uid, gid, groups } = process;
+        let groups = match groups {
+            [] => "--clear-groups".to_owned(),
+            groups => {
+                let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+                format!("--groups {}", groups.join(","))
+            }
+        };
         // The user needs no login shell: only the IDs change. Root may be squashed, so the user enters the directory.
         format!(
-            "exec /sbin/setpriv --reuid {uid} --regid {uid} {groups} sh -c 'cd {} && {{ {script}; }}'",
+            "exec /sbin/setpriv --reuid {uid} --regid {gid} {groups} sh -c 'cd {} && {{ {script}; }}'",
             self.at
         )
     }
