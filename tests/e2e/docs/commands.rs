@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use rig::operator::{find_binary, repository_root};
-use rig::{Cluster, Export, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, Squash};
+use rig::operator::repository_root;
+use rig::{Export, Squash};
 
+use crate::docs::guide_cluster::GuideCluster;
 use crate::support::shared::{Failure, Test, archives, names};
-use crate::support::shell::Shell;
 
 /// Marks a block whose commands run.
 const RUNNABLE: &str = "bash runnable\n";
@@ -70,29 +70,19 @@ fn pages() -> Result<Vec<(String, String)>, Failure> {
 
 #[tokio::test]
 async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
-    let run = RunDir::new()?;
     let squashed = Export {
         anonymous: (65534, 65534),
         ..Export::new("/squashed").squash(Squash::Root)
     };
-    let options = NfsOptions {
-        exports: vec![Export::new("/export"), Export::new("/groups"), squashed],
-        ..NfsOptions::default()
-    };
-    let nfs = NfsServer::start(&run, options).await?;
-    std::os::unix::fs::chown(nfs.data_dir("/squashed")?, Some(2000), Some(2000))?;
-    let cluster = Cluster::start(&run).await?;
-    let kubeconfig = Operator::install(&cluster).await?;
-    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
-    operator.wait_ready().await?;
-    let shell = Shell::new(&run, &cluster)?;
+    let guide = GuideCluster::start(vec![Export::new("/export"), Export::new("/groups"), squashed]).await?;
+    std::os::unix::fs::chown(guide.nfs.data_dir("/squashed")?, Some(2000), Some(2000))?;
     let pages = pages()?;
     assert!(pages.len() > 3, "{pages:?}");
     for (name, text) in pages {
-        let blocks = blocks(&text, RUNNABLE, nfs.port());
+        let blocks = blocks(&text, RUNNABLE, guide.nfs.port());
         println!("{name}: {} blocks", blocks.len());
         for block in blocks {
-            println!("{block}\n{}", shell.run(&block).await?);
+            println!("{block}\n{}", guide.shell.run(&block).await?);
         }
     }
     Ok(())
@@ -100,18 +90,9 @@ async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
 
 #[tokio::test]
 async fn the_uninstall_guide_removes_all_objects_and_keeps_the_archives_on_the_export() -> Test {
-    let run = RunDir::new()?;
-    let options = NfsOptions {
-        exports: vec![Export::new("/export")],
-        ..NfsOptions::default()
-    };
-    let nfs = NfsServer::start(&run, options).await?;
+    let guide = GuideCluster::start(vec![Export::new("/export")]).await?;
+    let (nfs, shell) = (&guide.nfs, &guide.shell);
     let export = nfs.data_dir("/export")?;
-    let cluster = Cluster::start(&run).await?;
-    let kubeconfig = Operator::install(&cluster).await?;
-    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
-    operator.wait_ready().await?;
-    let shell = Shell::new(&run, &cluster)?;
     for sample in ["backend", "storageclass", "claim"] {
         let sample = fs::read_to_string(repository_root().join(format!("config/samples/{sample}.yaml")))?;
         let sample = at_port(&sample, nfs.port());
@@ -130,8 +111,8 @@ async fn the_uninstall_guide_removes_all_objects_and_keeps_the_archives_on_the_e
         "kubectl patch $(kubectl get nfsa -o name) --type merge -p '{\"spec\":{\"deletionPolicy\":\"Delete\"}}'";
     shell.run(purgeable).await?;
 
-    let guide = fs::read_to_string(repository_root().join("docs/install.md"))?;
-    let blocks = blocks(&guide, UNINSTALL, nfs.port());
+    let page = fs::read_to_string(repository_root().join("docs/install.md"))?;
+    let blocks = blocks(&page, UNINSTALL, nfs.port());
     assert_eq!(blocks.len(), 1, "{blocks:?}");
     for block in blocks {
         println!("{block}\n{}", shell.run(&block).await?);

@@ -1,15 +1,20 @@
-//! All samples in the hands of two tools that apply them server-side: docs/gitops.md.
+//! The chart and all samples in the hands of two tools that apply them server-side: docs/gitops.md.
 
 use std::collections::BTreeSet;
 use std::fs;
 
+use rig::assets::{Helm, Kubernetes};
 use rig::objects::{condition, reference};
-use rig::operator::{find_binary, repository_root};
-use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
-use serde_json::Value;
+use rig::operator::repository_root;
+use rig::{Export, Objects, Operator};
+use serde_json::{Value, json};
 
+use crate::docs::guide_cluster::GuideCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test};
 use crate::support::shell::Shell;
+
+/// The export of the backend in the chart's values.
+const CHART_EXPORT: &str = "/chart";
 
 /// Returns the samples by file name, with all servers on the loopback at this port.
 fn samples(port: u16) -> Result<Vec<(String, String)>, Failure> {
@@ -57,16 +62,48 @@ fn paths(samples: &[(String, String)]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the commands of the guide, for a field manager and a folder.
-fn commands(manager: &str, folder: &str) -> Result<[String; 2], Failure> {
-    let page = fs::read_to_string(repository_root().join("docs/gitops.md"))?;
-    let block = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
-    let of_manager = |line: &str| {
-        line.replace("--field-manager=gitops", &format!("--field-manager={manager}"))
-            .replace("config/samples", folder)
-    };
-    let lines: Vec<String> = block.unwrap_or_default().lines().map(of_manager).collect();
-    <[String; 2]>::try_from(lines).map_err(|lines| format!("not two commands: {lines:?}").into())
+/// A folder that two tools apply, with the commands of the guide.
+struct ManagedFolder {
+    applies: Vec<String>,
+    diffs: Vec<String>,
+}
+
+impl ManagedFolder {
+    fn new(folder: &str) -> Result<Self, Failure> {
+        let page = fs::read_to_string(repository_root().join("docs/gitops.md"))?;
+        let block = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next());
+        let lines: Vec<&str> = block.unwrap_or_default().lines().collect();
+        let [apply, diff] = lines.as_slice() else {
+            return Err(format!("not two commands: {lines:?}").into());
+        };
+        let by_each = |line: &str| {
+            let by = |manager| {
+                line.replace("--field-manager=gitops", &format!("--field-manager={manager}"))
+                    .replace("config/samples", folder)
+            };
+            ["argocd", "flux"].map(by).into()
+        };
+        Ok(Self {
+            applies: by_each(apply),
+            diffs: by_each(diff),
+        })
+    }
+
+    /// Applies it with both tools. A conflict is a failure.
+    async fn apply(&self, shell: &Shell) -> Test {
+        for command in &self.applies {
+            shell.run(command).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that neither tool finds a difference.
+    async fn compare(&self, shell: &Shell) -> Test {
+        for command in &self.diffs {
+            shell.run(command).await?;
+        }
+        Ok(())
+    }
 }
 
 /// Waits until the operator has nothing more to do about the samples.
@@ -99,37 +136,63 @@ async fn wait_settled(objects: &Objects) -> Test {
     Ok(())
 }
 
+/// Renders the chart with the options that are off by default, and with a backend and a class of its own.
+async fn render_chart(guide: &GuideCluster) -> Result<String, Failure> {
+    let helm = Helm::V4.find_or_build().await?;
+    let spec = json!({"server": "127.0.0.1", "path": CHART_EXPORT, "nfs": {"port": guide.nfs.port()}});
+    let everything = fs::read_to_string(repository_root().join("tests/chart/values/everything.yaml"))?;
+    let mut values: Value = serde_norway::from_str(&everything)?;
+    // Those in the file have the names of samples.
+    values["backends"] = json!({"chart": {"spec": spec}});
+    values["storageClasses"] = json!({"chart": {"parameters": {"backend": "chart"}}});
+    let file = guide.run.path().join("values.json");
+    fs::write(&file, values.to_string())?;
+    let render = format!(
+        "{} template nfs-operator config/helm/nfs-operator --namespace nfs-operator-system --no-hooks --kube-version {} \
+         --values {}",
+        helm.display(),
+        Kubernetes::from_env()?.release(),
+        file.display()
+    );
+    guide.shell.run(&render).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_tools_apply_every_sample_without_a_conflict_and_find_no_difference_afterwards() -> Test {
-    let run = RunDir::new()?;
-    let exports = paths(&samples(0)?).into_iter().map(Export::new);
-    let options = NfsOptions {
-        exports: exports.collect(),
-        ..NfsOptions::default()
-    };
-    let nfs = NfsServer::start(&run, options).await?;
+async fn two_tools_apply_the_chart_and_every_sample_without_a_conflict_and_find_no_difference_afterwards() -> Test {
+    let paths = paths(&samples(0)?);
+    let exports = paths.iter().map(String::as_str).chain([CHART_EXPORT]);
+    let mut guide = GuideCluster::without_operator(exports.map(Export::new).collect()).await?;
     // The credential of this sample.
-    std::os::unix::fs::chown(nfs.data_dir("/squashed")?, Some(1000), Some(1000))?;
-    let cluster = Cluster::start(&run).await?;
-    let kubeconfig = Operator::install(&cluster).await?;
-    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
-    operator.wait_ready().await?;
-    let folder = run.new_dir("samples")?;
-    for (name, sample) in samples(nfs.port())? {
+    std::os::unix::fs::chown(guide.nfs.data_dir("/squashed")?, Some(1000), Some(1000))?;
+    let folder = guide.run.new_dir("samples")?;
+    for (name, sample) in samples(guide.nfs.port())? {
         fs::write(folder.join(name), sample)?;
     }
-    let shell = Shell::new(&run, &cluster)?;
-    let folder = folder.display().to_string();
-    let [[apply, diff], [other_apply, other_diff]] = [commands("argocd", &folder)?, commands("flux", &folder)?];
-    shell.run(&apply).await?;
-    shell.run(&other_apply).await?;
-    let objects = Objects::new(cluster.client().await?);
-    wait_settled(&objects).await?;
-    for command in [&diff, &other_diff, &apply, &other_apply, &diff, &other_diff] {
-        shell.run(command).await?;
+    let chart = guide.run.new_dir("chart")?;
+    fs::write(chart.join("chart.yaml"), render_chart(&guide).await?)?;
+    // In the order of the guide.
+    let kinds = ManagedFolder::new("config/helm/nfs-operator/crds")?;
+    kinds.apply(&guide.shell).await?;
+    let prepare = "kubectl create namespace nfs-operator-system
+        kubectl apply -f tests/chart/values/monitoring-kinds.yaml
+        kubectl wait crd --all --for=condition=Established --timeout=240s";
+    guide.shell.run(prepare).await?;
+    let chart = ManagedFolder::new(&chart.display().to_string())?;
+    chart.apply(&guide.shell).await?;
+    let kubeconfig = Operator::kubeconfig(&guide.cluster).await?;
+    guide.start_operator(kubeconfig).await?;
+    let samples = ManagedFolder::new(&folder.display().to_string())?;
+    samples.apply(&guide.shell).await?;
+    let folders = [kinds, chart, samples];
+    for round in 0..2 {
+        wait_settled(&guide.objects).await?;
+        for folder in &folders {
+            folder.compare(&guide.shell).await?;
+        }
+        // An apply that changes nothing starts nothing.
+        for folder in folders.iter().filter(|_| round == 0) {
+            folder.apply(&guide.shell).await?;
+        }
     }
-    // An apply that changes nothing starts nothing.
-    wait_settled(&objects).await?;
-    shell.run(&diff).await?;
     Ok(())
 }

@@ -2,4 +2,5 @@
 
 pub mod commands;
 mod gitops;
+mod guide_cluster;
 pub mod migration_guide;
