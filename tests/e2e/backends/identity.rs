@@ -162,6 +162,65 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     Ok(())
 }
 
+/// Waits until the identity of the backend is refused with a message that contains this. Returns the message.
+async fn identity_refused(env: &TestEnv, backend: &Value, expected: &str) -> rig::Result<String> {
+    let refused = |found: &Value| match rig::objects::condition(found, "Ready") {
+        Some(ready) if ready["reason"] == "IdentityMismatch" && shared::text(ready, "/message").contains(expected) => {
+            Ok(shared::text(ready, "/message").to_owned())
+        }
+        other => Err(format!("{other:?}")),
+    };
+    let what = format!("to report {expected:?}");
+    env.objects.wait(backend, &what, TIMEOUT, refused).await
+}
+
+#[tokio::test]
+async fn an_export_that_lost_its_identity_gets_a_new_one_once_for_each_acceptance_and_none_if_one_is_pinned() -> Test {
+    let env = TestEnv::new("identity-new").await?;
+    let backend = shared::backend(&env, "backend", json!({})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let identity = async || -> Result<String, shared::Failure> {
+        let found = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
+        Ok(shared::text(&found, "/status/export/id").to_owned())
+    };
+    let own = env.data().join(".nfs-operator");
+    let first = identity().await?;
+    fs::rename(&own, env.data().join("first"))?;
+    let accept = "nfs-operator.io/accept-identity: new";
+    let message = identity_refused(&env, &backend, "found none").await?;
+    assert!(
+        message.contains(&first) && message.contains("nfs-operator.io/accept-identity"),
+        "{message}"
+    );
+    assert!(!own.exists(), "nothing is created on an export without an identity");
+
+    // A pinned identity and a new one contradict each other.
+    let fields = |value: &str, pinned: Value| {
+        let annotations = json!({"nfs-operator.io/accept-identity": value});
+        json!({"metadata": {"annotations": annotations}, "spec": {"exportID": pinned}})
+    };
+    env.objects.patch(&backend, fields("new", json!(first))).await?;
+    let message = identity_refused(&env, &backend, "remove one of them").await?;
+    assert!(message.contains(accept) && message.contains(&first), "{message}");
+    assert!(!own.exists(), "nothing is created while another identity is pinned");
+
+    env.objects.patch(&backend, fields("new", Value::Null)).await?;
+    let ready = |kind| env.objects.wait_condition(&backend, kind, "True", None, TIMEOUT);
+    ready("Ready").await?;
+    let handled = |found: &Value| shared::is_handled(found, "nfs-operator.io/accept-identity");
+    let what = "to have handled the acceptance";
+    env.objects.wait(&backend, what, TIMEOUT, handled).await?;
+    let second = identity().await?;
+    assert!(own.is_dir() && second != first, "{second}");
+    shared::bound(&env, "data", &class).await?;
+
+    // The next loss needs another acceptance.
+    fs::rename(&own, env.data().join("second"))?;
+    identity_refused(&env, &backend, "append @ and any text").await?;
+    assert!(!own.exists(), "the same value is not handled twice");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_recreated_backend_with_archives_gets_no_identity_on_an_empty_export() -> Test {
     let env = TestEnv::new("archives-remember").await?;

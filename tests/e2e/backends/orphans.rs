@@ -426,3 +426,51 @@ async fn a_scan_can_be_requested() -> Test {
         .await?;
     Ok(())
 }
+
+/// Requests a scan and waits until it is handled. Returns the time of the last scan.
+async fn request_scan(env: &DedicatedCluster, value: &str) -> Result<String, Failure> {
+    let annotation = "nfs-operator.io/scan-requested-at";
+    let request = json!({"metadata": {"annotations": {annotation: value}}});
+    env.objects.patch(&main(), request).await?;
+    let handled = |found: &Value| {
+        crate::support::shared::is_handled(found, annotation)?;
+        match text(found, "/status/orphans/lastScanTime") {
+            "" => Err("without a report".to_owned()),
+            time => Ok(time.to_owned()),
+        }
+    };
+    let what = "to have handled the request";
+    Ok(env.objects.wait(&main(), what, TIMEOUT, handled).await?)
+}
+
+/// Waits for a probe by this process that ended after this Unix timestamp. Returns its own.
+async fn probed_after(env: &DedicatedCluster, time: f64) -> Result<f64, Failure> {
+    let series = "nfs_operator_backend_last_probe_timestamp_seconds{backend=\"main\"}";
+    let probed = rig::wait::until("a later probe", TIMEOUT, async || {
+        match metric(env, series).await.map_err(|error| error.to_string())? {
+            Some(probed) if probed > time => Ok(probed),
+            other => Err(format!("{other:?}, {time}")),
+        }
+    });
+    Ok(probed.await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handled_request_is_not_repeated_by_the_next_process_and_another_value_is_handled() -> Test {
+    // Only requests cause scans.
+    let args = ["--scan-interval", "0s"];
+    let mut env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &args).await?;
+    let first = request_scan(&env, "first").await?;
+    assert_eq!(scans(&env)?, 1);
+    env.operator.restart().await?;
+    env.operator.wait_ready().await?;
+    // A probe starts what is requested, so the scan would begin with the first one.
+    let probed = probed_after(&env, 0.0).await?;
+    probed_after(&env, probed + 2.0).await?;
+    let found = env.objects.get(&main()).await?.ok_or("the backend is gone")?;
+    assert_eq!(text(&found, "/status/orphans/lastScanTime"), first);
+    assert_eq!(scans(&env)?, 1, "the request was repeated");
+    request_scan(&env, "second").await?;
+    assert_eq!(scans(&env)?, 2);
+    Ok(())
+}
