@@ -35,17 +35,18 @@ use super::usage::ArchiveUsage;
     validation = ("size(self.metadata.name) <= 110", "metadata.name must have at most 110 characters, because it is also the name of a record on the export: choose a shorter name"),
     printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claimRef.name"),
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claimRef.namespace"),
-    printcolumn(name = "Backend", type_ = "string", json_path = ".status.backendName"),
+    printcolumn(name = "Backend", type_ = "string", json_path = ".status.printed.backend"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
-    printcolumn(name = "Size", type_ = "string", json_path = ".status.requestedSize"),
-    printcolumn(name = "Expires", type_ = "string", json_path = ".status.expires"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".status.archiveTime"),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.printed.size"),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".status.printed.expires"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Deletion-Policy",
         type_ = "string",
         json_path = ".spec.deletionPolicy",
         priority = 1
     ),
+    printcolumn(name = "Archived", type_ = "date", json_path = ".status.archiveTime", priority = 1),
     printcolumn(name = "Hold", type_ = "boolean", json_path = ".spec.legalHold", priority = 1),
     printcolumn(name = "Directory", type_ = "string", json_path = ".status.directory", priority = 1),
     printcolumn(name = "Used", type_ = "string", json_path = ".status.usage.size", priority = 1),
@@ -139,7 +140,7 @@ static UNOBSERVED: NfsArchiveStatus = NfsArchiveStatus {
     storage_class_name: None,
     volume_creation_time: None,
     archive_time: None,
-    expires: None,
+    printed: None,
     usage: None,
     conditions: Vec::new(),
 };
@@ -187,7 +188,7 @@ pub enum ArchiveSummary {
     Restoring,
     /// The data do not exist at the recorded location.
     Missing,
-    /// The data cannot be observed, or do not match the record.
+    /// The data cannot be observed, or do not match the record, or the operator has not seen the object yet.
     Unknown,
 }
 
@@ -200,6 +201,7 @@ pub struct NfsArchiveStatus {
     pub observed_generation: Option<i64>,
     /// Summary of the conditions, for printing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "Unknown"))]
     pub state: Option<ArchiveSummary>,
     /// Name of the NfsBackend that stores the archive.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -243,10 +245,10 @@ pub struct NfsArchiveStatus {
     /// Time when the data were archived, by the API server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive_time: Option<Time>,
-    /// `spec.expirationTime`, `never`, or `keepLast` if only the newer archives of the claim decide; for printing.
+    /// Columns of `kubectl get`. Programs use the fields that the columns are made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub expires: Option<String>,
+    #[schemars(extend("default" = {}))]
+    pub printed: Option<PrintedArchive>,
     /// Storage that the archive uses, once counted. Set only if `spec.usage` of the backend is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ArchiveUsage>,
@@ -254,4 +256,28 @@ pub struct NfsArchiveStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Columns of `kubectl get` of an archive. Each has a text in every state: `Unknown` if nothing else is known, which is also the
+/// default of the definition, for an object that the operator has not seen yet.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PrintedArchive {
+    /// `status.backendName`, or `Unknown`.
+    #[serde(default = "unknown")]
+    #[schemars(length(max = 253))]
+    pub backend: String,
+    /// `status.requestedSize`, or `Unknown`.
+    #[serde(default = "unknown")]
+    #[schemars(length(max = 64))]
+    pub size: String,
+    /// `spec.expirationTime`, `never`, `keepLast` if only the newer archives of the claim decide, or `Unknown`.
+    #[serde(default = "unknown")]
+    #[schemars(length(max = 64))]
+    pub expires: String,
+}
+
+/// Returns the text of a column whose value is not known.
+pub fn unknown() -> String {
+    "Unknown".to_owned()
 }

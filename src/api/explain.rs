@@ -2,15 +2,16 @@
 //! show defaults, and what the derived schemas lack.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Maximum number of items of lists in types that Kubernetes defines, which have no limit of their own.
 const MAX_EMBEDDED_ITEMS: i64 = 256;
 
 /// Joins the lines of each paragraph in all descriptions, and adds the defaults to those of the spec. Removes `nullable`:
-/// the API server drops a null, which then means unset. Gives each list a type and a limit.
+/// the API server drops a null, which then means unset. Gives each list a type and a limit. Applies the defaults in a status
+/// to objects without one.
 pub(super) fn finish(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let root = version.schema.as_mut();
@@ -18,6 +19,9 @@ pub(super) fn finish(mut definition: CustomResourceDefinition) -> CustomResource
             join_lines(root);
             for (name, part) in root.properties.iter_mut().flatten() {
                 rewrite(part, name == "spec");
+                if name == "status" {
+                    default_missing(part);
+                }
             }
         }
     }
@@ -39,6 +43,15 @@ fn rewrite(schema: &mut JSONSchemaProps, in_spec: bool) {
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
         rewrite(items, in_spec);
+    }
+}
+
+/// Gives a status whose fields have defaults the default `{}`: the API server applies the defaults of fields only in an object
+/// that exists, and an object that the operator has not seen yet has no status.
+fn default_missing(status: &mut JSONSchemaProps) {
+    let mut fields = status.properties.iter().flat_map(|fields| fields.values());
+    if fields.any(|field| field.default.is_some()) {
+        status.default = Some(JSON(json!({})));
     }
 }
 
@@ -89,9 +102,6 @@ fn append_default(schema: &mut JSONSchemaProps) {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSON;
-    use serde_json::json;
-
     use super::*;
 
     #[test]

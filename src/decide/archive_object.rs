@@ -60,7 +60,7 @@ pub fn described(object: &NfsArchive, recorded: &RecordedArchive, backend: &str)
     let former = object.observed();
     let status = NfsArchiveStatus {
         state: former.state,
-        expires: former.expires.clone(),
+        printed: former.printed.clone(),
         usage: former.usage.clone(),
         conditions: former.conditions.clone(),
         ..recorded_status(recorded, backend)
@@ -169,6 +169,7 @@ pub fn agrees_with_record(object: &NfsArchive, recorded: &RecordedArchive, backe
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::api::archive::ArchiveSummary;
     use export_store::naming::DirectoryPath;
     use export_store::{ArchivePhase, ArchiveState, ClaimRef, CopyState, SignatureStatus};
 
@@ -288,7 +289,7 @@ mod tests {
         let lost = NfsArchive {
             status: Some(NfsArchiveStatus {
                 observed_generation: Some(1),
-                expires: Some("never".into()),
+                state: Some(ArchiveSummary::Held),
                 ..NfsArchiveStatus::default()
             }),
             ..wanted.clone()
@@ -296,7 +297,7 @@ mod tests {
         let again = described(&lost, &recorded, "main");
         assert!(is_same_archive(&again, &wanted) && agrees_with_record(&again, &recorded, "main"));
         assert_eq!(again.observed().observed_generation, None);
-        assert_eq!(again.observed().expires.as_deref(), Some("never"));
+        assert_eq!(again.observed().state, Some(ArchiveSummary::Held));
     }
 
     #[test]

@@ -182,9 +182,9 @@ fn add_row(table: &mut Table, archive: &NfsArchive, now: Timestamp) {
         ArchiveSummary::Expired | ArchiveSummary::Pending => Tone::Warning,
         _ => Tone::Plain,
     };
-    let expires = match (&archive.spec.expiration_time, &observed.expires) {
+    let expires = match (&archive.spec.expiration_time, &observed.printed) {
         (Some(time), _) => until(time, now),
-        (None, Some(rule)) => rule.clone(),
+        (None, Some(printed)) => printed.expires.clone(),
         (None, None) => String::new(),
     };
     table.row(

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::Report;
-use crate::api::archive::{NfsArchive, NfsArchiveStatus};
+use crate::api::archive::{NfsArchive, NfsArchiveStatus, PrintedArchive, unknown};
 use crate::api::conditions::{ArchiveCondition, Reason};
 
 /// Column of an archive without an expiration time.
@@ -29,10 +29,23 @@ pub fn status(object: &NfsArchive, report: &Report, now: Timestamp) -> NfsArchiv
     NfsArchiveStatus {
         observed_generation: generation,
         state: Some(report.state),
-        expires: Some(expires),
+        printed: Some(printed(previous, expires)),
         conditions: conditions.into(),
         // Owned by another field manager, which writes it with each usage scan.
         usage: None,
         ..previous.clone()
+    }
+}
+
+/// Returns the columns of an archive with this description.
+fn printed(described: &NfsArchiveStatus, expires: String) -> PrintedArchive {
+    let backend = Some(&described.backend_name).filter(|name| !name.is_empty());
+    PrintedArchive {
+        backend: backend.cloned().unwrap_or_else(unknown),
+        size: described
+            .requested_size
+            .as_ref()
+            .map_or_else(unknown, |size| size.0.clone()),
+        expires,
     }
 }

@@ -59,7 +59,10 @@ async fn an_archive_gets_an_object_with_its_origin_and_an_event_in_the_namespace
         ("storageClassName", &class["metadata"]["name"]),
         ("claimUID", &claim["metadata"]["uid"]),
         ("namespaceUID", &namespace["metadata"]["uid"]),
-        ("expires", &json!("never")),
+        (
+            "printed",
+            &json!({"backend": env.unique_name("backend"), "size": "1Mi", "expires": "never"}),
+        ),
     ] {
         assert_eq!(status[field], *expected, "{field}");
     }

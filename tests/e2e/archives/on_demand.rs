@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::archives::objects::{in_state, path};
 use crate::archives::restore::asking;
 use crate::clones::claims::staged_on;
+use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, TIMEOUT, Test, text, wait_refused};
 
 /// Returns a backup with this name of a claim in this namespace.
@@ -317,4 +318,45 @@ async fn a_backup_is_available_to_another_namespace_only_if_it_allows_that() -> 
     let volume = other.wait_bound(&claim).await?;
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "precious");
     Ok(())
+}
+
+/// Waits until the columns of an archive are these, of Backend, State, Size and Expires. A blank one shifts the others.
+async fn printed(env: &DedicatedCluster, name: &str, expected: [&str; 4]) -> Test {
+    let what = format!("{expected:?} to be printed");
+    let columns = rig::wait::until(&what, TIMEOUT, async || {
+        let row = env.cluster.kubectl(["get", "nfsa", name, "--no-headers"]).await;
+        let row = row.map_err(|error| error.to_string())?;
+        let columns: Vec<&str> = row.split_whitespace().collect();
+        match columns.as_slice() {
+            [_, "data", "default", columns @ .., _age] if columns == expected => Ok(()),
+            _ => Err(row),
+        }
+    });
+    Ok(columns.await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_column_of_an_archive_is_ever_blank() -> Test {
+    let mut env = DedicatedCluster::start(json!({})).await?;
+    env.operator.kill9().await?;
+    env.objects.create(&backup("early", "default", "data")).await?;
+    env.objects.create(&backup("pvc-reserved", "default", "data")).await?;
+    // Before the operator has seen them.
+    for name in ["early", "pvc-reserved"] {
+        printed(&env, name, ["Unknown", "Unknown", "Unknown", "Unknown"]).await?;
+    }
+    env.operator.restart().await?;
+    printed(&env, "early", ["Unknown", "Pending", "Unknown", "never"]).await?;
+    printed(&env, "pvc-reserved", ["Unknown", "Missing", "Unknown", "never"]).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("data"), "text")?;
+    printed(&env, "early", ["main", "Available", "1Mi", "never"]).await?;
+    env.objects.delete(&claim).await?;
+    let archive = text(&volume, "/metadata/name");
+    printed(&env, archive, ["main", "Available", "1Mi", "never"]).await?;
+    let held = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, archive);
+    let spec = json!({"legalHold": true, "expirationTime": "2100-01-01T00:00:00Z"});
+    env.objects.patch(&held, json!({ "spec": spec })).await?;
+    printed(&env, archive, ["main", "Held", "1Mi", "2100-01-01T00:00:00Z"]).await
 }

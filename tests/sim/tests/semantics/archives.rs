@@ -148,7 +148,8 @@ fn location() -> Value {
     with(
         source(),
         &json!({"directory": "archived-v", "fileID": "17", "requestedSize": "1Gi", "storageClassName": "none",
-            "volumeCreationTime": "2026-01-01T00:00:00Z", "archiveTime": "2026-01-02T00:00:00Z", "expires": "never"}),
+            "volumeCreationTime": "2026-01-01T00:00:00Z", "archiveTime": "2026-01-02T00:00:00Z",
+            "printed": {"backend": "main", "size": "1Gi", "expires": "never"}}),
     )
 }
 
