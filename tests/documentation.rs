@@ -115,7 +115,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
     let figures = BackendMetrics {
         ready: true,
-        reason: Reason::Ready,
+        reason: Reason::AllChecksPassed,
         statistics: Some(FsStat {
             total: 1,
             available: 1,

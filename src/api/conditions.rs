@@ -66,8 +66,8 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The backend is ready.
-    Ready,
+    /// The backend is ready: the server answers, the export is the expected one, and has space for new volumes.
+    AllChecksPassed,
     /// The server responds, and the export exists.
     ServerAnswers,
     /// The export has the expected identity.

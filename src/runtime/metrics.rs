@@ -450,7 +450,7 @@ mod tests {
                 .filter(|line| line.starts_with("nfs_operator_backend_reason{"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
-        for (ready, reason) in [(true, Reason::Ready), (false, Reason::IdentityMismatch)] {
+        for (ready, reason) in [(true, Reason::AllChecksPassed), (false, Reason::IdentityMismatch)] {
             let figures = BackendMetrics {
                 ready,
                 reason,

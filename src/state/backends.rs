@@ -524,7 +524,7 @@ mod tests {
         }
         backend.count_lost_volume();
         assert_eq!(why(), Some(Reason::IdentityMismatch), "a volume vanished since");
-        probed(PlannedCondition::holds(Reason::Ready, ""));
+        probed(PlannedCondition::holds(Reason::AllChecksPassed, ""));
         assert_eq!(why(), Some(Reason::ProbeOutdated));
         backend.set_lost_volumes_read(1);
         assert_eq!(why(), None);

@@ -97,7 +97,7 @@ fn reported_reason(backend: &Backend, object: &NfsBackend) -> Option<String> {
 /// Publishes an event about the backend, whose condition Ready has another reason now.
 fn publish_transition(ctx: &Context, object: &NfsBackend, ready: &PlannedCondition) {
     let severity = match ready.reason {
-        Reason::Ready | Reason::Suspended | Reason::Deleting => Severity::Normal,
+        Reason::AllChecksPassed | Reason::Suspended | Reason::Deleting => Severity::Normal,
         _ => Severity::Warning,
     };
     ctx.events

@@ -88,7 +88,7 @@ pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
         );
     }
     PlannedCondition::holds(
-        Reason::Ready,
+        Reason::AllChecksPassed,
         std::iter::once("claims can be provisioned".to_owned())
             .chain(warnings(observed))
             .collect::<Vec<_>>()

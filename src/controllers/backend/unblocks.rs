@@ -87,7 +87,7 @@ mod tests {
             store: None,
             identity: None,
             writable: false,
-            ready: PlannedCondition::holds(Reason::Ready, ""),
+            ready: PlannedCondition::holds(Reason::AllChecksPassed, ""),
             probed_at: Instant::now(),
             interval: Duration::from_secs(30),
             statistics: None,

@@ -35,7 +35,7 @@ impl Backend {
         Self {
             name: name.into(),
             labels: BTreeMap::new(),
-            ready: PlannedCondition::holds(Reason::Ready, ""),
+            ready: PlannedCondition::holds(Reason::AllChecksPassed, ""),
             suspended: false,
             deleting: false,
             allowed: None,

@@ -26,7 +26,7 @@ impl Backend {
         Self {
             name,
             labels: BTreeMap::from([("tier".to_owned(), name.to_owned())]),
-            ready: PlannedCondition::holds(Reason::Ready, ""),
+            ready: PlannedCondition::holds(Reason::AllChecksPassed, ""),
             suspended: false,
             limits: serde_json::from_value(json!({"limit": "100Gi"})).unwrap(),
             affinity,

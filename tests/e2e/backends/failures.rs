@@ -57,8 +57,8 @@ async fn proxy_to(env: &TestEnv) -> rig::Result<Proxy> {
 async fn each_change_of_the_reason_of_ready_is_one_event_about_the_backend() -> Test {
     let env = TestEnv::new("transitions").await?;
     let backend = env.objects.create(&env.backend("backend", json!({}))).await?;
-    env.objects.wait_event(&backend, "Ready", TIMEOUT).await?;
-    for (suspend, reason) in [(true, "Suspended"), (false, "Ready"), (true, "Suspended")] {
+    env.objects.wait_event(&backend, "AllChecksPassed", TIMEOUT).await?;
+    for (suspend, reason) in [(true, "Suspended"), (false, "AllChecksPassed"), (true, "Suspended")] {
         env.objects
             .patch(&backend, json!({"spec": {"suspend": suspend}}))
             .await?;
@@ -76,7 +76,13 @@ async fn each_change_of_the_reason_of_ready_is_one_event_about_the_backend() -> 
     let refused = env.objects.wait_event(&backend, "ConnectionRefused", TIMEOUT).await?;
     assert_eq!(refused["type"], "Warning");
     // Events are sent concurrently, so that an earlier one may arrive later.
-    let expected = ["Ready", "Suspended", "Ready", "Suspended", "ConnectionRefused"];
+    let expected = [
+        "AllChecksPassed",
+        "Suspended",
+        "AllChecksPassed",
+        "Suspended",
+        "ConnectionRefused",
+    ];
     rig::wait::until("one event for each change", TIMEOUT, async || {
         let mut events = env.objects.events(&backend).await.map_err(|error| error.to_string())?;
         events.sort_by_key(|event| text(event, "/eventTime").to_owned());

@@ -82,7 +82,7 @@ fn a_backend_that_is_suspended_deleting_or_unconfirmed_is_not_scanned() {
     };
     let plain = object(json!({}), json!({}));
     for (reason, halted) in [
-        (Reason::Ready, false),
+        (Reason::AllChecksPassed, false),
         (Reason::NoSpace, false),
         (Reason::ReadOnly, false),
         (Reason::ServerNotResponding, false),
@@ -96,7 +96,7 @@ fn a_backend_that_is_suspended_deleting_or_unconfirmed_is_not_scanned() {
             "{reason}"
         );
     }
-    let ready = PlannedCondition::holds(Reason::Ready, "");
+    let ready = PlannedCondition::holds(Reason::AllChecksPassed, "");
     assert!(is_halted(&object(json!({"suspend": true}), json!({})), &ready));
     let deleting = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     assert!(is_halted(&object(json!({}), deleting), &ready));

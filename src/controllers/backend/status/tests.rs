@@ -67,7 +67,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
 #[test]
 fn ready_has_the_reason_of_the_first_failed_stage() {
     let object = backend(json!({}), &NfsBackendStatus::default());
-    assert_eq!(judged(&object, &well(), 0).0.reason, Reason::Ready);
+    assert_eq!(judged(&object, &well(), 0).0.reason, Reason::AllChecksPassed);
     let cases: [(Probe, Reason); 6] = [
         (
             Probe {
@@ -124,7 +124,7 @@ fn ready_has_the_reason_of_the_first_failed_stage() {
                 }),
                 ..well()
             },
-            Reason::Ready,
+            Reason::AllChecksPassed,
         ),
     ];
     for (probe, reason) in cases {
@@ -331,7 +331,7 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
     };
     let status = |object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
         let (ready, status) = status_of(&well(), object, orphans, at);
-        assert_eq!(ready, Reason::Ready, "orphans do not affect Ready");
+        assert_eq!(ready, Reason::AllChecksPassed, "orphans do not affect Ready");
         status
     };
     let scanned = |at| OrphansStatus {
