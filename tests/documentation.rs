@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io, time::Duration};
 
+use axum::http::Method;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -11,6 +12,7 @@ use nfs_client::FsStat;
 use nfs_operator::api::names::{self, NamedObject};
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
+use nfs_operator::runtime::process_metrics::ProcessMetrics;
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::usage::{UsageStore, VolumeUsage};
 use serde_json::Value;
@@ -107,10 +109,14 @@ fn every_alert_leads_to_a_section_of_the_guide() -> Test {
 /// Returns the names of all series of a running operator.
 fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
-    let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
+    let metrics = Metrics::with_collectors(vec![
+        Box::new(copy_jobs.clone()),
+        Box::new(usage.clone()),
+        Box::new(ProcessMetrics),
+    ]);
     metrics.set_leading();
     metrics.register_class("class");
-    metrics.claim_provisioned("class", Duration::from_secs(1));
+    metrics.claim_provisioned("class", "", Duration::from_secs(1));
     metrics.volume_reclaimed("class", Duration::from_secs(1));
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
     let figures = BackendMetrics {
@@ -129,6 +135,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         stuck: 0,
     };
     metrics.backend_probed("backend", &figures, Timestamp::UNIX_EPOCH);
+    metrics.api_requests.record(&Method::GET, None, Duration::from_secs(1));
     let scanned = OrphansStatus {
         last_scan_time: Some(Time(Timestamp::UNIX_EPOCH)),
         ..OrphansStatus::default()
@@ -168,7 +175,13 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
 /// Returns the names of the operator's metrics in a query.
 fn metrics_in(query: &str) -> impl Iterator<Item = &str> {
     let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("nfs_operator_") || word.starts_with("controller_persistentvolume"))
+    let prefixes = [
+        "nfs_operator_",
+        "controller_persistentvolume",
+        "rest_client_",
+        "process_",
+    ];
+    words.filter(move |word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
 }
 
 /// Collects all texts with a key at any depth.

@@ -19,6 +19,7 @@ use crate::runtime::http::{self, HttpOptions, ListenError};
 use crate::runtime::lease::HolderIdentity;
 use crate::runtime::lease_renewal::LeaseRenewer;
 use crate::runtime::metrics::Metrics;
+use crate::runtime::process_metrics::ProcessMetrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::records_secret::{RecordsSecret, RecordsSecretData, SecretError};
 use crate::runtime::retry::BackoffLimits;
@@ -194,7 +195,11 @@ impl Endpoints {
     async fn open(http: Option<HttpOptions>, volume_metrics: bool, clock: &Clock) -> Result<Self, ListenError> {
         let copy_jobs = CopyJobs::default();
         let usage = UsageStore::new(volume_metrics);
-        let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
+        let metrics = Metrics::with_collectors(vec![
+            Box::new(copy_jobs.clone()),
+            Box::new(usage.clone()),
+            Box::new(ProcessMetrics),
+        ]);
         let endpoints = Self {
             metrics: Arc::new(metrics),
             copy_jobs,
@@ -219,7 +224,15 @@ impl Endpoints {
         let clients = match &environment.api {
             ApiAccess::Kubeconfig(kubeconfig) => {
                 let max_in_flight = Some(options.election.max_in_flight());
-                Clients::new(kubeconfig.as_deref(), &me.name, &self.write_fence, max_in_flight).await?
+                let requests = &self.metrics.api_requests;
+                Clients::new(
+                    kubeconfig.as_deref(),
+                    &me.name,
+                    &self.write_fence,
+                    max_in_flight,
+                    requests,
+                )
+                .await?
             }
             ApiAccess::Service { service, namespace } => Clients::over(service.clone(), namespace, &self.write_fence),
         };

@@ -16,6 +16,7 @@ use tower::retry::RetryLayer;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
+use crate::runtime::api_requests::ApiRequests;
 use crate::runtime::fenced_stream::{FencedStream, NotLeader};
 use crate::runtime::list_pages::paged;
 use crate::runtime::throttle::throttled;
@@ -63,12 +64,13 @@ impl Clients {
     /// Creates the clients from the file. Without a file, `kube` infers the configuration from KUBECONFIG, then the
     /// pod's service account. `identity` is part of the user agent, which the API server's audit log contains. `max_in_flight`
     /// is the maximum time for which the kernel retransmits unacknowledged data of `calls`. If unset, the kernel's own
-    /// limit of several minutes applies.
+    /// limit of several minutes applies. `requests` counts what is sent.
     pub async fn new(
         kubeconfig: Option<&Path>,
         identity: &str,
         guard: &WriteFence,
         max_in_flight: Option<Duration>,
+        requests: &ApiRequests,
     ) -> Result<Self, ClientError> {
         let mut config = load_config(kubeconfig, None).await?;
         let agent = format!("nfs-operator/{} ({identity})", env!("CARGO_PKG_VERSION"));
@@ -78,12 +80,12 @@ impl Clients {
         // Callers retry writes, because only they know which are safe to repeat.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
+        let calls = guarded(config.clone(), guard, max_in_flight)?;
         let lease = client(config.clone(), kubeconfig)?;
-        let calls = throttled(guarded(config.clone(), guard, max_in_flight)?);
         Ok(Self {
-            calls,
-            watches: watching(config)?,
-            lease,
+            calls: throttled(requests.counted(calls)),
+            lease: requests.counted(lease),
+            watches: requests.counted(watching(config)?),
         })
     }
 }

@@ -18,6 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::api::{OrphanKind, OrphansStatus, Reason};
+use crate::runtime::api_requests::ApiRequests;
 use nfs_client::FsStat;
 
 /// Labels of the claim metrics.
@@ -25,8 +26,8 @@ use nfs_client::FsStat;
 pub struct ClaimLabels {
     /// StorageClass.
     pub class: String,
-    /// Data source: always empty.
-    pub source: String,
+    /// Kind of the data source, or empty.
+    pub source: &'static str,
 }
 
 /// Labels of the volume metrics.
@@ -76,6 +77,8 @@ pub struct Metrics {
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
+    /// Requests to the API server.
+    pub api_requests: ApiRequests,
     /// The only classes that become labels, so that no object can add series. Names in claims and volumes can be of
     /// classes that do not exist.
     classes: RwLock<HashSet<String>>,
@@ -172,7 +175,7 @@ impl Collector for WaitingClaims {
 }
 
 /// Returns a histogram with buckets that double from 10 ms (one claim, near server) to 5 min (a claim with retries).
-fn durations() -> Histogram {
+pub(super) fn durations() -> Histogram {
     Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
         0.01, 2.0, 16,
     ))
@@ -212,6 +215,8 @@ impl Metrics {
             .set(1);
         let waiting = Arc::default();
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
+        let api_requests = ApiRequests::default();
+        api_requests.register(registry);
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -279,6 +284,7 @@ impl Metrics {
                 Family::default(),
             ),
             waiting,
+            api_requests,
             classes: RwLock::default(),
             registry: std::mem::take(registry),
         }
@@ -317,10 +323,10 @@ impl Metrics {
         classes.get(class).cloned().unwrap_or_default()
     }
 
-    fn claim_labels(&self, class: &str) -> ClaimLabels {
+    fn claim_labels(&self, class: &str, source: &'static str) -> ClaimLabels {
         ClaimLabels {
             class: self.class_label(class),
-            source: String::new(),
+            source,
         }
     }
 
@@ -335,7 +341,7 @@ impl Metrics {
         let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
         classes.insert(class.to_owned());
         drop(classes);
-        let (claims, volumes) = (self.claim_labels(class), self.volume_labels(class));
+        let (claims, volumes) = (self.claim_labels(class, ""), self.volume_labels(class));
         self.provisioned.get_or_create(&claims).inc_by(0);
         self.provision_failed.get_or_create(&claims).inc_by(0);
         self.deleted.get_or_create(&volumes).inc_by(0);
@@ -344,9 +350,9 @@ impl Metrics {
         drop(self.delete_seconds.get_or_create(&volumes));
     }
 
-    /// Records a provisioned claim, and the time since the start of the attempt.
-    pub fn claim_provisioned(&self, class: &str, after: Duration) {
-        let labels = self.claim_labels(class);
+    /// Records a provisioned claim with the kind of its data source, and the time since the start of the attempt.
+    pub fn claim_provisioned(&self, class: &str, source: &'static str, after: Duration) {
+        let labels = self.claim_labels(class, source);
         self.provisioned.get_or_create(&labels).inc();
         self.provision_seconds
             .get_or_create(&labels)
@@ -354,8 +360,9 @@ impl Metrics {
     }
 
     /// Records a failed attempt to provision.
-    pub fn claim_failed(&self, class: &str) {
-        self.provision_failed.get_or_create(&self.claim_labels(class)).inc();
+    pub fn claim_failed(&self, class: &str, source: &'static str) {
+        let labels = self.claim_labels(class, source);
+        self.provision_failed.get_or_create(&labels).inc();
     }
 
     /// Records a reclaimed volume, and the time since the start of the attempt.
@@ -473,13 +480,15 @@ mod tests {
     fn only_classes_that_exist_become_labels() {
         let metrics = Metrics::default();
         metrics.register_class("nfs");
+        metrics.claim_failed("nfs", "NfsArchive");
         for class in ["nfs", "no-such-class", "another"] {
-            metrics.claim_failed(class);
+            metrics.claim_failed(class, "");
             metrics.volume_failed(class);
         }
         let text = metrics.text().unwrap();
         for series in [
             "controller_persistentvolumeclaim_provision_failed_total{class=\"nfs\",source=\"\"} 1\n",
+            "controller_persistentvolumeclaim_provision_failed_total{class=\"nfs\",source=\"NfsArchive\"} 1\n",
             "controller_persistentvolumeclaim_provision_failed_total{class=\"\",source=\"\"} 2\n",
             "controller_persistentvolume_delete_failed_total{class=\"\"} 2\n",
         ] {

@@ -1,6 +1,7 @@
 //! Infrastructure for the controllers: leader election, API clients, events, metrics, HTTP endpoints, retries.
 
 pub mod api_error;
+pub mod api_requests;
 pub mod clients;
 pub mod clock;
 pub mod concurrency_limiter;
@@ -14,6 +15,7 @@ pub mod lease;
 pub mod lease_renewal;
 mod list_pages;
 pub mod metrics;
+pub mod process_metrics;
 mod prometheus_text;
 pub mod readiness;
 pub mod reads;

@@ -267,5 +267,18 @@ pub(super) fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<Strin
     Ok(Some(name))
 }
 
+/// Returns the kind of the supported data source of a claim, or an empty text.
+pub fn source_kind(claim: &PersistentVolumeClaim) -> &'static str {
+    let has_source = claim
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.data_source_ref.is_some() || spec.data_source.is_some());
+    match has_source {
+        false => "",
+        true if requested_archive(claim).is_some() => "NfsArchive",
+        true => "PersistentVolumeClaim",
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::claim_writes::AFTER_CONFLICT;
-use super::eligibility::class_name;
+use super::eligibility::{class_name, source_kind};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers, qualified_name};
 use crate::runtime::clock::millis;
@@ -147,7 +147,7 @@ pub async fn report(
             ctx.waiting_claims.forget(&ObjectRef::from_obj(claim));
             if created_now {
                 let class = class_name(claim).unwrap_or_default();
-                ctx.metrics.claim_provisioned(&class, elapsed);
+                ctx.metrics.claim_provisioned(&class, source_kind(claim), elapsed);
             }
             provisioned_now = created_now;
             (condition, Action::await_change())
@@ -196,7 +196,8 @@ pub async fn report(
         ProvisionOutcome::Rescheduled(condition) => (condition, Action::requeue(jittered(WAITING))),
         ProvisionOutcome::Unknown(condition) => (condition, Action::requeue(jittered(UNKNOWN))),
         ProvisionOutcome::Failed(condition) => {
-            ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
+            let class = class_name(claim).unwrap_or_default();
+            ctx.metrics.claim_failed(&class, source_kind(claim));
             let waits = ctx.waiting_claims.park_failed(ObjectRef::from_obj(claim), epoch);
             let pause = ctx.claim_retries.record_failure(&uid);
             (condition, Action::requeue(if waits { pause } else { Duration::ZERO }))
