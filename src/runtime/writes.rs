@@ -195,20 +195,9 @@ where
         "/metadata/annotations/{}",
         annotation.replace('~', "~0").replace('/', "~1")
     );
-    let failed = WriteError::action("remove an annotation");
-    let operations = serde_json::from_value(json!([
-        {"op": "test", "path": "/metadata/uid", "value": object.uid()},
-        {"op": "test", "path": path, "value": value},
-        {"op": "remove", "path": path},
-    ]))
-    .map_err(|cause| failed(kube::Error::SerdeError(cause)))?;
-    let patch: Patch<()> = Patch::Json(operations);
-    match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
-        Ok(_) => Ok(()),
-        // 422: a test failed, because the annotation was changed or removed.
-        Err(error) if matches!(http_status(&error), Some(404 | 409 | 422)) => Ok(()),
-        Err(cause) => Err(failed(cause)),
-    }
+    let removed = patch_if(api, object, &path, value).await;
+    // Whatever it has now is not this value.
+    removed.map(drop).map_err(WriteError::action("remove an annotation"))
 }
 
 /// Adds a finalizer to an object unless it is being deleted. If the object changed, its next event adds the finalizer.
@@ -228,27 +217,73 @@ where
     }
 }
 
-/// Removes a finalizer from an object. Retries if others write to it meanwhile. Succeeds if the object no longer exists.
+/// Removes a finalizer from an object, which may have changed since `object` was read: other controllers remove their
+/// finalizers at the same time. Succeeds if the object no longer exists.
 pub async fn drop_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
+    if remove_finalizer_at(api, object, finalizer).await? {
+        return Ok(());
+    }
     for _ in 0..FINALIZER_TRIES {
         let current = reads::get_opt(api, &object.name_any()).await;
         let current = current.map_err(WriteError::action("read an object to remove its finalizer"))?;
         let Some(current) = current.filter(|current| current.uid() == object.uid()) else {
             return Ok(());
         };
-        let Some(finalizers) = with_finalizer(current.meta(), finalizer, false) else {
+        if remove_finalizer_at(api, &current, finalizer).await? {
             return Ok(());
-        };
-        match set_finalizers(api, &current, &finalizers).await {
-            Err(WriteError::Conflict) => {}
-            Err(WriteError::NotFound | WriteError::Replaced) => return Ok(()),
-            written => return written,
         }
     }
     Err(WriteError::Conflict)
+}
+
+/// Removes a finalizer from where `object` has it, whatever else changed since. Returns false if it is somewhere else by
+/// now, or if another object has the name.
+async fn remove_finalizer_at<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<bool, WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
+        return Ok(true);
+    };
+    let path = format!("/metadata/finalizers/{index}");
+    let failed = WriteError::action("remove a finalizer");
+    match patch_if(api, object, &path, finalizer).await.map_err(failed)? {
+        Patched::Yes | Patched::NotFound => Ok(true),
+        Patched::Changed => Ok(false),
+    }
+}
+
+/// Result of a patch with preconditions.
+enum Patched {
+    Yes,
+    NotFound,
+    /// A test failed.
+    Changed,
+}
+
+/// Removes the field at `path` if it has this value and the object this UID. Needs no current version of the object.
+async fn patch_if<K>(api: &Api<K>, object: &K, path: &str, value: &str) -> Result<Patched, kube::Error>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let operations = serde_json::from_value(json!([
+        {"op": "test", "path": "/metadata/uid", "value": object.uid()},
+        {"op": "test", "path": path, "value": value},
+        {"op": "remove", "path": path},
+    ]))
+    .map_err(kube::Error::SerdeError)?;
+    let patch: Patch<()> = Patch::Json(operations);
+    match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(Patched::Yes),
+        Err(error) => match http_status(&error) {
+            Some(404) => Ok(Patched::NotFound),
+            Some(409 | 422) => Ok(Patched::Changed),
+            _ => Err(error),
+        },
+    }
 }
 
 /// Returns the object's finalizers with `finalizer` added or removed, or `None` if nothing changes.

@@ -18,12 +18,12 @@ use crate::state::last_written::Cached;
 /// Delay after a conflict: the claim changed since it was read. A change of its condition alone does not reconcile it.
 pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
-/// Writes the backend that a claim is placed on, unless the claim has it. Returns true if it was written.
+/// Writes the backend that a claim is placed on, unless the claim has it.
 pub(super) async fn set_placed_on(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     backend: &str,
-) -> Result<bool, WriteError> {
+) -> Result<(), WriteError> {
     write_placed_on(ctx, claim, Some(backend), "set the claim's placement").await
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn set_placed_on(
 pub(super) async fn clear_placed_on(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
     match write_placed_on(ctx, claim, None, "clear the claim's placement").await {
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
-        written => written.map(drop),
+        written => written,
     }
 }
 
@@ -40,7 +40,7 @@ async fn write_placed_on(
     claim: &PersistentVolumeClaim,
     backend: Option<&str>,
     action: &'static str,
-) -> Result<bool, WriteError> {
+) -> Result<(), WriteError> {
     let fields = match backend {
         Some(backend) => json!({"metadata": {"annotations": {PLACED_ON: backend}}}),
         None => json!({}),
@@ -49,7 +49,10 @@ async fn write_placed_on(
     let placement = claim.annotations().get(PLACED_ON).map(String::as_str);
     let cached = Cached::new(&claim.metadata, managers::PLACEMENT, Some(&placement));
     let write = writes::apply(&api, claim, managers::PLACEMENT, fields, false, action);
-    ctx.last_written.write_unless_current(&cached, &backend, write).await
+    ctx.last_written
+        .write_unless_current(&cached, &backend, write)
+        .await
+        .map(drop)
 }
 
 /// Releases the selected node, which no backend serves, so that the scheduler selects another one. It is released after

@@ -407,16 +407,9 @@ impl ProvisionAttempt<'_> {
     /// Writes the placement annotation, before anything is created on the backend. Returns the outcome if the claim is
     /// deleted.
     pub(crate) async fn set_placed_on(&self, backend: &Backend) -> Result<Option<ProvisionOutcome>, WriteError> {
-        let is_first = !self.placed.swap(true, Ordering::Relaxed);
-        let error = match set_placed_on(self.ctx, self.claim, &backend.name).await {
-            Ok(written) => {
-                if written && is_first && report::provisioned_condition(self.claim).is_none() {
-                    let note = format!("provisioning volume {} on backend {}", self.volume, backend.name);
-                    report::event(self.ctx, self.claim, Severity::Normal, Reason::Provisioning, &note);
-                }
-                return Ok(None);
-            }
-            Err(error) => error,
+        self.placed.store(true, Ordering::Relaxed);
+        let Err(error) = set_placed_on(self.ctx, self.claim, &backend.name).await else {
+            return Ok(None);
         };
         match error {
             WriteError::NotFound | WriteError::Replaced => Ok(Some(ProvisionOutcome::ClaimDeleted)),

@@ -96,7 +96,10 @@ pub async fn reclaim(
         return not_ensured(ctx, &backend, error);
     }
     delete_volume(ctx, &volume).await?;
-    if let Err(error) = export.forget_volume(&request.volume).await {
+    // The record of an archive stays.
+    if condition.reason != Reason::VolumeArchived
+        && let Err(error) = export.forget_volume(&request.volume).await
+    {
         tracing::debug!(
             volume = request.volume,
             "its record stays until the next start: {error}"
@@ -375,12 +378,16 @@ async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
         }),
         ..DeleteParams::default()
     };
-    match api.delete(&volume.name_any(), &params).await {
+    let deleted = match api.delete(&volume.name_any(), &params).await {
         // 409: another object has the name now, so this volume is deleted.
         Err(error) if matches!(writes::http_status(&error), Some(404 | 409)) => return Ok(()),
         answered => answered.map_err(WriteError::action("delete the volume"))?,
     };
-    writes::drop_finalizer(&api, volume, RECLAIM_FINALIZER).await
+    match deleted.left() {
+        // As it is now, with the finalizers that keep it.
+        Some(deleting) => writes::drop_finalizer(&api, &deleting, RECLAIM_FINALIZER).await,
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod populators;
 pub mod provisioning;
 mod read_only;
 pub mod refusals;
+mod requests;
 mod sharing;
 pub mod storage_capacity;
 pub mod waiting;

@@ -208,6 +208,8 @@ async fn a_class_of_an_alias_reaches_no_other_backend() -> Test {
     assert!(message.contains(&name), "{message}");
     legacy.create_backend().await?;
     env.wait_bound(&claim).await?;
+    // Its problem is over.
+    env.objects.wait_event(&claim, "ProvisioningSucceeded", TIMEOUT).await?;
     let claim = env.objects.get(&claim).await?.unwrap_or_default();
     assert_eq!(text(&claim, "/metadata/annotations/nfs-operator.io~1placed-on"), name);
     Ok(())

@@ -42,7 +42,6 @@ pub struct Baseline {
     objects: Objects,
     claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
-    claim_events: Api<Event>,
     volume_events: Api<Event>,
 }
 
@@ -61,7 +60,6 @@ impl Baseline {
             objects: env.objects.clone(),
             claims: Api::namespaced(account(), NAME),
             volumes: Api::all(account()),
-            claim_events: Api::namespaced(account(), NAME),
             volume_events: Api::namespaced(account(), "default"),
         }
     }
@@ -105,20 +103,11 @@ impl Baseline {
         let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
         let uid = uid(&claim)?.to_owned();
         let volume = format!("pvc-{uid}");
-        let regarding = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAME, "name": name, "uid": uid,
-            "resourceVersion": claim.pointer("/metadata/resourceVersion"),
-        });
-        let send_event = |reason| send(&self.claim_events, &regarding, reason);
         let annotations = json!({ "metadata": { "annotations": { "nfs-operator.io/placed-on": NAME } } });
         let placed = claim_apply(&name, &uid, annotations);
         let params = PatchParams::apply("bench/placement").force();
-        let place = async {
-            let written = self.claims.patch(&name, &params, &Patch::Apply(&placed)).await;
-            written.with_context(|| format!("apply to claim {name}")).map(drop)
-        };
-        // Events are sent concurrently, as in the operator.
-        futures::try_join!(send_event("Provisioning"), place)?;
+        let placed = self.claims.patch(&name, &params, &Patch::Apply(&placed)).await;
+        placed.with_context(|| format!("apply to claim {name}"))?;
         let object: PersistentVolume =
             serde_json::from_value(volume_object(&volume, &claim)).with_context(|| "create a volume".into())?;
         self.volumes
@@ -132,16 +121,11 @@ impl Baseline {
         }] } });
         let condition = claim_apply(&name, &uid, condition);
         let params = PatchParams::apply("bench/condition").force();
-        let write_condition = async {
-            let written = self
-                .claims
-                .patch_status(&name, &params, &Patch::Apply(&condition))
-                .await;
-            written
-                .with_context(|| format!("apply to claim {name}'s status"))
-                .map(drop)
-        };
-        futures::try_join!(send_event("ProvisioningSucceeded"), write_condition)?;
+        let written = self
+            .claims
+            .patch_status(&name, &params, &Patch::Apply(&condition))
+            .await;
+        written.with_context(|| format!("apply to claim {name}'s status"))?;
         Ok((ProvisionedClaim { claim: name, volume }, created))
     }
 
@@ -160,8 +144,8 @@ impl Baseline {
         .await
     }
 
-    /// Reclaims released volumes with the operator's requests: read the volume and the claim, delete the volume, read
-    /// it again, remove its finalizer, and send an event.
+    /// Reclaims released volumes with the operator's requests: read the volume and the claim, delete the volume,
+    /// remove its finalizer, and send an event.
     pub async fn reclaim(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
         let started = Instant::now();
         workload::for_each(claims, options, async |claim| {
@@ -179,17 +163,19 @@ impl Baseline {
                 ..DeleteParams::default()
             };
             self.volumes.delete(name, &params).await.with_context(action)?;
-            let deleted = self.volumes.get(name).await.with_context(action)?;
-            let patch = json!({ "metadata": {
-                "uid": deleted.uid(), "resourceVersion": deleted.resource_version(), "finalizers": [],
-            } });
+            let operations = json!([
+                { "op": "test", "path": "/metadata/uid", "value": volume.uid() },
+                { "op": "test", "path": "/metadata/finalizers/0", "value": FINALIZER },
+                { "op": "remove", "path": "/metadata/finalizers/0" },
+            ]);
+            let patch: Patch<()> = Patch::Json(serde_json::from_value(operations).with_context(action)?);
             self.volumes
-                .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+                .patch(name, &PatchParams::default(), &patch)
                 .await
                 .with_context(action)?;
             let regarding = json!({
-                "apiVersion": "v1", "kind": "PersistentVolume", "name": name, "uid": deleted.uid(),
-                "resourceVersion": deleted.resource_version(),
+                "apiVersion": "v1", "kind": "PersistentVolume", "name": name, "uid": volume.uid(),
+                "resourceVersion": volume.resource_version(),
             });
             send(&self.volume_events, &regarding, "VolumeDeleted").await
         })

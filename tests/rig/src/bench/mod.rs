@@ -153,16 +153,21 @@ async fn measure_creation(
     progress(&format!("claims, policy {}", policy.name()));
     env.stop_binder().await?;
     env.wait_idle(operator).await?;
-    let before = env.cpu_usage(Some(operator))?;
+    let (before, requests) = (env.cpu_usage(Some(operator))?, workload::count_object_requests(env)?);
     let (claims, throughput, written) = workload::create(env, options).await?;
     let used = env.cpu_usage(Some(operator))?.since(&before);
+    let requests = workload::count_object_requests(env)? - requests;
     println!(
         "  the last condition was written {:.0} ms after the last volume",
         written.as_secs_f64() * 1e3
     );
-    results
-        .rates
-        .push(PhaseResult::new(Phase::Claims, policy.name(), throughput, used));
+    results.rates.push(PhaseResult::new(
+        Phase::Claims,
+        policy.name(),
+        throughput,
+        used,
+        requests,
+    ));
     results.record_memory(&format!("with {} claims", claims.len()), operator)?;
     Ok(claims)
 }
@@ -185,14 +190,20 @@ async fn measure_deletion(
     // Paused, not stopped, so that its memory and caches stay the same.
     operator.pause()?;
     workload::release(env, claims, options).await?;
-    let before = env.cpu_usage(Some(operator))?;
+    let (before, requests) = (env.cpu_usage(Some(operator))?, workload::count_object_requests(env)?);
     operator.resume()?;
     let throughput = workload::wait_deleted(env, claims).await?;
     let used = env.cpu_usage(Some(operator))?.since(&before);
-    results
-        .rates
-        .push(PhaseResult::new(Phase::Deletes, policy.name(), throughput, used));
+    // Events and archives are written later.
     env.wait_idle(operator).await?;
+    let requests = workload::count_object_requests(env)? - requests;
+    results.rates.push(PhaseResult::new(
+        Phase::Deletes,
+        policy.name(),
+        throughput,
+        used,
+        requests,
+    ));
     results.record_memory("after their deletion", operator)?;
     env.start_binder().await
 }

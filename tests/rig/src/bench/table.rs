@@ -24,11 +24,13 @@ pub struct PhaseResult {
     what: String,
     throughput: Throughput,
     used: CpuUsage,
+    /// Requests of the operator about single objects of users.
+    requests: usize,
     load: String,
 }
 
 impl PhaseResult {
-    pub fn new(phase: Phase, policy: &str, throughput: Throughput, used: CpuUsage) -> Self {
+    pub fn new(phase: Phase, policy: &str, throughput: Throughput, used: CpuUsage, requests: usize) -> Self {
         let what = match phase {
             Phase::Claims => "claims to volumes",
             Phase::Deletes => "deletes",
@@ -38,6 +40,7 @@ impl PhaseResult {
             what: format!("{what}, policy {policy}"),
             throughput,
             used,
+            requests,
             load: load(),
         }
     }
@@ -79,7 +82,14 @@ volumes are released while the operator is paused, and each directory contains o
 
 /// Returns the throughput of all phases, compared with the mean of the baselines.
 pub fn rates(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
-    let mut table = new_table(&["", "operator /s", "baseline /s", "ratio (goal 0.50)", "load"]);
+    let mut table = new_table(&[
+        "",
+        "operator /s",
+        "baseline /s",
+        "ratio (goal 0.50)",
+        "API requests each",
+        "load",
+    ]);
     for rate in rates {
         let sum: f64 = baselines
             .iter()
@@ -91,6 +101,7 @@ pub fn rates(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
             format!("{operator:.1}"),
             format!("{baseline:.1}"),
             format!("{:.2}", operator / baseline),
+            format!("{:.2}", rate.requests as f64 / rate.throughput.count.max(1) as f64),
             rate.load.clone(),
         ]);
     }
@@ -100,6 +111,7 @@ pub fn rates(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
                 format!("baseline {when}: {what}"),
                 String::new(),
                 format!("{:.1}", phase_of(baseline, phase).0.per_second()),
+                String::new(),
                 String::new(),
                 baseline.load.clone(),
             ]);

@@ -110,6 +110,18 @@ pub fn count_requests(env: &BenchEnv, matches: impl Fn(&Value) -> bool) -> Resul
     Ok(events.filter(|event| is_operators(event) && matches(event)).count())
 }
 
+/// Counts the operator's requests about single objects of users and their events.
+pub fn count_object_requests(env: &BenchEnv) -> Result<usize> {
+    count_requests(env, |event| {
+        let resource = event.pointer("/objectRef/resource").and_then(Value::as_str);
+        let is_about_users = matches!(
+            resource,
+            Some("persistentvolumeclaims" | "persistentvolumes" | "events" | "nfsarchives")
+        );
+        is_about_users && event["verb"] != "list" && event["verb"] != "watch"
+    })
+}
+
 /// Returns an object's uid.
 pub fn uid(object: &Value) -> Result<&str> {
     let uid = object.pointer("/metadata/uid").and_then(Value::as_str);

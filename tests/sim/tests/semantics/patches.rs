@@ -86,6 +86,50 @@ pub fn sequences() -> Vec<Sequence> {
             ],
         ),
         sequence(
+            "a JSON patch removes a finalizer where a test finds it, and the last one removes a deleted object",
+            [
+                post(
+                    BACKENDS,
+                    with(
+                        backend(),
+                        &json!({"metadata": {"finalizers": ["example.org/a", "example.org/b"]}}),
+                    ),
+                ),
+                delete(BACKEND, json!({})),
+                json_patch(
+                    BACKEND,
+                    json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/b"},
+                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
+                ),
+                json_patch(
+                    BACKEND,
+                    json!([{"op": "test", "path": "/metadata/finalizers/2", "value": "example.org/b"},
+                        {"op": "remove", "path": "/metadata/finalizers/2"}]),
+                ),
+                json_patch(
+                    BACKEND,
+                    json!([{"op": "test", "path": "/metadata/uid", "value": "00000000-0000-4000-a000-000000000000"},
+                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
+                ),
+                json_patch(
+                    BACKEND,
+                    json!([{"op": "test", "path": "/metadata/uid", "value": "$0.uid"},
+                        {"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/a"},
+                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
+                ),
+                json_patch(
+                    BACKEND,
+                    json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/b"},
+                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
+                ),
+                json_patch(
+                    BACKEND,
+                    json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/b"},
+                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
+                ),
+            ],
+        ),
+        sequence(
             "null in a merge patch removes a field, also one that does not exist",
             [
                 post(

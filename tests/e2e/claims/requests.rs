@@ -1,0 +1,99 @@
+//! The number of API requests that the operator makes for each claim and each volume, as the audit log shows them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rig::objects::reference;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
+
+/// Number of claims of each kind.
+const CLAIMS: usize = 20;
+/// Pause without a request after which all requests were made.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Requests of the operator about the objects of users, by verb and resource.
+type Requests = BTreeMap<String, usize>;
+
+fn requests(env: &DedicatedCluster) -> Result<Requests, Failure> {
+    let mut counts = Requests::new();
+    for request in audit::requests(&env.cluster.audit_log())? {
+        let (verb, resource) = (text(&request, "/verb"), text(&request, "/objectRef/resource"));
+        let is_about_users = matches!(
+            resource,
+            "persistentvolumeclaims" | "persistentvolumes" | "events" | "nfsarchives"
+        );
+        if is_about_users && !matches!(verb, "list" | "watch") {
+            let part = text(&request, "/objectRef/subresource");
+            *counts.entry(format!("{verb} {resource}/{part}")).or_default() += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// Waits until the operator makes no more requests. Returns those since `before`.
+async fn requests_since(env: &DedicatedCluster, before: &Requests) -> Result<Requests, Failure> {
+    let last = rig::wait::until("the operator to be idle", TIMEOUT, async || {
+        let counted = || requests(env).map_err(|error| error.to_string());
+        let last = counted()?;
+        tokio::time::sleep(QUIET).await;
+        let now = counted()?;
+        if now == last { Ok(now) } else { Err(format!("{now:?}")) }
+    })
+    .await?;
+    let mut since = last;
+    for (request, count) in before {
+        *since.entry(request.clone()).or_default() -= count;
+    }
+    since.retain(|_, count| *count > 0);
+    Ok(since)
+}
+
+/// Checks that the operator made at most this number of requests for each of the claims: one more than needed, because the
+/// binder and the operator may be in each other's way.
+fn assert_at_most(what: &str, made: &Requests, each: usize) {
+    let total: usize = made.values().sum();
+    println!("{what}: {:.2} requests, {made:?}", total as f64 / CLAIMS as f64);
+    assert!(total <= CLAIMS * each, "{what}: at most {each} for each, {made:?}");
+}
+
+async fn provision(env: &DedicatedCluster, name: &str) -> Result<Vec<(Value, Value)>, Failure> {
+    let mut provisioned = Vec::new();
+    for number in 0..CLAIMS {
+        let claim = env.objects.create(&env.claim(&format!("{name}-{number}"))).await?;
+        let volume = env.bound(&claim).await?;
+        std::fs::write(env.directory(&volume)?.join("file"), name)?;
+        provisioned.push((claim, volume));
+    }
+    Ok(provisioned)
+}
+
+async fn reclaim(env: &DedicatedCluster, provisioned: &[(Value, Value)]) -> Test {
+    for (claim, volume) in provisioned {
+        env.objects.delete(claim).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_claim_and_each_volume_costs_few_requests() -> Test {
+    let env = DedicatedCluster::start(json!({"archivePolicy": {"onDelete": "Delete"}, "probeInterval": "10s"})).await?;
+    for (policy, at_most) in [("Delete", 6), ("Archive", 9)] {
+        let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+        let spec = json!({"spec": {"archivePolicy": {"onDelete": policy}}});
+        env.objects.patch(&main, spec).await?;
+        let before = requests_since(&env, &Requests::new()).await?;
+        let provisioned = provision(&env, &policy.to_lowercase()).await?;
+        let made = requests_since(&env, &before).await?;
+        assert_at_most("claim", &made, 4);
+        let before = requests_since(&env, &Requests::new()).await?;
+        reclaim(&env, &provisioned).await?;
+        let made = requests_since(&env, &before).await?;
+        assert_at_most(policy, &made, at_most);
+    }
+    Ok(())
+}
