@@ -7,7 +7,7 @@ use rig::objects::reference;
 use serde_json::{Value, json as object};
 
 use super::{fine, json, refused};
-use crate::archives::objects::{archived, in_state};
+use crate::archives::objects::archived;
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
@@ -91,7 +91,8 @@ async fn a_backup_is_complete_when_the_command_ends() -> Test {
     let name = created.trim().strip_prefix("nfsarchive/").unwrap();
     assert!(name.starts_with("backup-nfs-backup-"), "{name}");
     let archive = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
-    let archive = in_state(&env, &archive, "Available").await?;
+    let archive = env.objects.get(&archive).await?.ok_or("no archive")?;
+    assert_eq!(text(&archive, "/status/state"), "Available", "{archive:#}");
     assert!(archive["spec"]["expirationTime"].is_string(), "{archive:#}");
     let directory = env.data().join(text(&archive, "/status/directory"));
     assert_eq!(fs::read_to_string(directory.join("data"))?, "as it was");
