@@ -460,9 +460,12 @@ impl ExportStore {
             .await
     }
 
-    /// Returns the number of [`archives`](Self::archives).
+    /// Returns the number of [`archives`](Self::archives) whose volumes are deleted. The others are not offered to anybody
+    /// yet, and a volume that keeps its archive, because it was given away, does not count twice.
     pub fn count_archives(&self) -> usize {
-        self.state().archives.len()
+        let archives = self.archives();
+        let has_volume = |archive: &String| self.reservations.knows(&Holder::Volume(archive.clone()));
+        archives.iter().filter(|archive| !has_volume(archive)).count()
     }
 
     /// Saves the retention terms of an archive's object in its record, so that a lost object can be recreated with them.

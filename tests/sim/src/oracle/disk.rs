@@ -131,6 +131,11 @@ pub fn is_own(path: &str) -> bool {
     path.starts_with(OWN_FOLDER)
 }
 
+/// Returns true for an archived directory.
+pub fn is_archive(path: &str) -> bool {
+    path.starts_with("archived-")
+}
+
 /// Returns true for what is not deleted yet, but will be: in the trash, or renamed to a tombstone.
 pub fn is_in_trash(path: &str) -> bool {
     let last = path.rsplit('/').next().unwrap_or_default();

@@ -186,10 +186,24 @@ impl Oracle {
         Ok(located)
     }
 
+    /// Finds the archives whose objects exist, although nothing describes them yet: between two looks, an archive can be
+    /// described and restored.
+    fn observe_created_archives(&mut self, archives: &[Arc<Value>]) {
+        let undescribed = self.trees.values_mut().filter(|tree| tree.is_undescribed_archive());
+        for tree in undescribed {
+            tree.archive = archives
+                .iter()
+                .any(|archive| name(archive) == tree.volume)
+                .then(|| tree.volume.clone());
+        }
+    }
+
     /// Finds the directories of archives.
     fn observe_archives(&mut self, disks: &[Arc<Disk>]) -> Result<(), Violation> {
         let backends = self.api.all("nfsbackends");
-        for archive in self.api.all("nfsarchives") {
+        let archives = self.api.all("nfsarchives");
+        self.observe_created_archives(&archives);
+        for archive in archives {
             let backend = backends
                 .iter()
                 .find(|backend| name(backend) == text(&archive, "/status/backendName"));

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use tokio::time::{Duration, Instant};
 
 use super::claims::Claims;
-use super::disk::{Disk, is_in_trash, is_own};
+use super::disk::{Disk, is_archive, is_in_trash, is_own};
 use crate::actors::nodes::DataFile;
 use crate::nfs_server::file_system::Object;
 
@@ -88,10 +88,14 @@ impl Tree {
         self.check_files(path, disk)
     }
 
+    /// Reports whether the directory was archived and has no archive that is known.
+    pub fn is_undescribed_archive(&self) -> bool {
+        self.archive.is_none() && is_archive(&self.path)
+    }
+
     /// Checks that the directory may be at another path than before.
     fn check_move(&self, path: &str, claims: &Claims) -> Result<(), String> {
-        let is_archive = path.starts_with("archived-");
-        let fault = match (self.is_live(claims), is_archive) {
+        let fault = match (self.is_live(claims), is_archive(path)) {
             (true, _) => "the claim exists",
             (false, true) if self.archive.is_none() && !self.fate.archived && !self.fate.deleted => "it is retained",
             (false, false) if self.archive.is_none() && !is_own(path) => "it is no archive that could be restored",
