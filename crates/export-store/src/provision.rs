@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use crate::error::ExportError;
 use crate::naming::DirectoryPath;
-use crate::path_reservations::{Holder, Reservation};
+use crate::path_reservations::Holder;
 use crate::provision::create::CreatedDirectory;
 use crate::provision::plan::{PathOccupant, ProvisionStep, RecordProgress, RecordWrite, decide};
 use crate::record::{Record, RecordError, RecordedHandle, State};
@@ -204,7 +204,6 @@ async fn read_recorded(
 struct Announced {
     record: Record,
     nodes: Vec<FileRef>,
-    reservation: Reservation,
 }
 
 /// Creates the record of a volume whose path is free, without looking for a record first: nearly no volume has one. Returns
@@ -219,8 +218,7 @@ async fn announce(
     if request.restore.is_some() || request.gid_range.is_some() {
         return Ok(None);
     }
-    let sharing = request.existing.sharing();
-    let Ok(reservation) = paths::reserve(store, verified, &request.volume, directory, sharing).await else {
+    let Ok(_reservation) = paths::reserve(store, verified, &request.volume, directory).await else {
         return Ok(None);
     };
     // An error here may be about a directory that the record does not name.
@@ -230,11 +228,7 @@ async fn announce(
     };
     let record = new_record(store, request, directory, None);
     match records::create(store, verified, &record).await? {
-        Created::Yes => Ok(Some(Announced {
-            record,
-            nodes,
-            reservation,
-        })),
+        Created::Yes => Ok(Some(Announced { record, nodes })),
         Created::Exists => Ok(None),
     }
 }
@@ -247,18 +241,13 @@ async fn create(
     mut record: Recorded,
     announced: Option<Announced>,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let (reservation, mut announced) = match announced {
-        Some(announced) => (announced.reservation, Some(announced.nodes)),
-        None => {
-            let sharing = request.existing.sharing();
-            let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
-            (reservation, None)
-        }
-    };
+    let sharing = request.existing.sharing();
+    let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
     record_group(store, verified, request, &mut record).await?;
+    let mut announced = announced;
     for _ in 0..STEPS {
         let made = match announced.take() {
-            Some(nodes) => make(store, verified, request, directory, &mut record, &nodes).await?,
+            Some(Announced { nodes, .. }) => make(store, verified, request, directory, &mut record, &nodes).await?,
             None => step(store, verified, request, directory, &mut record).await?,
         };
         if let Some(made) = made {
