@@ -99,9 +99,38 @@ pub(crate) async fn provision(
     request: &DirectoryRequest,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let volume = &request.volume;
-    let (record, announced) = match announce(store, verified, request).await? {
-        Some(announced) => (Recorded::Open(Box::new(announced.record.clone())), Some(announced)),
-        None => (read_recorded(store, verified, request).await?, None),
+    let record = match records::read(store, verified, volume).await? {
+        ReadRecord::Nothing => Recorded::Nothing,
+        ReadRecord::Unreadable(RecordError::Truncated) => Recorded::Short,
+        ReadRecord::Unreadable(why) => {
+            return Err(ExportError::RecordDamaged {
+                volume: volume.clone(),
+                why,
+            });
+        }
+        ReadRecord::Record(record, trust) => {
+            if record.claim.uid != request.claim.uid {
+                return Err(ExportError::RecordForeign {
+                    volume: volume.clone(),
+                    holder: Box::new(record.claim),
+                });
+            }
+            if !record.state.belongs_to_volume() {
+                return Err(ExportError::RecordBusy {
+                    volume: volume.clone(),
+                    state: record.state.name(),
+                    operation: "provisioning",
+                });
+            }
+            match trust {
+                SignatureStatus::Signed => {
+                    let own = volume_record::take_over(store, verified, *record).await?;
+                    Recorded::Open(Box::new(own))
+                }
+                // Nothing confirms its content: it is treated as incomplete and replaced.
+                SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Short,
+            }
+        }
     };
     // Once recorded, a claim's directory never changes, even if pattern or labels change.
     let directory = match &record {
@@ -123,7 +152,7 @@ pub(crate) async fn provision(
     let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
         Ok(request) => match &request.restore {
             Some(which) => restore::restore(store, verified, &request, which, &directory, record).await,
-            None => create(store, verified, &request, &directory, record, announced).await,
+            None => create(store, verified, &request, &directory, record).await,
         },
         Err(error) => Err(error),
     };
@@ -158,99 +187,18 @@ pub(crate) async fn provision(
     }
 }
 
-/// Returns the record that provisioning starts from.
-async fn read_recorded(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-) -> Result<Recorded, ExportError> {
-    let volume = &request.volume;
-    Ok(match records::read(store, verified, volume).await? {
-        ReadRecord::Nothing => Recorded::Nothing,
-        ReadRecord::Unreadable(RecordError::Truncated) => Recorded::Short,
-        ReadRecord::Unreadable(why) => {
-            return Err(ExportError::RecordDamaged {
-                volume: volume.clone(),
-                why,
-            });
-        }
-        ReadRecord::Record(record, trust) => {
-            if record.claim.uid != request.claim.uid {
-                return Err(ExportError::RecordForeign {
-                    volume: volume.clone(),
-                    holder: Box::new(record.claim),
-                });
-            }
-            if !record.state.belongs_to_volume() {
-                return Err(ExportError::RecordBusy {
-                    volume: volume.clone(),
-                    state: record.state.name(),
-                    operation: "provisioning",
-                });
-            }
-            match trust {
-                SignatureStatus::Signed => {
-                    let own = volume_record::take_over(store, verified, *record).await?;
-                    Recorded::Open(Box::new(own))
-                }
-                // Nothing confirms its content: it is treated as incomplete and replaced.
-                SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Short,
-            }
-        }
-    })
-}
-
-/// A record that was created before anything was read about the volume, and the nodes of the path.
-struct Announced {
-    record: Record,
-    nodes: Vec<FileRef>,
-}
-
-/// Creates the record of a volume whose path is free, without looking for a record first: nearly no volume has one. Returns
-/// `None` and changes nothing if there is one, or if anything else has to be decided: then the record is read first.
-async fn announce(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-) -> Result<Option<Announced>, ExportError> {
-    let directory = &request.directory;
-    // A restore and the choice of a group depend on the record.
-    if request.restore.is_some() || request.gid_range.is_some() {
-        return Ok(None);
-    }
-    let Ok(_reservation) = paths::reserve(store, verified, &request.volume, directory).await else {
-        return Ok(None);
-    };
-    // An error here may be about a directory that the record does not name.
-    let observed = observe(store, verified, request, directory, RecordProgress::Nothing).await;
-    let Ok((nodes, ProvisionStep::Make { .. })) = observed else {
-        return Ok(None);
-    };
-    let record = new_record(store, request, directory, None);
-    match records::create(store, verified, &record).await? {
-        Created::Yes => Ok(Some(Announced { record, nodes })),
-        Created::Exists => Ok(None),
-    }
-}
-
 async fn create(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     mut record: Recorded,
-    announced: Option<Announced>,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let sharing = request.existing.sharing();
     let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
     record_group(store, verified, request, &mut record).await?;
-    let mut announced = announced;
     for _ in 0..STEPS {
-        let made = match announced.take() {
-            Some(Announced { nodes, .. }) => make(store, verified, request, directory, &mut record, &nodes).await?,
-            None => step(store, verified, request, directory, &mut record).await?,
-        };
-        if let Some(made) = made {
+        if let Some(made) = step(store, verified, request, directory, &mut record).await? {
             reservation.keep(Some(verified.file_key(made.file_id)));
             return Ok(ProvisionedDirectory {
                 directory: directory.clone(),
@@ -320,7 +268,8 @@ async fn step(
             if !made {
                 return Ok(None);
             }
-            make(store, verified, request, directory, record, &nodes).await
+            let request = recheck(store, verified, request, directory, &nodes, record).await?;
+            create::create_directory(store, verified, &request, directory, record, &nodes).await
         }
         (ProvisionStep::Resume { write }, Some(leaf)) => {
             write_record(store, verified, request, directory, record, write, None).await?;
@@ -401,27 +350,17 @@ async fn step(
     }
 }
 
-/// Creates the directory that is recorded.
-async fn make(
+/// Writes the record that announces the next step.
+async fn write_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     record: &mut Recorded,
-    nodes: &[FileRef],
-) -> Result<Option<CreatedDirectory>, ExportError> {
-    let request = recheck(store, verified, request, directory, nodes, record).await?;
-    create::create_directory(store, verified, &request, directory, record, nodes).await
-}
-
-/// Returns the record of a directory that is about to be created or adopted.
-fn new_record(
-    store: &ExportStore,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
+    write: RecordWrite,
     adopted: Option<u64>,
-) -> Record {
-    Record {
+) -> Result<bool, ExportError> {
+    let new = Record {
         volume: request.volume.clone(),
         backend: store.config.backend.clone(),
         claim: request.claim.clone(),
@@ -434,20 +373,7 @@ fn new_record(
         group: request.gid,
         metadata: request.metadata.clone(),
         state: State::Creating,
-    }
-}
-
-/// Writes the record that announces the next step.
-async fn write_record(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    record: &mut Recorded,
-    write: RecordWrite,
-    adopted: Option<u64>,
-) -> Result<bool, ExportError> {
-    let new = new_record(store, request, directory, adopted);
+    };
     match write {
         RecordWrite::Skip => return Ok(true),
         RecordWrite::Replace => records::replace(store, verified, &new).await?,

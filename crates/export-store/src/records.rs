@@ -97,26 +97,20 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
-    replace_with(store, verified, record).await.map(drop)
-}
-
-/// Replaces a record. Returns the fileid of its file.
-async fn replace_with(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<u64, ExportError> {
     let (name, draft) = (layout::record(&record.volume)?, layout::draft(&record.volume)?);
     let content = encode(store, verified, record)?;
     changing(store, verified, &record.volume);
-    let file = store
+    store
         .for_write(verified)?
         .replace_file(&verified.records.handle, &name, &draft, &content, 0o600)
         .await
         .context(|| format!("writing the record of volume {}", record.volume))?;
     written(store, verified, record);
-    Ok(file.attributes.fileid)
+    Ok(())
 }
 
 /// Forgets the content of a record that is about to change: an error may leave the former one or the new one.
 fn changing(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
-    store.state().finished.remove(volume);
     store.reservations.record_index.remove(&verified.identity.id, volume);
 }
 
@@ -127,25 +121,25 @@ fn written(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
 }
 
 /// Like [`replace`], for a deletion or an archival, which must not wait for space. On a full export, uses the spare file,
-/// or gives up the reserve (data-safety rule 18). Returns the fileid of the record's file, if it is known.
+/// or gives up the reserve (data-safety rule 18).
 pub(crate) async fn replace_to_free_space(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-) -> Result<Option<u64>, ExportError> {
-    match replace_with(store, verified, record).await {
+) -> Result<(), ExportError> {
+    match replace(store, verified, record).await {
         Err(error) if error.is_full() => {
             let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
             if reserve::replace_record(store, verified, &name, &content).await? {
                 written(store, verified, record);
-                return Ok(None);
+                return Ok(());
             }
             match reserve::give_up(store, verified).await? {
-                true => replace_with(store, verified, record).await.map(Some),
+                true => replace(store, verified, record).await,
                 false => Err(error),
             }
         }
-        written => written.map(Some),
+        written => written,
     }
 }
 
@@ -160,37 +154,29 @@ fn removed_record(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
 pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
     let doing = || format!("removing the record of volume {volume}");
     let name = layout::record(volume)?;
-    let found = store.nfs.lookup(&verified.records.handle, &name).await;
-    let Some(node) = found.context(doing)? else {
-        changing(store, verified, volume);
+    let records = &verified.records.handle;
+    changing(store, verified, volume);
+    let Some(node) = store.nfs.lookup(records, &name).await.context(doing)? else {
         store.confirm_answers(verified).await?;
         removed_record(store, verified, volume);
         return Ok(());
     };
-    match remove_file(store, verified, volume, node.attributes.fileid).await? {
-        true => Ok(()),
+    let removed = store
+        .for_write(verified)?
+        .remove_file(records, &name, node.attributes.fileid)
+        .await;
+    let is_gone = |error: &nfs_client::NfsError| error.status() == Some(Status::NotFound);
+    if removed.as_ref().err().is_none_or(is_gone) {
+        removed_record(store, verified, volume);
+    }
+    match removed {
+        Err(error) if is_gone(&error) => Ok(()),
         // An earlier call that was still in flight replaced it.
-        false => Err(ExportError::ConcurrentlyModified { doing: doing() }),
+        Err(error) if error.status() == Some(Status::NotSame) => {
+            Err(ExportError::ConcurrentlyModified { doing: doing() })
+        }
+        other => other.context(doing),
     }
-}
-
-/// Removes a volume's record if its file has this fileid, or if it does not exist. Returns false if it has another one.
-pub(crate) async fn remove_file(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    volume: &str,
-    file_id: u64,
-) -> Result<bool, ExportError> {
-    let name = layout::record(volume)?;
-    let nfs = store.for_write(verified)?;
-    changing(store, verified, volume);
-    match nfs.remove_file(&verified.records.handle, &name, file_id).await {
-        Err(error) if error.status() == Some(Status::NotSame) => return Ok(false),
-        Err(error) if error.status() == Some(Status::NotFound) => {}
-        removed => removed.context(|| format!("removing the record of volume {volume}"))?,
-    }
-    removed_record(store, verified, volume);
-    Ok(true)
 }
 
 fn encode(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<Vec<u8>, ExportError> {
