@@ -20,7 +20,7 @@ use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Environment, Options};
 use crate::api::names::DEFAULT_PROVISIONER;
 use crate::api::{NfsArchive, NfsBackend};
-use crate::controllers::{archive, claim, storage_capacity};
+use crate::controllers::{claim, storage_capacity};
 use crate::runtime::clock::ServerClock;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::events::Events;
@@ -139,7 +139,6 @@ pub(super) fn wire(
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
-        archive_conflicts: Backoff::new(archive::CONFLICT_RETRIES),
         recovery_holds: RecoveryHolds::default(),
         missing_directories: MissingDirectories::default(),
         reschedules: RescheduleBackoff::default(),

@@ -219,8 +219,6 @@ pub struct Context {
     pub volume_retries: Backoff,
     /// Backoff of archives whose copy failed.
     pub archive_retries: Backoff,
-    /// Backoff of archives whose last write was refused because the object had changed.
-    pub archive_conflicts: Backoff,
     /// Recovered volumes that are reserved for their claims.
     pub recovery_holds: RecoveryHolds,
     /// Volumes whose claims report a missing directory.

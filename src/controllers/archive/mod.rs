@@ -10,4 +10,4 @@ mod plan;
 mod reconcile;
 mod status;
 
-pub use reconcile::{CONFLICT_RETRIES, on_error, reconcile};
+pub use reconcile::{on_error, reconcile};

@@ -21,7 +21,7 @@ use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::decide::archive_object::described;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
-use crate::runtime::retry::{BackoffLimits, jittered};
+use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
@@ -35,43 +35,27 @@ pub(super) const WAIT_INTERVAL: Duration = Duration::from_secs(15);
 /// Delay after a step was carried out or the object changed.
 pub(super) const NEXT_STEP_DELAY: Duration = Duration::from_millis(200);
 
-/// Delays after a write that the API server refused because the object had changed. The watch cache has the change a moment
-/// later, which reconciles the object at once; on an API server that is behind, each attempt is one more request.
-pub const CONFLICT_RETRIES: BackoffLimits = BackoffLimits {
-    shortest: NEXT_STEP_DELAY,
-    longest: Duration::from_secs(5),
-};
-
 /// Observes an archive, reports its state and carries out the next step.
 pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    let uid = object.uid().unwrap_or_default();
-    let next = next_step(object, &ctx).await;
-    if !matches!(next, Err(WriteError::Conflict)) {
-        ctx.archive_conflicts.reset(&uid);
-    }
-    next
-}
-
-async fn next_step(object: Arc<NfsArchive>, ctx: &Context) -> Result<Action, WriteError> {
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
     let is_deleting = object.metadata.deletion_timestamp.is_some();
     if !is_deleting && writes::with_finalizer(&object.metadata, ARCHIVE_FINALIZER, true).is_some() {
-        writes::add_finalizer(&ops::api(ctx), &*object, ARCHIVE_FINALIZER).await?;
+        writes::add_finalizer(&ops::api(&ctx), &*object, ARCHIVE_FINALIZER).await?;
         // The changed object is reconciled: a status of this one would be refused.
         return Ok(Action::requeue(NEXT_STEP_DELAY));
     }
-    match describe(ctx, &object).await {
+    match describe(&ctx, &object).await {
         Described::Archive(described) => {
-            if !object.is_complete() && ops::annotate_location(ctx, &described).await? {
+            if !object.is_complete() && ops::annotate_location(&ctx, &described).await? {
                 return Ok(Action::requeue(NEXT_STEP_DELAY));
             }
-            reconcile_archive(ctx, described).await
+            reconcile_archive(&ctx, described).await
         }
-        Described::Backup => backup::reconcile(ctx, &object).await,
-        Described::Unknown(condition) => backup::wait(ctx, &object, condition).await,
-        Described::Refused(condition) => backup::refuse(ctx, &object, condition).await,
+        Described::Backup => backup::reconcile(&ctx, &object).await,
+        Described::Unknown(condition) => backup::wait(&ctx, &object, condition).await,
+        Described::Refused(condition) => backup::refuse(&ctx, &object, condition).await,
     }
 }
 
@@ -141,10 +125,9 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
 }
 
 /// Handles a failed write.
-pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, ctx: Arc<Context>) -> Action {
+pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) -> Action {
     if matches!(error, WriteError::Conflict) {
-        let uid = object.uid().unwrap_or_default();
-        return Action::requeue(ctx.archive_conflicts.record_failure(&uid));
+        return Action::requeue(NEXT_STEP_DELAY);
     }
     tracing::warn!(archive = object.name_any(), "{error}");
     Action::requeue(writes::AFTER_ERROR)
@@ -297,16 +280,5 @@ pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
     match written.await {
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(false),
         written => written,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn writes_that_conflict_are_retried_ever_more_rarely_but_within_seconds() {
-        let pauses: Vec<_> = (0..7).map(|n| CONFLICT_RETRIES.pause(n).as_millis()).collect();
-        assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000]);
     }
 }

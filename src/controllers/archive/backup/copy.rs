@@ -164,10 +164,11 @@ pub(super) async fn describe_copy(
     after_write(written)
 }
 
-/// Returns the outcome of a write to the object. After a conflict, a later reconciliation continues with the changed object.
+/// Returns the outcome of a write to the object. After a conflict, the next reconciliation continues with the changed
+/// object.
 fn after_write(written: Result<bool, WriteError>) -> Result<BackupOutcome, WriteError> {
     match written {
-        Ok(_) => Ok(BackupOutcome::Changed),
+        Ok(_) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(BackupOutcome::Deleted),
         Err(error) => Err(error),
     }
