@@ -1,9 +1,9 @@
 //! Defaults, as the schemas of the kinds and the strategies of built-in kinds set them.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use kube::CustomResourceExt;
-use nfs_operator::api::{NfsArchive, NfsBackend};
+use nfs_operator::api::{custom_resource_definitions, to_value};
 use serde_json::{Map, Value, json};
 
 use super::kinds::Kind;
@@ -99,16 +99,17 @@ fn protect(object: &mut Value, finalizer: &str) {
 
 /// Returns the schema of a custom kind.
 fn schema(kind: &Kind) -> Option<&'static Value> {
-    static BACKENDS: OnceLock<Option<Value>> = OnceLock::new();
-    static ARCHIVES: OnceLock<Option<Value>> = OnceLock::new();
-    let of = |definition| {
-        let definition = serde_json::to_value(definition).ok()?;
-        definition.pointer("/spec/versions/0/schema/openAPIV3Schema").cloned()
-    };
-    match kind.plural {
-        "nfsbackends" => BACKENDS.get_or_init(|| of(NfsBackend::crd())).as_ref(),
-        _ => ARCHIVES.get_or_init(|| of(NfsArchive::crd())).as_ref(),
-    }
+    static SCHEMAS: OnceLock<BTreeMap<String, Value>> = OnceLock::new();
+    let schemas = SCHEMAS.get_or_init(|| {
+        let definitions = custom_resource_definitions();
+        let of_plurals = definitions.into_iter().filter_map(|definition| {
+            let value = to_value(&definition).ok()?;
+            let schema = value.pointer("/spec/versions/0/schema/openAPIV3Schema")?;
+            Some((definition.spec.names.plural, schema.clone()))
+        });
+        of_plurals.collect()
+    });
+    schemas.get(kind.plural)
 }
 
 /// Sets the defaults of a structural schema
