@@ -100,7 +100,8 @@ mod tests {
     #[tokio::test]
     async fn requests_are_counted_by_method_and_code() {
         let missing = service_fn(async |_: Request<Body>| {
-            let body = Body::from(br#"{"kind": "Status", "status": "Failure", "code": 404}"#.to_vec());
+            let body =
+                Body::from(br#"{"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}"#.to_vec());
             let response = Response::builder().status(404).body(body).unwrap();
             Ok::<_, Infallible>(response)
         });
