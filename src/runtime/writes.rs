@@ -16,6 +16,9 @@ use crate::runtime::retry::{Backoff, jittered};
 
 /// Pause before a write is retried that the API server did not answer.
 pub const AFTER_ERROR: Duration = Duration::from_secs(5);
+/// Pause after a write that the API server refused because the object had changed. A change alone need not reconcile the
+/// object, and until the cache has it, each attempt is refused.
+pub const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
 /// Maximum number of attempts to remove a finalizer while others write to the object.
 const FINALIZER_TRIES: usize = 5;

@@ -35,10 +35,6 @@ pub(super) const WAIT_INTERVAL: Duration = Duration::from_secs(15);
 /// Delay after a step was carried out or the object changed.
 pub(super) const NEXT_STEP_DELAY: Duration = Duration::from_millis(200);
 
-/// Delay after a write that the API server refused because the object had changed: until the cache has the change, each
-/// attempt is refused.
-const AFTER_CONFLICT: Duration = Duration::from_secs(1);
-
 /// Observes an archive, reports its state and carries out the next step.
 pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Action, WriteError> {
     if !ctx.wait_for_sync().await {
@@ -131,7 +127,7 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
 /// Handles a failed write.
 pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) -> Action {
     if matches!(error, WriteError::Conflict) {
-        return Action::requeue(AFTER_CONFLICT);
+        return Action::requeue(writes::AFTER_CONFLICT);
     }
     tracing::warn!(archive = object.name_any(), "{error}");
     Action::requeue(writes::AFTER_ERROR)

@@ -1,7 +1,5 @@
 //! Writes to a claim's annotations: its placement, and the release of its selected node.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -14,9 +12,6 @@ use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
-
-/// Delay after a conflict: the claim changed since it was read. A change of its condition alone does not reconcile it.
-pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
 /// Writes the backend that a claim is placed on, unless the claim has it.
 pub(super) async fn set_placed_on(
@@ -87,7 +82,7 @@ pub(super) async fn release_node(
         Err(WriteError::Conflict) => Ok(ProvisionOutcome::WrongNode {
             condition,
             node: node.to_owned(),
-            pause: AFTER_CONFLICT,
+            pause: writes::AFTER_CONFLICT,
         }),
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(ProvisionOutcome::ClaimDeleted),
         Err(error) => Err(error),

@@ -73,16 +73,20 @@ mod tests {
 
     use super::*;
 
-    fn choose(class: Option<&str>, under_alias: bool) -> Result<(String, bool), Reason> {
-        let none = BTreeMap::new();
-        let values = PatternValues {
+    fn values<'a>(labels: &'a BTreeMap<String, String>, none: &'a BTreeMap<String, String>) -> PatternValues<'a> {
+        PatternValues {
             namespace: "shop",
             claim: "data",
             claim_uid: "u",
             volume: "pvc-u",
-            labels: &none,
-            annotations: &none,
-        };
+            labels,
+            annotations: none,
+        }
+    }
+
+    fn choose(class: Option<&str>, under_alias: bool) -> Result<(String, bool), Reason> {
+        let none = BTreeMap::new();
+        let values = values(&none, &none);
         DirectoryChoice::of(class, "all/${pvc.name}", under_alias, false, &values)
             .map(|chosen| (chosen.directory.to_string(), chosen.adoptable))
             .map_err(|condition| condition.reason)
@@ -118,14 +122,7 @@ mod tests {
             for under_alias in [true, false] {
                 let labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
                 let none = BTreeMap::new();
-                let values = PatternValues {
-                    namespace: "shop",
-                    claim: "data",
-                    claim_uid: "u",
-                    volume: "pvc-u",
-                    labels: &labels,
-                    annotations: &none,
-                };
+                let values = values(&labels, &none);
                 let adoptable = |single_namespace| {
                     let chosen = DirectoryChoice::of(Some(pattern), "data", under_alias, single_namespace, &values);
                     chosen.unwrap().adoptable
@@ -139,14 +136,7 @@ mod tests {
     fn a_directory_that_a_tenant_can_choose_is_not_shared() {
         let labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
         let none = BTreeMap::new();
-        let values = PatternValues {
-            namespace: "shop",
-            claim: "data",
-            claim_uid: "u",
-            volume: "pvc-u",
-            labels: &labels,
-            annotations: &none,
-        };
+        let values = values(&labels, &none);
         for (pattern, of_any, of_one) in [
             ("data/common", true, true),
             ("team-${pvc.namespace}", true, true),

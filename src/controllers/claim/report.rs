@@ -11,7 +11,6 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::claim_writes::AFTER_CONFLICT;
 use super::eligibility::{class_name, source_kind};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers, qualified_name};
@@ -220,7 +219,7 @@ pub async fn report(
         Err(WriteError::Conflict) if if_unchanged => {
             // Nothing was written. A change of the condition alone does not cause a reconciliation.
             ctx.last_written.forget(&uid);
-            return Ok(Action::requeue(jittered(AFTER_CONFLICT)));
+            return Ok(Action::requeue(jittered(writes::AFTER_CONFLICT)));
         }
         written => written?,
     }

@@ -122,7 +122,7 @@ pub async fn run(arguments: RestoreArguments) -> Result<ExitCode, CommandError> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what becomes of the archive.
+/// Says what happens to the archive.
 fn effect(arguments: &RestoreArguments, archive: &NfsArchive, namespace: &str) -> &'static str {
     let is_own = archive.spec.claim_ref.namespace == *namespace;
     match arguments.mode {

@@ -2,8 +2,17 @@
 
 use serde_json::json;
 
-use crate::requests::{Sequence, as_type, delete, get, json_patch, merge, post, sequence};
+use crate::requests::{Sequence, Step, as_type, delete, get, json_patch, merge, post, sequence};
 use crate::table::*;
+
+/// Removes the finalizer at an index if it has this name.
+fn remove_finalizer(index: usize, name: &str) -> Step {
+    let path = format!("/metadata/finalizers/{index}");
+    json_patch(
+        BACKEND,
+        json!([{"op": "test", "path": path, "value": name}, {"op": "remove", "path": path}]),
+    )
+}
 
 pub fn sequences() -> Vec<Sequence> {
     vec![
@@ -96,16 +105,8 @@ pub fn sequences() -> Vec<Sequence> {
                     ),
                 ),
                 delete(BACKEND, json!({})),
-                json_patch(
-                    BACKEND,
-                    json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/b"},
-                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
-                ),
-                json_patch(
-                    BACKEND,
-                    json!([{"op": "test", "path": "/metadata/finalizers/2", "value": "example.org/b"},
-                        {"op": "remove", "path": "/metadata/finalizers/2"}]),
-                ),
+                remove_finalizer(0, "example.org/b"),
+                remove_finalizer(2, "example.org/b"),
                 json_patch(
                     BACKEND,
                     json!([{"op": "test", "path": "/metadata/uid", "value": "00000000-0000-4000-a000-000000000000"},
@@ -117,16 +118,8 @@ pub fn sequences() -> Vec<Sequence> {
                         {"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/a"},
                         {"op": "remove", "path": "/metadata/finalizers/0"}]),
                 ),
-                json_patch(
-                    BACKEND,
-                    json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/b"},
-                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
-                ),
-                json_patch(
-                    BACKEND,
-                    json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "example.org/b"},
-                        {"op": "remove", "path": "/metadata/finalizers/0"}]),
-                ),
+                remove_finalizer(0, "example.org/b"),
+                remove_finalizer(0, "example.org/b"),
             ],
         ),
         sequence(
