@@ -42,6 +42,14 @@ struct IdentityFile {
     fsid_minor: u64,
 }
 
+/// Returns the ID in the content of an identity file; `None` while the file is being written.
+///
+/// # Errors
+/// The file is damaged, or from a newer release.
+pub fn parse_export_id(bytes: &[u8]) -> Result<Option<String>, ExportError> {
+    Ok(IdentityFile::parse(bytes)?.map(|file| file.id))
+}
+
 impl IdentityFile {
     fn new(root: &FileRef) -> Self {
         let mut random = [0_u8; 16];

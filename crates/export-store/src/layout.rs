@@ -8,6 +8,10 @@
 //! .nfs-operator/<cluster ID>/reserve          space for records on a full export
 //! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<seconds>
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree     a copy that is not complete
+//! .nfs-operator/<cluster ID>/quota/orders/<volume>     the size that the operator wants for a volume
+//! .nfs-operator/<cluster ID>/quota/reports/<volume>    the limit that is in force, written by the quota agent
+//! .nfs-operator/<cluster ID>/quota/agent               heartbeat of the quota agent
+//! .nfs-operator/<cluster ID>/quota/usage               usage of all volumes, written by the quota agent
 //! archived-…                                  archives
 //! .nfs-operator-deleted-<volume>              tombstones, beside directories that cannot be moved into the trash
 //! ```
@@ -44,6 +48,16 @@ pub const PARENTS: &str = "parents";
 pub const STAGED_TREE: &str = "tree";
 /// Folder beside the copy, with a name for each file that has several hard links, by its fileid in the source.
 pub const STAGED_LINKS: &str = "links";
+/// Folder, in a cluster's folder, that the operator and the quota agent share.
+pub const QUOTA: &str = "quota";
+/// Folder, in [`QUOTA`], with what the operator wants for each volume.
+pub const QUOTA_ORDERS: &str = "orders";
+/// Folder, in [`QUOTA`], with what is in force for each volume.
+pub const QUOTA_REPORTS: &str = "reports";
+/// File, in [`QUOTA`], with the heartbeat of the quota agent.
+pub const QUOTA_AGENT: &str = "agent";
+/// File, in [`QUOTA`], with the usage of all volumes.
+pub const QUOTA_USAGE: &str = "usage";
 /// Prefix of the names of archives.
 pub const ARCHIVED: &str = "archived-";
 

@@ -8,6 +8,7 @@
 //! .nfs-operator/identity                            identity of the export
 //! .nfs-operator/<cluster ID>/records/<volume>       one record per volume
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree  unfinished copy
+//! .nfs-operator/<cluster ID>/quota/                 sizes to enforce, and what is in force; see [`quota`]
 //! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<time>
 //!                                                   deleted directory, to be purged
 //! archived-<directory>                              archive of a volume
@@ -77,6 +78,7 @@ pub mod path_reservations;
 mod paths;
 mod provision;
 mod purge;
+pub mod quota;
 mod readdir;
 mod reclaim;
 mod record;
@@ -110,6 +112,7 @@ pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
 pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
 pub use group_reservations::{GroupRange, GroupReservations};
+pub use identity::parse_export_id;
 pub use inspection::{Inspection, PathState};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;

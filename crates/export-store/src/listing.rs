@@ -14,7 +14,7 @@ pub use crate::listing::row::{ExportListing, ListedDirectory, Presence, Signatur
 use crate::listing::row::{nothing, state, text};
 use crate::readdir::DirectoryReader;
 use crate::record::{MAX_RECORD_LEN, Record, State};
-use crate::signature::{RecordsKey, SignatureStatus, Signer};
+use crate::signature::{RecordsKey, SignatureStatus};
 use crate::store::ExportStore;
 use crate::{identity, layout};
 use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, Status};
@@ -145,11 +145,8 @@ impl ExportLister<'_> {
 
     fn signature(&self, cluster: &str, volume: &str, content: &[u8]) -> Signature {
         let unknown = RecordsKey::random();
-        let signer = Signer {
-            key: self.key.unwrap_or(&unknown),
-            cluster_id: cluster,
-            export_id: self.listing.identity.as_deref().unwrap_or_default(),
-        };
+        let export_id = self.listing.identity.as_deref().unwrap_or_default();
+        let signer = self.key.unwrap_or(&unknown).signer(cluster, export_id);
         match signer.verify(volume, content) {
             SignatureStatus::Signed => Signature::Valid,
             SignatureStatus::Unsigned => Signature::Missing,

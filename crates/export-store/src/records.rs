@@ -188,9 +188,6 @@ fn encode(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Resu
 }
 
 pub(crate) fn signer<'a>(store: &'a ExportStore, verified: &'a VerifiedRoot) -> Signer<'a> {
-    Signer {
-        key: &store.config.records_key,
-        cluster_id: &store.config.cluster_id,
-        export_id: &verified.identity.id,
-    }
+    let config = &store.config;
+    config.records_key.signer(&config.cluster_id, &verified.identity.id)
 }

@@ -9,11 +9,7 @@ fn key() -> RecordsKey {
 }
 
 fn signer(key: &RecordsKey) -> Signer<'_> {
-    Signer {
-        key,
-        cluster_id: "cluster",
-        export_id: "export",
-    }
+    key.signer("cluster", "export")
 }
 
 #[test]
@@ -43,11 +39,7 @@ fn a_record_is_believed_only_where_it_was_written_and_as_it_was_written() {
     let judged = |signer: Signer<'_>, volume: &str| signer.verify(volume, &sealed);
     assert_eq!(judged(signer(&key), "pvc-1"), SignatureStatus::Signed);
     assert_eq!(judged(signer(&key), "pvc-2"), SignatureStatus::Forged);
-    let elsewhere = |cluster_id, export_id| Signer {
-        key: &key,
-        cluster_id,
-        export_id,
-    };
+    let elsewhere = |cluster_id, export_id| key.signer(cluster_id, export_id);
     assert_eq!(judged(elsewhere("another", "export"), "pvc-1"), SignatureStatus::Forged);
     assert_eq!(
         judged(elsewhere("cluster", "another"), "pvc-1"),
