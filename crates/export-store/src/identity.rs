@@ -400,7 +400,13 @@ async fn publish(
         Err(error) => match error.status() {
             Some(Status::Exists) => {}
             // No hard links here. An exclusive create lets one win too; its content may be short for a moment.
-            Some(Status::NotSupported | Status::NotPermitted | Status::CrossDevice | Status::TooManyLinks) => {
+            Some(
+                Status::NotSupported
+                | Status::NotPermitted
+                | Status::CrossDevice
+                | Status::TooManyLinks
+                | Status::Invalid,
+            ) => {
                 let made = nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
                 match made {
                     Err(error) if error.status() != Some(Status::Exists) => return Err(error).context(doing),

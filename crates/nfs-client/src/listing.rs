@@ -14,7 +14,7 @@ pub const MIN_PAGE: u32 = 1024;
 #[derive(Debug)]
 pub struct PageBuilder {
     position: PageCookie,
-    is_empty: bool,
+    has_advanced: bool,
     entries: Vec<Entry>,
 }
 
@@ -25,15 +25,19 @@ impl PageBuilder {
         position.verifier = verifier;
         Self {
             position,
-            is_empty: true,
+            has_advanced: false,
             entries: Vec::new(),
         }
     }
 
     /// Advances to the next entry.
     pub fn advance(&mut self, cookie: u64) -> Result<(), String> {
-        self.is_empty = false;
+        // Some servers of version 3 number the entries from 0, which is also the position before the first one.
+        if cookie == 0 && self.position.is_start() {
+            return Ok(());
+        }
         if self.position.advance(cookie) {
+            self.has_advanced = true;
             return Ok(());
         }
         Err(format!("the listing is a cycle (cookie {cookie})"))
@@ -58,12 +62,43 @@ impl PageBuilder {
 
     /// Returns the page. `end`: no page follows.
     pub fn finish(self, end: bool) -> Result<Page, String> {
-        if self.is_empty && !end {
-            return Err("a page without entries that is not the last".to_owned());
+        if !self.has_advanced && !end {
+            return Err("a page that leads no further and is not the last".to_owned());
         }
         Ok(Page {
             entries: self.entries,
             next: (!end).then_some(self.position),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(from: Option<PageCookie>, cookies: &[u64], end: bool) -> Result<Option<PageCookie>, String> {
+        let mut page = PageBuilder::new(from, [0; 8]);
+        for cookie in cookies {
+            page.advance(*cookie)?;
+        }
+        page.finish(end).map(|page| page.next)
+    }
+
+    #[test]
+    fn a_listing_whose_first_entry_has_the_cookie_0_continues_after_its_last_one() {
+        let next = page(None, &[0, 1, 2], false).unwrap();
+        assert!(next.is_some());
+        assert_eq!(page(next, &[3], true), Ok(None));
+        assert_eq!(page(None, &[0], true), Ok(None));
+    }
+
+    #[test]
+    fn a_listing_that_starts_again_is_a_cycle() {
+        assert!(page(None, &[0], false).is_err());
+        assert!(page(None, &[], false).is_err());
+        assert!(page(None, &[1, 0, 1], false).is_err());
+        let next = page(None, &[0, 1], false).unwrap();
+        assert!(page(next, &[0, 1], false).is_err());
+        assert!(page(next, &[1], false).is_err());
     }
 }

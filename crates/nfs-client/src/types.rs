@@ -330,7 +330,7 @@ pub struct PageCookie {
 impl PageCookie {
     /// Returns the position before the first entry.
     pub(crate) fn start(verifier: [u8; 8]) -> Self {
-        // No entry has cookie 0 (RFC 8881 section 18.23.3).
+        // No entry has cookie 0 in NFSv4 (RFC 8881 section 18.23.3).
         Self {
             cookie: 0,
             verifier,
@@ -338,6 +338,11 @@ impl PageCookie {
             steps: 0,
             stride: 1,
         }
+    }
+
+    /// Reports whether this is the position before the first entry.
+    pub(crate) fn is_start(&self) -> bool {
+        self.cookie == 0
     }
 
     /// Advances past the entry with this cookie; false if the listing is a cycle, which is detected within three times

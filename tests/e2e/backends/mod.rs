@@ -8,3 +8,4 @@ pub mod nfsv3;
 pub mod orphans;
 pub mod reasons;
 pub mod shared_export;
+pub mod small_servers;

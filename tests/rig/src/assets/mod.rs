@@ -3,6 +3,7 @@
 mod apt;
 mod control_plane;
 mod ganesha;
+pub(crate) mod go_nfs;
 mod helm;
 mod kernel_vm;
 mod kubernetes;

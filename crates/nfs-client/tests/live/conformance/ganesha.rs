@@ -57,6 +57,7 @@ async fn conforms(version: Protocol) {
         secure: Some("/secure".into()),
         empty: Some("/empty".into()),
         without_version: Some((other.address().ip().to_string(), other.port(), Some(other.mount_port()))),
+        may_fail: false,
     };
     let outcomes = run(&under_test, version).await;
     println!("{}", write(NAME, version, &outcomes).display());

@@ -81,6 +81,7 @@ async fn conforms(version: Protocol) {
         secure: Some("/secure".into()),
         empty: Some("/empty".into()),
         without_version: Some((other.to_string(), 2049, None)),
+        may_fail: false,
     };
     let outcomes = run(&under_test, version).await;
     println!("{}", write(NAME, version, &outcomes).display());

@@ -33,6 +33,7 @@ async fn conforms(version: Protocol) {
         empty: Some("/empty".into()),
         // It speaks every version.
         without_version: None,
+        may_fail: false,
     };
     let outcomes = run(&under_test, version).await;
     println!("{}", write(NAME, version, &outcomes).display());
