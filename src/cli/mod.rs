@@ -13,6 +13,7 @@ mod kubectl_nfs;
 mod log;
 mod output;
 mod probe;
+mod quota_agent;
 mod run;
 
 use std::path::Path;
@@ -40,6 +41,8 @@ enum Command {
     Probe(probe::ProbeArguments),
     /// List the volumes and archives of all clusters on an export; needs no cluster.
     Archives(archives::ArchivesArguments),
+    /// Enforce the sizes of volumes; runs as root on the server that exports them.
+    QuotaAgent(quota_agent::QuotaAgentArguments),
     /// Test a StorageClass: create a claim, wait until it is bound, and delete it.
     Check(check::CheckArguments),
 }
@@ -54,6 +57,7 @@ pub async fn main() -> ExitCode {
         Command::Crd(arguments) => crd::run(arguments).await,
         Command::Probe(arguments) => probe::run(arguments).await,
         Command::Archives(arguments) => archives::run(arguments).await,
+        Command::QuotaAgent(arguments) => quota_agent::run(arguments).await,
         Command::Check(arguments) => check::run(arguments).await,
     }
 }

@@ -42,7 +42,7 @@ pub enum QuotaFileError {
 }
 
 /// Signs and verifies the files of one cluster on one export.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaSeal {
     key: Option<QuotaKey>,
     cluster_id: String,

@@ -1,0 +1,229 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use export_store::SignatureStatus;
+use export_store::layout;
+use export_store::quota::{Heartbeat, KeyFile, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
+
+use crate::error::AgentError;
+use crate::folder::{Folder, Stamp};
+use crate::plan::Found;
+
+/// The folder `quota` of one cluster, and what is known of it.
+pub(crate) struct Cluster {
+    seal: QuotaSeal,
+    is_trusted: bool,
+    quota: Folder,
+    pub orders: Folder,
+    reports: Folder,
+    /// Every order file, as of when it was read last.
+    files: BTreeMap<String, Stamp>,
+    /// Order files that are not believed.
+    ignored: BTreeSet<String>,
+    pub volumes: BTreeMap<String, Volume>,
+    /// The reports that are believed, as they are on the export.
+    pub written: BTreeMap<String, Report>,
+    sequence: u64,
+}
+
+/// A volume with an order that was believed.
+pub(crate) struct Volume {
+    pub order: Order,
+    /// The directory; `None` until it was looked up.
+    pub found: Option<Found>,
+}
+
+impl Cluster {
+    /// Opens the folder of a cluster, and creates it if the operator uses the export. Returns `None` for other folders.
+    /// `keys` is the content of the key file, if there is one.
+    pub fn open(
+        reserved: &Folder,
+        id: &str,
+        export_id: &str,
+        keys: Option<&KeyFile>,
+    ) -> Result<Option<Self>, AgentError> {
+        let Some(folder) = reserved.open(id)?.filter(|_| layout::cluster(id).is_ok()) else {
+            return Ok(None);
+        };
+        if folder.open(layout::RECORDS)?.is_none() {
+            return Ok(None);
+        }
+        let quota = folder.ensure(layout::QUOTA)?;
+        let orders = quota.ensure(layout::QUOTA_ORDERS)?;
+        let reports = quota.ensure(layout::QUOTA_REPORTS)?;
+        let key = keys.and_then(|keys| keys.key(id)).cloned();
+        let is_trusted =
+            key.is_some() || (keys.is_none() && are_closed(reserved, &[&folder, &quota, &orders, &reports]));
+        let mut cluster = Self {
+            seal: QuotaSeal::new(key, id, export_id),
+            is_trusted,
+            quota,
+            orders,
+            reports,
+            files: BTreeMap::new(),
+            ignored: BTreeSet::new(),
+            volumes: BTreeMap::new(),
+            written: BTreeMap::new(),
+            sequence: 0,
+        };
+        if is_trusted {
+            cluster.read_reports()?;
+        }
+        Ok(Some(cluster))
+    }
+
+    /// Reports whether orders of the cluster can be believed at all.
+    pub fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// Reports whether opening the cluster again would give the same folder and keys.
+    pub fn is_current(&self, reserved: &Folder, id: &str, export_id: &str, keys: Option<&KeyFile>) -> bool {
+        let open = |folder: &Folder, name: &str| folder.open(name).ok().flatten();
+        let folder = open(reserved, id);
+        let quota = folder.as_ref().and_then(|folder| open(folder, layout::QUOTA));
+        let orders = quota.as_ref().and_then(|quota| open(quota, layout::QUOTA_ORDERS));
+        let (Some(folder), Some(quota), Some(orders)) = (folder, quota, orders) else {
+            return false;
+        };
+        let key = keys.and_then(|keys| keys.key(id)).cloned();
+        let is_trusted = key.is_some() || (keys.is_none() && are_closed(reserved, &[&folder, &quota, &orders]));
+        self.is_trusted == is_trusted && self.seal == QuotaSeal::new(key, id, export_id) && orders.is_same(&self.orders)
+    }
+
+    fn believes(&self, status: SignatureStatus) -> bool {
+        // Without a key, the folders prove who wrote a file.
+        self.is_trusted && (status == SignatureStatus::Signed || !self.seal.has_key())
+    }
+
+    fn read_reports(&mut self) -> Result<(), AgentError> {
+        for name in self.reports.names()? {
+            let Some((_, bytes)) = self.reports.read(&name, Report::MAX_LEN)? else {
+                continue;
+            };
+            match self.seal.open::<Report>(&name, &bytes) {
+                Ok((report, status)) if self.believes(status) => drop(self.written.insert(name, report)),
+                Ok(_) => tracing::warn!(volume = name, "ignoring a report that this agent did not sign"),
+                Err(error) => tracing::warn!(volume = name, "ignoring a report: {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the orders that changed.
+    pub fn read_orders(&mut self) -> Result<(), AgentError> {
+        if !self.is_trusted {
+            return Ok(());
+        }
+        let names: BTreeSet<String> = self.orders.names()?.into_iter().collect();
+        self.files.retain(|name, _| names.contains(name));
+        self.ignored.retain(|name| names.contains(name));
+        self.volumes.retain(|name, _| names.contains(name));
+        for name in names {
+            let stamp = self.orders.stamp(&name)?;
+            if stamp.is_some() && self.files.get(&name) == stamp.as_ref() {
+                continue;
+            }
+            let Some((stamp, bytes)) = self.orders.read(&name, Order::MAX_LEN)? else {
+                self.ignored.insert(name);
+                continue;
+            };
+            self.files.insert(name.clone(), stamp);
+            match self.believed(&name, &bytes) {
+                Ok(order) => {
+                    self.ignored.remove(&name);
+                    self.accept(name, order);
+                }
+                Err(why) => {
+                    tracing::warn!(volume = name, "ignoring an order: {why}; what is in force stays");
+                    self.ignored.insert(name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn believed(&self, name: &str, bytes: &[u8]) -> Result<Order, String> {
+        let opened = self.seal.open::<Order>(name, bytes);
+        let (order, status) = opened.map_err(|error: QuotaFileError| error.to_string())?;
+        match status {
+            _ if self.believes(status) => {}
+            SignatureStatus::Unsigned => return Err("it is not signed".to_owned()),
+            _ => return Err("its signature is invalid".to_owned()),
+        }
+        match self.volumes.get(name) {
+            Some(known) if known.order.generation > order.generation => Err(format!(
+                "generation {} was replaced by {}",
+                order.generation, known.order.generation
+            )),
+            _ => Ok(order),
+        }
+    }
+
+    fn accept(&mut self, name: String, order: Order) {
+        let same = |known: &Volume| known.order.directory == order.directory && known.order.file_id == order.file_id;
+        let found = self.volumes.remove(&name).filter(same).and_then(|known| known.found);
+        self.volumes.insert(name, Volume { order, found });
+    }
+
+    /// Returns the reports of volumes without an order.
+    pub fn released(&self) -> impl Iterator<Item = &Report> {
+        self.written.values().filter(|report| !self.has_order(&report.volume))
+    }
+
+    /// Returns the projects of volumes whose order cannot be believed now: what is in force for them stays.
+    pub fn held(&self) -> impl Iterator<Item = u32> {
+        let known = |report: &&Report| self.has_order(&report.volume) && !self.volumes.contains_key(&report.volume);
+        self.written.values().filter(known).filter_map(|report| report.project)
+    }
+
+    fn has_order(&self, volume: &str) -> bool {
+        self.volumes.contains_key(volume) || self.ignored.contains(volume)
+    }
+
+    /// Writes a report, if it differs from the one on the export.
+    pub fn write_report(&mut self, report: Report) -> Result<(), AgentError> {
+        if self.written.get(&report.volume) == Some(&report) {
+            return Ok(());
+        }
+        self.write(&self.reports, &report)?;
+        self.written.insert(report.volume.clone(), report);
+        Ok(())
+    }
+
+    /// Removes the report of a volume without an order.
+    pub fn remove_report(&mut self, volume: &str) -> Result<(), AgentError> {
+        self.reports.remove(volume)?;
+        self.written.remove(volume);
+        Ok(())
+    }
+
+    /// Writes a heartbeat with the next sequence.
+    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat) -> Result<(), AgentError> {
+        self.sequence += 1;
+        let heartbeat = Heartbeat {
+            sequence: self.sequence,
+            ignored_orders: self.ignored.len() as u64,
+            ..heartbeat
+        };
+        self.write(&self.quota, &heartbeat)
+    }
+
+    /// Writes the usage.
+    pub fn write_usage(&self, usage: Usage) -> Result<(), AgentError> {
+        let sequence = self.sequence;
+        self.write(&self.quota, &Usage { sequence, ..usage })
+    }
+
+    fn write<F: QuotaFile>(&self, folder: &Folder, file: &F) -> Result<(), AgentError> {
+        let bytes = self.seal.seal(file).map_err(|error| AgentError::Export {
+            action: format!("write the file {}", file.name()),
+            source: std::io::Error::other(error),
+        })?;
+        folder.write(file.name(), &bytes)
+    }
+}
+
+/// Reports whether only the owner of the operator's folder can enter it and the folders below it.
+fn are_closed(reserved: &Folder, below: &[&Folder]) -> bool {
+    reserved.is_closed_for(reserved) && below.iter().all(|folder| folder.is_closed_for(reserved))
+}

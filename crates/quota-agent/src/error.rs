@@ -1,0 +1,80 @@
+use std::path::PathBuf;
+
+use export_store::quota::KeyFileError;
+
+use crate::quotas::QuotasError;
+
+/// Failure that ends the agent, or one round of it.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The process is not root.
+    #[error("not root: only root can set quotas; run the agent as root where the file system is mounted")]
+    NotRoot,
+    /// No export was named.
+    #[error("no export; name each one with --export PATH")]
+    NoExport,
+    /// A path is not that of an export which an operator uses.
+    #[error("{} is not an export of nfs-operator: {why}", path.display())]
+    NotAnExport {
+        /// The path.
+        path: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+    /// Another agent serves the file system.
+    #[error(
+        "another quota agent serves the file system at {}; run one agent, with one --export for each export on it",
+        path.display()
+    )]
+    AnotherAgent {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The type of the file system has no project quotas.
+    #[error("{} is on {file_system}; the agent supports xfs and ext4", path.display())]
+    FileSystem {
+        /// The export.
+        path: PathBuf,
+        /// Type of the file system.
+        file_system: String,
+    },
+    /// The mount point of a file system is not visible.
+    #[error("no mount of the file system of {} is in /proc/self/mountinfo", path.display())]
+    NoMount {
+        /// The export.
+        path: PathBuf,
+    },
+    /// A file cannot be read.
+    #[error("failed to read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The key file is open to others.
+    #[error("{} must be owned by root and closed to others; run chown root FILE and chmod 0600 FILE", path.display())]
+    KeyFileOpen {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key file has a mistake.
+    #[error("key file {}: {source}", path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// The mistake.
+        source: KeyFileError,
+    },
+    /// A file or folder below `.nfs-operator` cannot be read or written.
+    #[error("failed to {action}: {source}")]
+    Export {
+        /// The action with its object.
+        action: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The file system refused something.
+    #[error(transparent)]
+    Quotas(#[from] QuotasError),
+}

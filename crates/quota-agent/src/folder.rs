@@ -1,0 +1,222 @@
+//! Folders and files below a directory, opened without following links. Nothing here takes a path of several segments
+//! that somebody else could change meanwhile.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
+
+use crate::error::AgentError;
+
+/// Prefix of the file to which a file is written before it replaces the previous one.
+const DRAFT: &str = ".draft-";
+
+/// A directory that is open.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+    /// For messages.
+    name: String,
+    device: u64,
+    /// User and group.
+    owner: (Uid, Gid),
+    mode: u32,
+    inode: u64,
+}
+
+/// What distinguishes a file from one that was written later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    inode: u64,
+    size: i64,
+    changed: (i64, u64),
+}
+
+impl Stamp {
+    fn of(stat: &Stat) -> Self {
+        Self {
+            inode: stat.st_ino,
+            size: stat.st_size,
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+impl Folder {
+    /// Opens the root of an export.
+    pub fn root(path: &Path) -> Result<Self, AgentError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty());
+        Self::new(fd, path.display().to_string())
+    }
+
+    fn new(fd: rustix::io::Result<OwnedFd>, name: String) -> Result<Self, AgentError> {
+        let failed = |error: Errno| AgentError::Export {
+            action: format!("open the directory {name}"),
+            source: error.into(),
+        };
+        let fd = fd.map_err(failed)?;
+        let stat = rustix::fs::fstat(&fd).map_err(failed)?;
+        Ok(Self {
+            fd,
+            device: stat.st_dev,
+            owner: (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)),
+            mode: stat.st_mode,
+            inode: stat.st_ino,
+            name,
+        })
+    }
+
+    /// Opens a directory in this one. Returns `None` if the name does not exist or is something else.
+    pub fn open(&self, name: &str) -> Result<Option<Self>, AgentError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            fd => Self::new(fd, format!("{}/{name}", self.name)).map(Some),
+        }
+    }
+
+    /// Opens a directory in this one, or creates it for the owner of this one only.
+    pub fn ensure(&self, name: &str) -> Result<Self, AgentError> {
+        if let Some(folder) = self.open(name)? {
+            return Ok(folder);
+        }
+        let failed = |action: &str, error: Errno| AgentError::Export {
+            action: format!("{action} the directory {}/{name}", self.name),
+            source: error.into(),
+        };
+        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("create", error)),
+        }
+        let folder = self.open(name)?.ok_or_else(|| failed("open", Errno::NOTDIR))?;
+        // The operator may be another user than root.
+        rustix::fs::fchown(&folder.fd, Some(self.owner.0), Some(self.owner.1))
+            .map_err(|error| failed("set the owner of", error))?;
+        Ok(folder)
+    }
+
+    /// Reports whether only the owner of `top` can enter the folder.
+    pub fn is_closed_for(&self, top: &Self) -> bool {
+        self.owner.0 == top.owner.0 && self.mode & 0o077 == 0
+    }
+
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Returns the names of the entries that are valid UTF-8 and no drafts.
+    pub fn names(&self) -> Result<Vec<String>, AgentError> {
+        let failed = |error: Errno| AgentError::Export {
+            action: format!("list {}", self.name),
+            source: error.into(),
+        };
+        if rustix::fs::fstat(&self.fd).map_err(failed)?.st_nlink == 0 {
+            // An empty list would mean that every file was removed, one by one.
+            return Err(failed(Errno::STALE));
+        }
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !name.starts_with('.')
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns the stamp of a regular file; `None` if it is missing or something else.
+    pub fn stamp(&self, name: &str) -> Result<Option<Stamp>, AgentError> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(is_regular(&stat).then(|| Stamp::of(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(self.failed("look up", name, error.into())),
+        }
+    }
+
+    /// Reads a regular file of at most `max` bytes; of a longer one, it returns one byte more. Returns `None` if it is
+    /// missing or something else.
+    pub fn read(&self, name: &str, max: usize) -> Result<Option<(Stamp, Vec<u8>)>, AgentError> {
+        // A FIFO does not make the agent wait.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+            Err(error) => return Err(self.failed("open", name, error.into())),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|error| self.failed("read", name, error.into()))?;
+        if !is_regular(&stat) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        let limited = File::from(fd).take(max as u64 + 1).read_to_end(&mut bytes);
+        limited.map_err(|error| self.failed("read", name, error))?;
+        Ok(Some((Stamp::of(&stat), bytes)))
+    }
+
+    /// Writes a file for the owner of this folder: to a draft, which then replaces the file.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), AgentError> {
+        let draft = format!("{DRAFT}{name}");
+        let written = self.write_draft(&draft, bytes);
+        let renamed = written.and_then(|()| {
+            rustix::fs::renameat(&self.fd, &*draft, &self.fd, name)?;
+            rustix::fs::fsync(&self.fd)?;
+            Ok(())
+        });
+        renamed.map_err(|error| self.failed("write", name, error))
+    }
+
+    fn write_draft(&self, draft: &str, bytes: &[u8]) -> std::io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let create = || rustix::fs::openat(&self.fd, draft, flags, Mode::RUSR | Mode::WUSR);
+        let fd = match create() {
+            // Left by a process that was killed.
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&self.fd, draft, AtFlags::empty())?;
+                create()?
+            }
+            created => created?,
+        };
+        rustix::fs::fchown(&fd, Some(self.owner.0), Some(self.owner.1))?;
+        let mut file = File::from(fd);
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    /// Removes a file, if it is there.
+    pub fn remove(&self, name: &str) -> Result<(), AgentError> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(self.failed("remove", name, error.into())),
+        }
+    }
+
+    fn failed(&self, action: &str, name: &str, source: std::io::Error) -> AgentError {
+        let source = match source.kind() {
+            // Space for the agent's files is taken from outside of all volumes.
+            ErrorKind::StorageFull => std::io::Error::other("the file system is full"),
+            _ => source,
+        };
+        AgentError::Export {
+            action: format!("{action} {}/{name}", self.name),
+            source,
+        }
+    }
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}

@@ -1,0 +1,141 @@
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+
+use crate::quotas::QuotasError;
+
+/// Folders of the tools on all distributions. `PATH` is not used: what runs as root is found in known places.
+const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+/// A tool takes milliseconds, or seconds for tens of thousands of projects. Longer on a file system that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of the output, in bytes: 200,000 projects in 100 bytes each.
+const MAX_OUTPUT: u64 = 20 * 1024 * 1024;
+/// What libedit, with which `xfs_io` reads its script, prints where no terminal is described.
+const NOISE: [&str; 2] = ["Cannot read termcap database;", "using dumb terminal settings."];
+/// Maximum length of an excerpt, in bytes.
+const MAX_EXCERPT: usize = 300;
+
+pub(super) const SETQUOTA: Tool = Tool {
+    name: "setquota",
+    package: "quota",
+};
+pub(super) const REPQUOTA: Tool = Tool {
+    name: "repquota",
+    package: "quota",
+};
+pub(super) const XFS_IO: Tool = Tool {
+    name: "xfs_io",
+    package: "xfsprogs",
+};
+
+/// A program. The package has the same name for Debian and Red Hat.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tool {
+    pub name: &'static str,
+    package: &'static str,
+}
+
+impl Tool {
+    /// Returns its path.
+    pub fn find(self) -> Result<PathBuf, QuotasError> {
+        let mut paths = FOLDERS.iter().map(|folder| Path::new(folder).join(self.name));
+        paths
+            .find(|path| path.is_file())
+            .ok_or_else(|| self.missing(std::io::ErrorKind::NotFound.into()))
+    }
+
+    fn missing(self, source: std::io::Error) -> QuotasError {
+        QuotasError::Tool {
+            tool: self.name,
+            package: self.package,
+            source,
+        }
+    }
+
+    /// Runs the tool on a file system, and returns its standard output.
+    ///
+    /// # Errors
+    /// It does not start, takes too long, or its exit code is not 0.
+    pub async fn run(self, arguments: &[&str], mount_point: &Path, input: String) -> Result<String, QuotasError> {
+        let mut command = self.command(arguments)?;
+        command.arg(mount_point);
+        let output = self.wait(command, input).await?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.success() {
+            true => Ok(text),
+            false => Err(QuotasError::Failed {
+                tool: self.name,
+                output: excerpt(&String::from_utf8_lossy(&output.stderr)),
+            }),
+        }
+    }
+
+    /// Runs a script, and returns its standard output and its errors. The exit code says nothing about a script.
+    pub async fn run_script(self, script: String) -> Result<(String, Vec<String>), QuotasError> {
+        let output = self.wait(self.command(&[])?, script).await?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = errors.lines().filter(|line| !line.is_empty() && !NOISE.contains(line));
+        let errors = errors.map(str::to_owned).collect();
+        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), errors))
+    }
+
+    fn command(self, arguments: &[&str]) -> Result<Command, QuotasError> {
+        let mut command = Command::new(self.find()?);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("LC_ALL", "C")
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        Ok(command)
+    }
+
+    async fn wait(self, mut command: Command, input: String) -> Result<Output, QuotasError> {
+        let failed = |source| self.missing(source);
+        let mut child = command.spawn().map_err(failed)?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let write = async move {
+            if let Some(mut stdin) = stdin {
+                // A tool that stops reading says why on its standard error.
+                let _ = stdin.write_all(input.as_bytes()).await;
+            }
+        };
+        let finish = async {
+            let ((), stdout, stderr, status) = tokio::join!(write, read(stdout), read(stderr), child.wait());
+            std::io::Result::Ok(Output {
+                stdout: stdout?,
+                stderr: stderr?,
+                status: status?,
+            })
+        };
+        match tokio::time::timeout(TIMEOUT, finish).await {
+            Ok(output) => output.map_err(failed),
+            Err(_) => Err(QuotasError::Timeout {
+                tool: self.name,
+                seconds: TIMEOUT.as_secs(),
+            }),
+        }
+    }
+}
+
+/// Reads up to the maximum. The tool gets an error if it writes more.
+async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(MAX_OUTPUT).read_to_end(&mut bytes).await?;
+    }
+    Ok(bytes)
+}
+
+/// Returns the beginning of an output, for a message.
+pub(super) fn excerpt(text: &str) -> String {
+    let text = text.trim();
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    export_store::text::abbreviate(&export_store::text::escape(&lines.join("; ")), MAX_EXCERPT)
+}

@@ -1,0 +1,227 @@
+//! Decides from orders, directories and what is in force which limit each volume gets. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use export_store::quota::{LimitState, Order, Report, SizeProblem};
+
+use crate::projects::{ProjectRange, ReservedProjects};
+use crate::quotas::{Accounted, Limits, Tag};
+
+/// A volume: the cluster's ID and the volume's name.
+pub(crate) type Key = (String, String);
+
+/// The directory of an order, as found just now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The directory with the order's fileid.
+    Directory(Tag),
+    /// The directory was not found at its path.
+    Missing(SizeProblem, String),
+}
+
+/// What is known about a volume with an order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub order: &'a Order,
+    /// The report, if it can be believed.
+    pub report: Option<&'a Report>,
+    pub found: &'a Found,
+}
+
+/// What is known about the file system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileSystem<'a> {
+    pub accounted: &'a BTreeMap<u32, Accounted>,
+    pub range: &'a ProjectRange,
+    pub reserved: &'a ReservedProjects,
+    /// Projects of volumes that are not among the subjects.
+    pub taken: &'a BTreeSet<u32>,
+    /// Projects whose order was removed just now, of trees that belong to them completely, by fileid.
+    pub released: &'a BTreeMap<u64, u32>,
+}
+
+/// What to do for a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Enforce the order with a project.
+    Enforce(Enforcement),
+    /// The order cannot be enforced.
+    Fail(SizeProblem, String),
+    /// A newer order was enforced already: leave everything as it is.
+    Outdated,
+}
+
+/// How to enforce an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Enforcement {
+    pub project: u32,
+    pub limits: Limits,
+    /// The limits in force differ.
+    pub set_limits: bool,
+    /// The directory does not have the project, or does not pass it on.
+    pub tag: bool,
+    /// Everything in the directory belongs to the project already.
+    pub complete: bool,
+}
+
+/// Decides for all volumes of an export at once, because no two may share a directory or a project.
+pub(crate) fn plan(subjects: &BTreeMap<Key, Subject<'_>>, file_system: FileSystem<'_>) -> BTreeMap<Key, Decision> {
+    let holders = Holders::of(subjects);
+    let mut decisions = BTreeMap::new();
+    let mut usable = Vec::new();
+    for (key, subject) in subjects {
+        match refusal(key, subject, &holders, &file_system) {
+            Some(refused) => drop(decisions.insert(key.clone(), refused)),
+            None => usable.push((key, subject)),
+        }
+    }
+    let projects = choose_projects(&usable, &file_system);
+    for (key, subject) in usable {
+        let decision = match (projects.get(key), subject.found) {
+            (Some(project), _) => Decision::Enforce(enforcement(subject, *project, &file_system)),
+            (None, Found::Missing(reason, message)) => Decision::Fail(*reason, message.clone()),
+            (None, Found::Directory(_)) => Decision::Fail(
+                SizeProblem::ProjectsExhausted,
+                format!(
+                    "no project ID of {} is free; start the agent with a larger --project-ids",
+                    file_system.range
+                ),
+            ),
+        };
+        decisions.insert(key.clone(), decision);
+    }
+    decisions
+}
+
+/// Which volume has each directory.
+struct Holders<'a> {
+    by_file_id: BTreeMap<u64, &'a Key>,
+    by_path: BTreeMap<&'a [String], &'a Key>,
+}
+
+impl<'a> Holders<'a> {
+    /// Of several orders for a directory, the one with a project counts, otherwise the first.
+    fn of(subjects: &'a BTreeMap<Key, Subject<'_>>) -> Self {
+        let (mut by_file_id, mut by_path) = (BTreeMap::new(), BTreeMap::new());
+        let has_project = |subject: &Subject<'_>| recorded_project(subject).is_some();
+        let (first, second): (Vec<_>, Vec<_>) = subjects.iter().partition(|(_, subject)| has_project(subject));
+        for (key, subject) in first.into_iter().chain(second) {
+            by_file_id.entry(subject.order.file_id).or_insert(key);
+            if matches!(subject.found, Found::Directory(_)) {
+                by_path.entry(subject.order.directory.segments()).or_insert(key);
+            }
+        }
+        Self { by_file_id, by_path }
+    }
+
+    /// Returns another volume that has the directory of an order, or one above it.
+    fn conflict(&self, key: &Key, order: &Order) -> Option<&'a Key> {
+        let same = self.by_file_id.get(&order.file_id).filter(|holder| **holder != key);
+        let segments = order.directory.segments();
+        let mut above = (1..segments.len()).filter_map(|length| self.by_path.get(segments.get(..length)?));
+        same.or_else(|| above.next()).copied()
+    }
+}
+
+/// Returns why an order is not enforced.
+fn refusal(key: &Key, subject: &Subject<'_>, holders: &Holders<'_>, file_system: &FileSystem<'_>) -> Option<Decision> {
+    let newest = subject.report.map_or(0, |report| report.generation);
+    if newest > subject.order.generation {
+        return Some(Decision::Outdated);
+    }
+    if let Some((_, volume)) = holders.conflict(key, subject.order) {
+        let message = format!("the order of volume {volume} is for the same directory, or for one above it");
+        return Some(Decision::Fail(SizeProblem::DirectoryTaken, message));
+    }
+    match subject.found {
+        Found::Directory(tag) if tag.project != 0 && !may_use(tag.project, file_system) => {
+            let project = tag.project;
+            let message = format!(
+                "the directory has project {project}, which the agent did not give it; to give the directory to the \
+                 agent, remove the project from it with xfs_io -c 'chproj 0' DIRECTORY"
+            );
+            Some(Decision::Fail(SizeProblem::ForeignProject, message))
+        }
+        _ => None,
+    }
+}
+
+fn may_use(project: u32, file_system: &FileSystem<'_>) -> bool {
+    file_system.range.contains(project) && !file_system.reserved.contains(project)
+}
+
+/// Returns the project in a report about the directory of the order.
+fn recorded_project(subject: &Subject<'_>) -> Option<u32> {
+    let report = subject
+        .report
+        .filter(|report| report.file_id == subject.order.file_id)?;
+    report.project
+}
+
+/// Chooses a project for each volume: the one that its directory and its report agree on, then that of the directory,
+/// then that of the report, then a free one. A directory that was copied with its project loses the project.
+fn choose_projects<'a>(usable: &[(&'a Key, &Subject<'_>)], file_system: &FileSystem<'_>) -> BTreeMap<&'a Key, u32> {
+    let tagged = |subject: &Subject<'_>| match subject.found {
+        Found::Directory(tag) => Some(tag.project),
+        Found::Missing(..) => None,
+    };
+    let agreed = |subject: &Subject<'_>| recorded_project(subject).filter(|project| tagged(subject) == Some(*project));
+    let mut chosen = BTreeMap::new();
+    let mut used = file_system.taken.clone();
+    for candidate in [&agreed, &tagged, &recorded_project] as [&dyn Fn(&Subject<'_>) -> Option<u32>; 3] {
+        for (key, subject) in usable {
+            if !chosen.contains_key(*key)
+                && let Some(project) = candidate(subject)
+                && may_use(project, file_system)
+                && used.insert(project)
+            {
+                chosen.insert(*key, project);
+            }
+        }
+    }
+    let mut free = file_system.range.iter().filter(|project| {
+        !used.contains(project) && !file_system.accounted.contains_key(project) && may_use(*project, file_system)
+    });
+    for (key, subject) in usable {
+        if !chosen.contains_key(*key)
+            && matches!(subject.found, Found::Directory(_))
+            && let Some(project) = free.next()
+        {
+            chosen.insert(*key, project);
+        }
+    }
+    chosen
+}
+
+fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>) -> Enforcement {
+    let limits = Limits {
+        bytes: subject.order.bytes,
+        inodes: subject.order.inodes,
+    };
+    let accounted = file_system.accounted.get(&project).copied().unwrap_or_default();
+    let tag = match subject.found {
+        Found::Directory(tag) => tag.project != project || !tag.inherits,
+        Found::Missing(..) => false,
+    };
+    let file_id = subject.order.file_id;
+    let reported = subject.report.is_some_and(|report| {
+        report.file_id == file_id && report.project == Some(project) && report.state == LimitState::InForce
+    });
+    Enforcement {
+        project,
+        limits,
+        set_limits: !is_in_force(limits, accounted.limits),
+        tag,
+        complete: !tag && (reported || file_system.released.get(&file_id) == Some(&project)),
+    }
+}
+
+/// Reports whether limits are what the file system makes of those that were set: it rounds up to its blocks.
+fn is_in_force(set: Limits, found: Limits) -> bool {
+    const LARGEST_BLOCK: u64 = 64 * 1024;
+    let bytes = match (set.bytes, found.bytes) {
+        (Some(set), Some(found)) => found >= set && found - set < LARGEST_BLOCK,
+        (set, found) => set == found,
+    };
+    bytes && set.inodes == found.inodes
+}

@@ -1,0 +1,12 @@
+//! The agent on a folder of this machine, with a file system in memory that counts its projects.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod fixture;
+mod orders;
+mod projects;
+mod robustness;

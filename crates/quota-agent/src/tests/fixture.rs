@@ -1,0 +1,289 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use export_store::RecordsKey;
+use export_store::quota::{
+    AgentProblem, Heartbeat, KeyFile, LimitState, Order, QuotaDirectory, QuotaFile, QuotaSeal, Report, SizeProblem,
+    Usage,
+};
+
+use crate::agent::{Agent, Settings};
+use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+
+pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+pub const GIB: u64 = 1 << 30;
+
+/// A file system in memory: projects by inode, and limits.
+#[derive(Debug, Default)]
+pub struct World {
+    pub tags: BTreeMap<u64, Tag>,
+    pub limits: BTreeMap<u32, Limits>,
+    pub problem: Option<(AgentProblem, String)>,
+    /// Number of effects until the process is killed: before an effect if even, after it if odd.
+    pub steps: Option<usize>,
+    /// Inodes that refuse a project.
+    pub immutable: Vec<u64>,
+    /// Number of calls of tools.
+    pub calls: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Fake(pub Rc<RefCell<World>>);
+
+impl Fake {
+    /// Counts a place where the process can be killed.
+    async fn place(&self) {
+        let killed = {
+            let mut world = self.0.borrow_mut();
+            world.steps.as_mut().is_some_and(|steps| {
+                let killed = *steps == 0;
+                *steps = steps.saturating_sub(1);
+                killed
+            })
+        };
+        if killed {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub fn tag(&self, path: &Path) -> Tag {
+        let inode = fs::symlink_metadata(path).unwrap().ino();
+        self.0.borrow().tags.get(&inode).copied().unwrap_or_default()
+    }
+
+    pub fn set_tag(&self, path: &Path, tag: Tag) {
+        let inode = fs::symlink_metadata(path).unwrap().ino();
+        self.0.borrow_mut().tags.insert(inode, tag);
+    }
+
+    pub fn limit(&self, project: u32) -> Limits {
+        self.0.borrow().limits.get(&project).copied().unwrap_or_default()
+    }
+}
+
+impl Quotas for Fake {
+    async fn capabilities(&self) -> Capabilities {
+        let problem = self.0.borrow().problem.clone();
+        Capabilities {
+            file_system: "memory".to_owned(),
+            enforced: problem.is_none(),
+            inodes_counted: true,
+            problem,
+        }
+    }
+
+    async fn accounted(&self) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
+        let world = self.0.borrow();
+        let mut accounted: BTreeMap<u32, Accounted> = BTreeMap::new();
+        for tag in world.tags.values().filter(|tag| tag.project != 0) {
+            accounted.entry(tag.project).or_default().inodes += 1;
+        }
+        for (project, limits) in world.limits.iter().filter(|(_, limits)| **limits != Limits::default()) {
+            accounted.entry(*project).or_default().limits = *limits;
+        }
+        Ok(accounted)
+    }
+
+    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<(), QuotasError> {
+        self.place().await;
+        {
+            let mut world = self.0.borrow_mut();
+            world.calls += 1;
+            world.limits.extend(limits.iter().copied());
+        }
+        self.place().await;
+        Ok(())
+    }
+
+    async fn tags(&self, directories: &[BorrowedFd<'_>]) -> Result<Vec<Option<Tag>>, QuotasError> {
+        let tag = |fd: &BorrowedFd<'_>| {
+            let inode = rustix::fs::fstat(fd).unwrap().st_ino;
+            Some(self.0.borrow().tags.get(&inode).copied().unwrap_or_default())
+        };
+        Ok(directories.iter().map(tag).collect())
+    }
+
+    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<(), QuotasError> {
+        self.place().await;
+        let mut refused = false;
+        {
+            let mut world = self.0.borrow_mut();
+            world.calls += 1;
+            for assignment in assignments {
+                let inode = rustix::fs::fstat(assignment.file.as_fd()).unwrap().st_ino;
+                if world.immutable.contains(&inode) {
+                    refused = true;
+                    continue;
+                }
+                let (project, inherits) = (assignment.project, assignment.inherits);
+                world.tags.insert(inode, Tag { project, inherits });
+            }
+        }
+        self.place().await;
+        match refused {
+            false => Ok(()),
+            true => Err(QuotasError::Failed {
+                tool: "memory",
+                output: "Operation not permitted".to_owned(),
+            }),
+        }
+    }
+}
+
+/// An export in a temporary folder that an operator uses.
+pub struct Fixture {
+    pub root: PathBuf,
+    pub fake: Fake,
+    pub with_keys: bool,
+    pub range: String,
+    pub files_per_second: usize,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        let root = std::env::temp_dir().join(format!("quota-agent-{:016x}", rand::random::<u64>()));
+        let fixture = Self {
+            root,
+            fake: Fake::default(),
+            with_keys: true,
+            range: "1000-1999".to_owned(),
+            files_per_second: 1_000_000,
+        };
+        fixture.add_cluster(CLUSTER);
+        let identity = r#"{"version":1,"id":"export","rootFileID":2}"#;
+        fs::write(fixture.root.join(".nfs-operator/identity"), identity).unwrap();
+        fixture
+    }
+
+    pub fn add_cluster(&self, id: &str) {
+        fs::create_dir_all(self.root.join(".nfs-operator").join(id).join("records")).unwrap();
+        for closed in [
+            self.root.join(".nfs-operator"),
+            self.root.join(".nfs-operator").join(id),
+        ] {
+            fs::set_permissions(closed, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+    }
+
+    fn key(id: &str) -> RecordsKey {
+        RecordsKey::new(&std::array::from_fn(|at| id.as_bytes()[at % id.len()]))
+    }
+
+    pub fn seal(&self, cluster: &str) -> QuotaSeal {
+        let key = self.with_keys.then(|| Self::key(cluster).quota_key());
+        QuotaSeal::new(key, cluster, "export")
+    }
+
+    /// Starts an agent, as a new process would.
+    pub fn agent(&self) -> Agent<Fake> {
+        let key_file = self.root.with_extension("keys");
+        let other = "99999999-2222-3333-4444-555555555555";
+        let keys = KeyFile::lines(CLUSTER, &Self::key(CLUSTER)) + &KeyFile::lines(other, &Self::key(other));
+        fs::write(&key_file, keys).unwrap();
+        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
+        let settings = Settings {
+            exports: vec![self.root.clone()],
+            key_file: self.with_keys.then(|| key_file.clone()),
+            projects: self.range.parse().unwrap(),
+            files_per_second: self.files_per_second,
+        };
+        let agent = Agent::new(settings, vec![(self.root.clone(), self.fake.clone())]).unwrap();
+        fs::remove_file(key_file).unwrap();
+        agent
+    }
+
+    pub fn quota(&self, cluster: &str) -> PathBuf {
+        self.root.join(".nfs-operator").join(cluster).join("quota")
+    }
+
+    pub fn make(&self, directory: &str) -> PathBuf {
+        let path = self.root.join(directory);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Returns an order for a directory that exists.
+    pub fn order(&self, volume: &str, directory: &str, generation: u64, bytes: u64) -> Order {
+        Order {
+            volume: volume.to_owned(),
+            directory: QuotaDirectory::parse(directory).unwrap(),
+            file_id: fs::metadata(self.root.join(directory)).unwrap().ino(),
+            generation,
+            bytes: Some(bytes),
+            inodes: None,
+        }
+    }
+
+    pub fn place(&self, cluster: &str, order: &Order) {
+        let bytes = self.seal(cluster).seal(order).unwrap();
+        self.place_bytes(cluster, &order.volume, &bytes);
+    }
+
+    pub fn place_bytes(&self, cluster: &str, volume: &str, bytes: &[u8]) {
+        let folder = self.quota(cluster).join("orders");
+        fs::create_dir_all(&folder).unwrap();
+        for closed in [self.quota(cluster), folder.clone()] {
+            fs::set_permissions(closed, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let draft = folder.join(format!(".draft-{volume}"));
+        fs::write(&draft, bytes).unwrap();
+        fs::rename(draft, folder.join(volume)).unwrap();
+    }
+
+    pub fn withdraw(&self, cluster: &str, volume: &str) {
+        fs::remove_file(self.quota(cluster).join("orders").join(volume)).unwrap();
+    }
+
+    fn open<F: QuotaFile>(&self, cluster: &str, path: &str, name: &str) -> Option<F> {
+        let bytes = fs::read(self.quota(cluster).join(path)).ok()?;
+        let (file, status) = self.seal(cluster).open::<F>(name, &bytes).unwrap();
+        let expected = match self.with_keys {
+            true => export_store::SignatureStatus::Signed,
+            false => export_store::SignatureStatus::Unsigned,
+        };
+        assert_eq!(status, expected);
+        Some(file)
+    }
+
+    pub fn report(&self, volume: &str) -> Option<Report> {
+        self.open(CLUSTER, &format!("reports/{volume}"), volume)
+    }
+
+    pub fn heartbeat(&self) -> Heartbeat {
+        self.open(CLUSTER, "agent", "agent").unwrap()
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.open(CLUSTER, "usage", "usage").unwrap()
+    }
+
+    /// Checks that a volume has a limit, and returns its project.
+    pub fn assert_in_force(&self, volume: &str, directory: &str, bytes: u64) -> u32 {
+        let report = self.report(volume).unwrap();
+        assert_eq!(report.state, LimitState::InForce, "{volume}");
+        let project = report.project.unwrap();
+        let inherits = true;
+        assert_eq!(self.fake.tag(&self.root.join(directory)), Tag { project, inherits });
+        assert_eq!(self.fake.limit(project).bytes, Some(bytes));
+        project
+    }
+
+    pub fn assert_failed(&self, volume: &str, expected: SizeProblem) {
+        let state = self.report(volume).unwrap().state;
+        assert!(
+            matches!(&state, LimitState::Failed { reason, .. } if *reason == expected),
+            "{state:?}"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+use std::fs;
+
+use export_store::quota::SizeProblem;
+
+use super::fixture::{CLUSTER, Fixture, GIB};
+use crate::projects::{ProjectRange, ReservedProjects};
+use crate::quotas::{Limits, Tag};
+
+#[tokio::test]
+async fn a_removed_order_removes_the_limit_and_its_id_is_free_once_no_file_has_it() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-1001".to_owned();
+    for name in ["a", "b", "c"] {
+        fixture.make(name);
+    }
+    fixture.place(CLUSTER, &fixture.order("pvc-a", "a", 1, GIB));
+    fixture.place(CLUSTER, &fixture.order("pvc-b", "b", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-a", "a", GIB);
+    fixture.withdraw(CLUSTER, "pvc-a");
+    agent.enforce().await;
+    assert_eq!(fixture.fake.limit(project), Limits::default());
+    assert_eq!(fixture.report("pvc-a"), None);
+
+    fixture.place(CLUSTER, &fixture.order("pvc-c", "c", 1, GIB));
+    agent.enforce().await;
+    fixture.assert_failed("pvc-c", SizeProblem::ProjectsExhausted);
+    fixture.fake.0.borrow_mut().tags.retain(|_, tag| tag.project != project);
+    agent.enforce().await;
+    assert_eq!(fixture.assert_in_force("pvc-c", "c", GIB), project);
+}
+
+#[tokio::test]
+async fn an_order_that_was_removed_while_no_agent_ran_loses_its_limit() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    fixture.agent().poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.withdraw(CLUSTER, "pvc-1");
+    fixture.agent().poll().await;
+    assert_eq!(fixture.fake.limit(project), Limits::default());
+    assert_eq!(fixture.report("pvc-1"), None);
+}
+
+#[tokio::test]
+async fn ids_in_use_or_listed_are_not_taken() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-1003".to_owned();
+    let foreign = fixture.make("foreign");
+    fixture.make("a");
+    let inherits = false;
+    fixture.fake.set_tag(
+        &foreign,
+        Tag {
+            project: 1000,
+            inherits,
+        },
+    );
+    let bytes = Some(GIB);
+    fixture
+        .fake
+        .0
+        .borrow_mut()
+        .limits
+        .insert(1001, Limits { bytes, inodes: None });
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1002);
+    assert_eq!(fixture.fake.limit(1001).bytes, Some(GIB));
+
+    let listed = ReservedProjects::parse("# comment\nweb:1000\nbad\n", "1001:/srv/web\n");
+    assert!(listed.contains(1000) && listed.contains(1001) && !listed.contains(1002));
+}
+
+#[test]
+fn a_range_has_two_numbers_in_order() {
+    for wrong in ["", "1", "0-5", "6-5", "1-", "-1-5", "1-2147483648", "a-b"] {
+        assert!(wrong.parse::<ProjectRange>().is_err(), "{wrong}");
+    }
+    let range = "5-6".parse::<ProjectRange>().unwrap();
+    assert!(range.contains(5) && range.contains(6) && !range.contains(7));
+    assert_eq!(range.to_string(), "5-6");
+}
+
+#[tokio::test]
+async fn a_directory_with_a_foreign_project_is_left_alone() {
+    let fixture = Fixture::new();
+    let path = fixture.make("a");
+    let foreign = Tag {
+        project: 7,
+        inherits: true,
+    };
+    fixture.fake.set_tag(&path, foreign);
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    fixture.agent().poll().await;
+    fixture.assert_failed("pvc-1", SizeProblem::ForeignProject);
+    assert_eq!(fixture.fake.tag(&path), foreign);
+}
+
+#[tokio::test]
+async fn a_moved_directory_keeps_its_limit_also_after_a_restart() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let order = fixture.order("pvc-1", "a", 1, GIB);
+    fixture.place(CLUSTER, &order);
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fs::rename(fixture.root.join("a"), fixture.root.join("archived-a")).unwrap();
+    // Another directory takes its name.
+    let stranger = fixture.make("a");
+    let mut larger = order;
+    larger.generation = 2;
+    larger.bytes = Some(2 * GIB);
+    fixture.place(CLUSTER, &larger);
+    for mut agent in [agent, fixture.agent()] {
+        agent.poll().await;
+        assert_eq!(fixture.assert_in_force("pvc-1", "archived-a", 2 * GIB), project);
+        assert_eq!(fixture.fake.tag(&stranger), Tag::default());
+    }
+}
+
+#[tokio::test]
+async fn a_restored_directory_is_handed_over_with_its_project() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fs::write(fixture.root.join("a/file"), "").unwrap();
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fs::rename(fixture.root.join("a"), fixture.root.join("restored")).unwrap();
+    fixture.place(CLUSTER, &fixture.order("pvc-2", "restored", 1, 2 * GIB));
+    agent.enforce().await;
+    fixture.assert_failed("pvc-2", SizeProblem::DirectoryTaken);
+    assert_eq!(fixture.fake.limit(project).bytes, Some(GIB));
+    fixture.withdraw(CLUSTER, "pvc-1");
+    agent.enforce().await;
+    assert_eq!(fixture.assert_in_force("pvc-2", "restored", 2 * GIB), project);
+}
+
+#[tokio::test]
+async fn a_directory_in_a_volume_is_not_taken_from_it() {
+    let fixture = Fixture::new();
+    fixture.make("a/b");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    fixture.place(CLUSTER, &fixture.order("pvc-2", "a/b", 1, 2 * GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.assert_failed("pvc-2", SizeProblem::DirectoryTaken);
+    assert_eq!(fixture.fake.tag(&fixture.root.join("a/b")).project, project);
+}
+
+#[tokio::test]
+async fn limits_and_projects_that_somebody_changed_are_repaired() {
+    let fixture = Fixture::new();
+    let path = fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.fake.0.borrow_mut().limits.clear();
+    agent.poll().await;
+    fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.fake.set_tag(&path, Tag::default());
+    // Another process, or the verification of this one.
+    fixture.agent().poll().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), project);
+}
+
+#[tokio::test]
+async fn a_directory_that_was_copied_with_its_project_gets_one_of_its_own() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let copy = fixture.make("copy");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let inherits = true;
+    fixture.fake.set_tag(&copy, Tag { project, inherits });
+    fixture.place(CLUSTER, &fixture.order("pvc-0", "copy", 1, GIB));
+    agent.enforce().await;
+    assert_ne!(fixture.assert_in_force("pvc-0", "copy", GIB), project);
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), project);
+}

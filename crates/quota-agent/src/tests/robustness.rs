@@ -1,0 +1,188 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use export_store::quota::{LimitState, SizeProblem};
+
+use super::fixture::{CLUSTER, Fixture, GIB};
+use crate::quotas::{Limits, Tag};
+
+/// Runs an agent until it is killed at a step, or has nothing left to do. Returns whether it was killed.
+async fn run_until(fixture: &Fixture, steps: usize) -> bool {
+    fixture.fake.0.borrow_mut().steps = Some(steps);
+    let work = async {
+        let mut agent = fixture.agent();
+        agent.poll().await;
+        for _ in 0..5 {
+            agent.visit().await;
+        }
+    };
+    let killed = tokio::time::timeout(Duration::from_millis(200), work).await.is_err();
+    fixture.fake.0.borrow_mut().steps = None;
+    killed
+}
+
+fn tree(fixture: &Fixture) {
+    fixture.make("a/b/c");
+    fixture.make("new");
+    for file in ["a/1", "a/b/2", "a/b/c/3"] {
+        fs::write(fixture.root.join(file), "").unwrap();
+    }
+}
+
+fn assert_assigned(fixture: &Fixture, project: u32) {
+    for path in ["a", "a/b", "a/b/c", "a/1", "a/b/2", "a/b/c/3"] {
+        assert_eq!(fixture.fake.tag(&fixture.root.join(path)).project, project, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_at_any_step_is_resumed_by_the_next_one() {
+    let mut step = 0;
+    loop {
+        let fixture = Fixture::new();
+        tree(&fixture);
+        fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+        fixture.place(CLUSTER, &fixture.order("pvc-2", "new", 1, 2 * GIB));
+        let killed = run_until(&fixture, step).await;
+        // Nothing is reported that is not true.
+        for (volume, bytes) in [("pvc-1", GIB), ("pvc-2", 2 * GIB)] {
+            if let Some(report) = fixture.report(volume)
+                && report.state == LimitState::InForce
+            {
+                assert_eq!(
+                    fixture.fake.limit(report.project.unwrap()).bytes,
+                    Some(bytes),
+                    "step {step}"
+                );
+            }
+        }
+        run_until(&fixture, usize::MAX).await;
+        let project = fixture.assert_in_force("pvc-1", "a", GIB);
+        assert_assigned(&fixture, project);
+        fixture.assert_in_force("pvc-2", "new", 2 * GIB);
+        // No limit is left of a project that nobody has.
+        assert_eq!(fixture.fake.0.borrow().limits.len(), 2, "step {step}");
+
+        // The same for an expansion together with a removal.
+        fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 2, 3 * GIB));
+        fixture.withdraw(CLUSTER, "pvc-2");
+        run_until(&fixture, step).await;
+        run_until(&fixture, usize::MAX).await;
+        assert_eq!(fixture.assert_in_force("pvc-1", "a", 3 * GIB), project);
+        assert_eq!(fixture.report("pvc-2"), None);
+        let limited = |limits: &&Limits| **limits != Limits::default();
+        assert_eq!(
+            fixture.fake.0.borrow().limits.values().filter(limited).count(),
+            1,
+            "step {step}"
+        );
+        if !killed {
+            break;
+        }
+        step += 1;
+    }
+    assert!(step > 8, "only {step} steps");
+}
+
+#[tokio::test]
+async fn a_visit_never_leaves_the_volume_and_skips_what_has_no_project() {
+    let fixture = Fixture::new();
+    tree(&fixture);
+    let outside = fixture.make("outside");
+    fs::write(outside.join("secret"), "").unwrap();
+    symlink(&outside, fixture.root.join("a/link")).unwrap();
+    symlink(outside.join("secret"), fixture.root.join("a/b/link")).unwrap();
+    symlink("..", fixture.root.join("a/up")).unwrap();
+    let fifo = fixture.root.join("a/fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    fs::hard_link(fixture.root.join("a/1"), fixture.root.join("a/b/again")).unwrap();
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    assert_assigned(&fixture, project);
+    for path in ["outside", "outside/secret", "a/link", "a/fifo", ".", "new"] {
+        assert_eq!(fixture.fake.tag(&fixture.root.join(path)), Tag::default(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn files_that_refuse_a_project_are_reported_and_do_not_hinder_others() {
+    let fixture = Fixture::new();
+    tree(&fixture);
+    let immutable = fs::metadata(fixture.root.join("a/b/2")).unwrap().ino();
+    fixture.fake.0.borrow_mut().immutable.push(immutable);
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    fixture.assert_failed("pvc-1", SizeProblem::ChangeRefused);
+    let project = fixture.report("pvc-1").unwrap().project.unwrap();
+    assert_eq!(fixture.fake.tag(&fixture.root.join("a/b/c/3")).project, project);
+    assert_eq!(fixture.fake.limit(project).bytes, Some(GIB));
+    // The tree is not visited again in each round.
+    let calls = fixture.fake.0.borrow().calls;
+    agent.poll().await;
+    agent.visit().await;
+    assert_eq!(fixture.fake.0.borrow().calls, calls);
+}
+
+#[tokio::test]
+async fn nothing_in_a_volume_is_an_order() {
+    let fixture = Fixture::new();
+    let inside = fixture.make("a/.nfs-operator").join(CLUSTER).join("quota/orders");
+    fs::create_dir_all(&inside).unwrap();
+    fixture.make("b");
+    let order = fixture
+        .seal(CLUSTER)
+        .seal(&fixture.order("pvc-b", "b", 1, GIB))
+        .unwrap();
+    fs::write(inside.join("pvc-b"), order).unwrap();
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    fixture.assert_in_force("pvc-1", "a", GIB);
+    assert_eq!(fixture.fake.tag(&fixture.root.join("b")), Tag::default());
+}
+
+#[tokio::test]
+async fn a_folder_of_orders_that_vanished_removes_nothing() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    fs::remove_dir_all(fixture.quota(CLUSTER).join("orders")).unwrap();
+    agent.enforce().await;
+    fixture.assert_in_force("pvc-1", "a", GIB);
+}
+
+#[tokio::test]
+async fn ten_thousand_orders_take_few_calls_and_seconds() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-99999".to_owned();
+    for number in 0..10_000 {
+        let directory = format!("d{number}");
+        fixture.make(&directory);
+        let order = fixture.order(&format!("pvc-{number}"), &directory, 1, GIB);
+        let bytes = fixture.seal(CLUSTER).seal(&order).unwrap();
+        fixture.place_bytes(CLUSTER, &order.volume, &bytes);
+    }
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    assert!(fixture.fake.0.borrow().calls < 100, "{}", fixture.fake.0.borrow().calls);
+    fixture.assert_in_force("pvc-9999", "d9999", GIB);
+    let before = Instant::now();
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.write_usage().await;
+    let took = before.elapsed();
+    eprintln!("10,000 volumes: started in {took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(fixture.usage().volumes.len(), 10_000);
+    assert!(Path::new(&fixture.root).exists());
+}
