@@ -46,7 +46,7 @@ pub struct QuotaAgentArguments {
     )]
     files_per_second: usize,
 
-    /// Format of the log.
+    /// Log format.
     #[arg(long, env = "NFS_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
 }

@@ -41,6 +41,8 @@ const VISIT: Duration = Duration::from_millis(100);
 const MAX_VISITS: usize = 32;
 /// Number of directories that are open at once. The usual limit of a process is 1,024 files.
 const OPEN: usize = 200;
+/// Number of volumes that are changed between two looks at the clock, so that heartbeats are not late.
+const ROUND: usize = 500;
 /// Maximum size of the identity file, in bytes.
 const MAX_IDENTITY_LEN: usize = 4096;
 
@@ -109,6 +111,7 @@ pub struct Agent<Q> {
     reserved: ReservedProjects,
     instance: String,
     exports: Vec<Export<Q>>,
+    next_heartbeat: Instant,
 }
 
 struct Export<Q> {
@@ -122,6 +125,10 @@ struct Export<Q> {
     waiting: BTreeMap<Key, u32>,
     /// What the visit of a tree could not assign. It is tried again with the next verification.
     refused: BTreeMap<Key, String>,
+    /// Volumes that were tried since the orders were read.
+    tried: BTreeSet<Key>,
+    /// The last round left volumes to change.
+    is_unfinished: bool,
 }
 
 impl<Q: Quotas> Agent<Q> {
@@ -137,6 +144,7 @@ impl<Q: Quotas> Agent<Q> {
             reserved: ReservedProjects::read()?,
             instance: format!("{:016x}", rand::random::<u64>()),
             exports: exports.collect::<Result<_, _>>()?,
+            next_heartbeat: Instant::now() + HEARTBEAT,
             settings,
         })
     }
@@ -149,7 +157,7 @@ impl<Q: Quotas> Agent<Q> {
         };
         let mut watch = Watch::new().map_err(failed)?;
         let now = Instant::now();
-        let (mut next_poll, mut next_heartbeat, mut next_verification) = (now, now, now + VERIFY);
+        let (mut next_poll, mut next_verification) = (now, now + VERIFY);
         loop {
             if Instant::now() >= next_poll {
                 next_poll = Instant::now() + POLL;
@@ -158,22 +166,18 @@ impl<Q: Quotas> Agent<Q> {
                     next_verification = Instant::now() + VERIFY;
                     self.exports.iter_mut().for_each(Export::forget_directories);
                 }
-                self.poll().await;
+                self.poll_clusters();
                 self.watch(&mut watch);
-                // What changed before the watch began.
-                self.enforce().await;
+                self.poll().await;
                 self.write_usage().await;
             }
-            if Instant::now() >= next_heartbeat {
-                next_heartbeat = Instant::now() + HEARTBEAT;
-                self.write_heartbeats();
-            }
+            self.write_due_heartbeats();
             let visiting = self
                 .exports
                 .iter()
                 .any(|export| !(export.visits.is_empty() && export.waiting.is_empty()));
             let pause = if visiting { VISIT } else { HEARTBEAT };
-            let next = (Instant::now() + pause).min(next_poll).min(next_heartbeat);
+            let next = (Instant::now() + pause).min(next_poll).min(self.next_heartbeat);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = watch.changed() => {
@@ -223,6 +227,17 @@ impl<Q: Quotas> Agent<Q> {
 
     /// Enforces the orders as they are now.
     pub async fn enforce(&mut self) {
+        self.exports.iter_mut().for_each(|export| export.tried.clear());
+        loop {
+            self.enforce_some().await;
+            if !self.exports.iter().any(|export| export.is_unfinished) {
+                return;
+            }
+            self.write_due_heartbeats();
+        }
+    }
+
+    async fn enforce_some(&mut self) {
         for position in 0..self.exports.len() {
             let taken = self.taken_elsewhere(position);
             let Some(export) = self.exports.get_mut(position) else {
@@ -230,6 +245,7 @@ impl<Q: Quotas> Agent<Q> {
             };
             if let Err(error) = export.enforce(&self.settings.projects, &self.reserved, taken).await {
                 tracing::warn!(export = %export.path.display(), "cannot enforce sizes: {error}");
+                export.is_unfinished = false;
                 export.capabilities.problem = Some((AgentProblem::ToolFailed, error.to_string()));
             }
         }
@@ -258,6 +274,13 @@ impl<Q: Quotas> Agent<Q> {
             if let Err(error) = export.write_usage(&self.instance).await {
                 tracing::warn!(export = %export.path.display(), "cannot write the usage: {error}");
             }
+        }
+    }
+
+    fn write_due_heartbeats(&mut self) {
+        if Instant::now() >= self.next_heartbeat {
+            self.next_heartbeat = Instant::now() + HEARTBEAT;
+            self.write_heartbeats();
         }
     }
 
@@ -308,6 +331,8 @@ impl<Q: Quotas> Export<Q> {
             visits: BTreeMap::new(),
             waiting: BTreeMap::new(),
             refused: BTreeMap::new(),
+            tried: BTreeSet::new(),
+            is_unfinished: false,
         })
     }
 
@@ -400,6 +425,7 @@ impl<Q: Quotas> Export<Q> {
         reserved: &ReservedProjects,
         mut taken: BTreeSet<u32>,
     ) -> Result<(), AgentError> {
+        self.is_unfinished = false;
         if self.capabilities.problem.is_some() {
             return Ok(());
         }
@@ -530,9 +556,15 @@ impl<Q: Quotas> Export<Q> {
             match decision {
                 Decision::Outdated => tracing::warn!(volume = key.1, "ignoring an order that a newer one replaced"),
                 Decision::Fail(reason, message) => self.fail(&key, None, reason, message)?,
+                Decision::Enforce(enforcement) if self.tried.contains(&key) || self.is_settled(&key, enforcement) => {}
+                Decision::Enforce(_) if enforced.len() >= ROUND => {
+                    self.is_unfinished = true;
+                    break;
+                }
                 Decision::Enforce(enforcement) => {
+                    self.tried.insert(key.clone());
                     // Recorded before the file system changes, so that nobody else gets the project.
-                    if !enforcement.complete && !self.is_visiting(&key) && !self.refused.contains_key(&key) {
+                    if !enforcement.complete && !self.is_recorded(&key, enforcement.project) {
                         self.report(&key, Some(enforcement.project), LimitState::Pending { visited: 0 })?;
                     }
                     enforced.insert(key, enforcement);
@@ -551,6 +583,28 @@ impl<Q: Quotas> Export<Q> {
             }
         }
         Ok(())
+    }
+
+    /// Reports whether the volume has a report with the project that does not promise a limit.
+    fn is_recorded(&self, key: &Key, project: u32) -> bool {
+        let report = self
+            .clusters
+            .get(&key.0)
+            .and_then(|cluster| cluster.written.get(&key.1));
+        report.is_some_and(|report| report.project == Some(project) && report.state != LimitState::InForce)
+    }
+
+    /// Reports whether nothing is left to do for a volume, except for what a visit does.
+    fn is_settled(&self, key: &Key, enforcement: Enforcement) -> bool {
+        let (Some(volume), Some(cluster)) = (self.volume(key), self.clusters.get(&key.0)) else {
+            return true;
+        };
+        let is_reported = cluster.written.get(&key.1).is_some_and(|report| {
+            report.generation == volume.order.generation
+                && (enforcement.complete == (report.state == LimitState::InForce))
+        });
+        let is_underway = enforcement.complete || self.is_visiting(key) || self.refused.contains_key(key);
+        is_reported && is_underway && !enforcement.tag && !enforcement.set_limits
     }
 
     /// Sets all limits at once; if that fails, one by one, and what fails then is reported and removed from `enforced`.

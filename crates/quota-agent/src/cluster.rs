@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use export_store::SignatureStatus;
 use export_store::layout;
-use export_store::quota::{Heartbeat, KeyFile, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
+use export_store::quota::{Heartbeat, KeyFile, LimitState, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
 
 use crate::error::AgentError;
 use crate::folder::{Folder, Stamp};
@@ -185,7 +185,9 @@ impl Cluster {
         if self.written.get(&report.volume) == Some(&report) {
             return Ok(());
         }
-        self.write(&self.reports, &report)?;
+        // The project of a pending volume is also on its directory.
+        let durable = !matches!(report.state, LimitState::Pending { .. });
+        self.write(&self.reports, &report, durable)?;
         self.written.insert(report.volume.clone(), report);
         Ok(())
     }
@@ -205,21 +207,21 @@ impl Cluster {
             ignored_orders: self.ignored.len() as u64,
             ..heartbeat
         };
-        self.write(&self.quota, &heartbeat)
+        self.write(&self.quota, &heartbeat, false)
     }
 
     /// Writes the usage.
     pub fn write_usage(&self, usage: Usage) -> Result<(), AgentError> {
         let sequence = self.sequence;
-        self.write(&self.quota, &Usage { sequence, ..usage })
+        self.write(&self.quota, &Usage { sequence, ..usage }, false)
     }
 
-    fn write<F: QuotaFile>(&self, folder: &Folder, file: &F) -> Result<(), AgentError> {
+    fn write<F: QuotaFile>(&self, folder: &Folder, file: &F, durable: bool) -> Result<(), AgentError> {
         let bytes = self.seal.seal(file).map_err(|error| AgentError::Export {
             action: format!("write the file {}", file.name()),
             source: std::io::Error::other(error),
         })?;
-        folder.write(file.name(), &bytes)
+        folder.write(file.name(), &bytes, durable)
     }
 }
 

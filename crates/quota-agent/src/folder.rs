@@ -167,19 +167,19 @@ impl Folder {
         Ok(Some((Stamp::of(&stat), bytes)))
     }
 
-    /// Writes a file for the owner of this folder: to a draft, which then replaces the file.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), AgentError> {
+    /// Writes a file for the owner of this folder: to a draft, which then replaces the file. Unless it is `durable`, the
+    /// file may be empty after a crash of the machine.
+    pub fn write(&self, name: &str, bytes: &[u8], durable: bool) -> Result<(), AgentError> {
         let draft = format!("{DRAFT}{name}");
-        let written = self.write_draft(&draft, bytes);
+        let written = self.write_draft(&draft, bytes, durable);
         let renamed = written.and_then(|()| {
             rustix::fs::renameat(&self.fd, &*draft, &self.fd, name)?;
-            rustix::fs::fsync(&self.fd)?;
             Ok(())
         });
         renamed.map_err(|error| self.failed("write", name, error))
     }
 
-    fn write_draft(&self, draft: &str, bytes: &[u8]) -> std::io::Result<()> {
+    fn write_draft(&self, draft: &str, bytes: &[u8], durable: bool) -> std::io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || rustix::fs::openat(&self.fd, draft, flags, Mode::RUSR | Mode::WUSR);
         let fd = match create() {
@@ -193,7 +193,7 @@ impl Folder {
         rustix::fs::fchown(&fd, Some(self.owner.0), Some(self.owner.1))?;
         let mut file = File::from(fd);
         file.write_all(bytes)?;
-        file.sync_all()
+        if durable { file.sync_all() } else { Ok(()) }
     }
 
     /// Removes a file, if it is there.

@@ -152,7 +152,11 @@ impl Drop for Fixture {
 
 impl Fixture {
     pub fn new() -> Self {
-        let root = std::env::temp_dir().join(format!("quota-agent-{:016x}", rand::random::<u64>()));
+        // In memory, where it is there: the tests write thousands of files.
+        let folder = Some(PathBuf::from("/dev/shm")).filter(|folder| folder.is_dir());
+        let root = folder
+            .unwrap_or_else(std::env::temp_dir)
+            .join(format!("quota-agent-{:016x}", rand::random::<u64>()));
         let fixture = Self {
             root,
             fake: Fake::default(),
