@@ -1,6 +1,7 @@
 //! The agent: observes, decides with [`crate::plan`], and acts. What it did so far is on the export and in the file
 //! system, so that any step may be its last.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -75,8 +76,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Agen
     for path in &settings.exports {
         let root = Folder::root(path)?;
         let quotas = LinuxQuotas::new(path, root.device())?;
-        if !locks.contains_key(&root.device()) {
-            locks.insert(root.device(), lock(quotas.mount_point())?);
+        if let Entry::Vacant(entry) = locks.entry(root.device()) {
+            entry.insert(lock(quotas.mount_point())?);
         }
         exports.push((path.clone(), quotas));
     }
