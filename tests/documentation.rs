@@ -476,6 +476,7 @@ of its own kinds ([reference](reference.md)). `make docs` generates it from the 
         ("PersistentVolumes", NamedObject::Volume),
         ("NfsBackends", NamedObject::Backend),
         ("NfsArchives", NamedObject::Archive),
+        ("NfsBackups", NamedObject::Backup),
         ("Namespaces", NamedObject::Namespace),
         ("CSIStorageCapacities", NamedObject::StorageCapacity),
     ];

@@ -75,6 +75,22 @@ pub struct NfsArchiveSpec {
     /// Namespaces, in addition to the claim's own, that may restore the archive. If unset, no other namespace may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
+    /// NfsBackup of the claim's namespace that the operator created this archive for. Deleting the NfsBackup deletes the
+    /// archive, unless it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self == oldSelf", "backupRef can't be changed: create an archive with another name"))]
+    pub backup_ref: Option<BackupReference>,
+}
+
+/// NfsBackup that an archive was created for.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+pub struct BackupReference {
+    /// Name of the NfsBackup.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// UID of the NfsBackup.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
 }
 
 impl NfsArchive {

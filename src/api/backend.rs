@@ -115,6 +115,9 @@ pub struct NfsBackendSpec {
     /// What happens to the data of a volume after its claim is deleted.
     #[serde(default)]
     pub archive_policy: ArchivePolicy,
+    /// Backups of the volumes on this backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backups: Option<BackupSettings>,
     /// Limits on provisioning on this backend. If unset, there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacityLimits>,
@@ -371,6 +374,42 @@ pub struct ArchivePolicy {
     /// cluster, this gives the archives of a deleted namespace to anyone who can create a namespace with its name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restore_by_name: bool,
+}
+
+/// Backups of the volumes on a backend.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupSettings {
+    /// Allows tenants to back up the claims of their own namespace on this backend with NfsBackups, which require no rights on
+    /// NfsArchives. Each namespace also gets an NfsBackup for each of its archives of deleted claims. If unset, tenants cannot
+    /// create backups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub self_service: Option<SelfServiceBackups>,
+}
+
+/// Backups that tenants create.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SelfServiceBackups {
+    /// Namespaces whose tenants may create backups. If unset, all namespaces that have volumes on this backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_namespaces: Option<AllowedNamespaces>,
+    /// Maximum number of backups on this backend that NfsBackups of one namespace (by name) requested. Further ones wait.
+    #[serde(default = "default_max_per_namespace")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_per_namespace: i32,
+    /// Maximum sum of the requests of the claims that the backups of one namespace (by name) are of. Further ones wait. A
+    /// backup fails if its claim contains more than it requests.
+    pub max_bytes_per_namespace: StorageAmount,
+    /// Maximum sum of the requests of the claims that the backups of all namespaces are of. Further ones wait. If unset, only
+    /// each namespace is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<StorageAmount>,
+}
+
+/// One a day for a month.
+fn default_max_per_namespace() -> i32 {
+    30
 }
 
 /// What to do with the data of a volume after its claim is deleted.

@@ -52,6 +52,19 @@ impl fmt::Display for ArchiveCondition {
     }
 }
 
+/// Condition types of a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BackupCondition {
+    /// The data exist and can be restored.
+    Ready,
+}
+
+impl fmt::Display for BackupCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Reason of a condition or an event. Each failure that a user can encounter has its own.
@@ -315,6 +328,10 @@ reasons! {
     ArchiveRestoring,
     /// The archive was restored (event).
     ArchiveRestored,
+    /// The backend does not let tenants of the namespace create backups.
+    SelfServiceNotAllowed,
+    /// Tenants have the maximum number or size of backups on the backend.
+    BackupQuotaExceeded,
 
     /// The volumes of the backend are being recreated from its records; claims wait until that is complete.
     Readopting,
@@ -353,6 +370,11 @@ reasons! {
 }
 
 impl Reason {
+    /// Returns the reason with this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.to_string() == name)
+    }
+
     /// Returns true for problems with the connection to the server.
     pub fn is_connectivity(self) -> bool {
         matches!(

@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod backend;
+pub mod backup;
 pub mod conditions;
 #[cfg(test)]
 mod conventions;
@@ -19,6 +20,7 @@ pub mod usage;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
+pub use backup::{NfsBackup, NfsBackupSpec, NfsBackupStatus};
 pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
@@ -30,7 +32,9 @@ use kube::CustomResourceExt;
 /// Returns the CustomResourceDefinitions of this operator, in the order in which to install them.
 pub fn custom_resource_definitions()
 -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    [NfsBackend::crd(), NfsArchive::crd()].map(explain::finish).into()
+    [NfsBackend::crd(), NfsArchive::crd(), NfsBackup::crd()]
+        .map(explain::finish)
+        .into()
 }
 
 /// Returns a definition as it is printed and applied. The Rust type has limits of numbers as floats, which would read as

@@ -43,6 +43,8 @@ pub enum NamedObject {
     Backend,
     /// NfsArchive.
     Archive,
+    /// NfsBackup.
+    Backup,
     /// CSIStorageCapacity.
     StorageCapacity,
 }
@@ -306,6 +308,10 @@ names! {
     /// Keeps the object until its deletion policy was applied.
     ARCHIVE_FINALIZER = "nfs-operator.io/archive";
 
+    Finalizer of Backup, "the operator" to "Kubernetes":
+    /// Keeps an NfsBackup that has an archive until the deletion of the archive was requested.
+    BACKUP_FINALIZER = "nfs-operator.io/backup";
+
     Label of StorageCapacity, "the operator" to "the operator":
     /// `nfs-operator`. The operator changes and deletes only objects with both labels.
     CAPACITY_MANAGED_BY = "app.kubernetes.io/managed-by";
@@ -326,7 +332,7 @@ pub mod managers {
     pub const PLACEMENT: &str = "nfs-operator/placement";
     /// Conditions of claims.
     pub const CONDITION: &str = "nfs-operator/condition";
-    /// Status of backends and archives.
+    /// Status of backends, archives and backups.
     pub const STATUS: &str = "nfs-operator/status";
     /// Measured usage: annotations on volumes, the condition `OverRequest` on claims, and the status of archives.
     pub const USAGE: &str = "nfs-operator/usage";

@@ -160,7 +160,7 @@ checked_string! {
         "maxLength": 64,
         "x-kubernetes-validations": [
             {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
-             "message": "limit and reserve must be quantities of 0 or more: write a number and a unit, such as \"500Gi\""},
+             "message": "limit, reserve, maxBytesPerNamespace and maxBytes must be quantities of 0 or more: write a number and a unit, such as \"500Gi\""},
         ],
     })
 }
@@ -195,6 +195,11 @@ pub(super) fn usage_interval(_: &mut SchemaGenerator) -> Schema {
 /// Retention of archives, up to more than two hundred years.
 pub(super) fn retention(_: &mut SchemaGenerator) -> Schema {
     duration_between("archivePolicy.retention", ("1s", "2400000h"), ANY_DAYS, "720h")
+}
+
+/// Retention of a tenant's backup.
+pub(super) fn backup_retention(_: &mut SchemaGenerator) -> Schema {
+    duration_between("retention", ("1s", "2400000h"), ANY_DAYS, "30d")
 }
 
 /// Pattern of durations with days.

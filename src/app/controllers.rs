@@ -15,14 +15,15 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::caches::{report_filled, watch_config};
-use crate::api::{NfsArchive, NfsBackend};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::background::orphan_scan::DIRECTORY_MISSING;
-use crate::controllers::{archive, backend, claim, volume};
+use crate::controllers::{archive, backend, backup, claim, volume};
 use crate::decide::archive_object::drop_unused_annotations;
 use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
 use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled, map_event, read_ahead};
 use crate::state::archives::{self, ArchiveIndexer};
+use crate::state::backups::{self, BackupPolicies};
 use crate::state::cached_claim::CachedClaim;
 use crate::state::context::Context;
 use crate::state::volume_indexer::VolumeIndexer;
@@ -43,7 +44,7 @@ where
 
 /// Runs the controller of backends until the operator shuts down.
 pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>) -> &'static str {
-    let mut removals = backend::BackendRemovalWatcher::default();
+    let (mut removals, mut policies) = (backend::BackendRemovalWatcher::default(), BackupPolicies::default());
     let cached = Arc::clone(&ctx);
     // The operator's own status writes must not cause a probe.
     let changes = predicates::generation
@@ -60,6 +61,7 @@ pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>)
         .inspect(move |event| {
             if let Ok(event) = event {
                 removals.observe(event, &cached);
+                policies.observe(event, &cached);
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
@@ -139,6 +141,7 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
         .inspect(move |event| {
             if let Ok(event) = event {
                 archives::observe_cached(event, &cached);
+                backups::observe_archive(event, &cached);
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
@@ -153,6 +156,44 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
     )
     .await;
     "the controller of archives"
+}
+
+/// Runs the controller of backups until the operator shuts down.
+pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) -> &'static str {
+    let cached = Arc::clone(&ctx);
+    // The operator's own status writes need no reconciliation.
+    let changes = predicates::generation.combine(predicates::finalizers);
+    let reader = input.writer.as_reader();
+    let stream = watcher(input.api, watch_config())
+        .default_backoff()
+        // A tenant can create any number of backups.
+        .modify(|backup| {
+            backup.metadata.managed_fields = None;
+            backup.metadata.labels = None;
+            backup.metadata.annotations = None;
+            backup.metadata.owner_references = None;
+        });
+    let stream = read_ahead(stream)
+        .reflect(input.writer)
+        .inspect(report_filled(&ctx, Cache::Backups))
+        // After the cache, which the claims that are woken read.
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                backups::observe_cached(event, &cached);
+            }
+        });
+    let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
+    let controller = Controller::for_stream(stream, reader);
+    run(
+        ctx,
+        "backup",
+        controller,
+        from_channel(input.requests),
+        backup::reconcile,
+        backup::on_error,
+    )
+    .await;
+    "the controller of backups"
 }
 
 /// Runs the controller of claims until the operator shuts down.

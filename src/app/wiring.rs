@@ -19,15 +19,17 @@ use super::caches;
 use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Environment, Options};
 use crate::api::names::DEFAULT_PROVISIONER;
-use crate::api::{NfsArchive, NfsBackend};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::controllers::{claim, storage_capacity};
 use crate::runtime::clock::ServerClock;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::events::Events;
+use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::state::backends::BackendRegistry;
+use crate::state::backup_admissions::BackupAdmissions;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::capacity::CapacityTracker;
@@ -49,6 +51,10 @@ const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
 /// claims, so that thousands of waiting claims do not delay those (docs/security.md, Budget).
 const CONDITION_WRITES: usize = 8;
 
+/// Maximum number of backups that request their archive concurrently: few, because any tenant may create thousands of
+/// backups, each of which costs several requests (docs/security.md, Budget).
+const BACKUP_REQUESTS: usize = 4;
+
 /// The streams and queues that the watches and controllers consume when they start.
 pub(super) struct Wiring {
     claims: Writer<CachedClaim>,
@@ -58,10 +64,12 @@ pub(super) struct Wiring {
     nodes: Writer<PartialObjectMeta<Node>>,
     backends: Writer<NfsBackend>,
     archives: Writer<NfsArchive>,
+    backups: Writer<NfsBackup>,
     claim_requests: mpsc::UnboundedReceiver<ClaimRef>,
     volume_requests: mpsc::UnboundedReceiver<VolumeRef>,
     backend_requests: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
     archive_requests: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
+    backup_requests: mpsc::UnboundedReceiver<ObjectRef<NfsBackup>>,
 }
 
 /// Builds the context and the input of the controllers.
@@ -80,10 +88,12 @@ pub(super) fn wire(
     let (nodes, node_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
     let (archives, archive_writer) = reflector::store();
+    let (backups, backup_writer) = reflector::store();
     let (waiting_claims, claim_requests) = WaitSet::new();
     let (waiting_volumes, volume_requests) = WaitSet::new();
     let (probe_requests, backend_requests) = mpsc::unbounded_channel();
     let (archive_tx, archive_requests) = mpsc::unbounded_channel();
+    let (backup_tx, backup_requests) = mpsc::unbounded_channel();
     let Environment {
         transport, clock, host, ..
     } = environment;
@@ -118,6 +128,7 @@ pub(super) fn wire(
             nodes,
             backends,
             archives,
+            backups,
         },
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
@@ -139,6 +150,9 @@ pub(super) fn wire(
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
+        backup_retries: Backoff::new(options.retries),
+        backup_slots: FairSemaphore::new(BACKUP_REQUESTS),
+        backup_admissions: BackupAdmissions::default(),
         recovery_holds: RecoveryHolds::default(),
         missing_directories: MissingDirectories::default(),
         reschedules: RescheduleBackoff::default(),
@@ -147,6 +161,7 @@ pub(super) fn wire(
         last_written: LastWritten::default(),
         probe_requests,
         archive_requests: archive_tx,
+        backup_requests: backup_tx,
         storage_capacity_changed: Notify::new(),
     };
     let wiring = Wiring {
@@ -157,10 +172,12 @@ pub(super) fn wire(
         nodes: node_writer,
         backends: backend_writer,
         archives: archive_writer,
+        backups: backup_writer,
         claim_requests,
         volume_requests,
         backend_requests,
         archive_requests,
+        backup_requests,
     };
     (wiring, Arc::new(ctx))
 }
@@ -204,6 +221,10 @@ impl Wiring {
         tasks.spawn(controllers::run_archives(
             ctx(),
             input(self.archives, self.archive_requests, client),
+        ));
+        tasks.spawn(controllers::run_backups(
+            ctx(),
+            input(self.backups, self.backup_requests, client),
         ));
         tasks.spawn(controllers::run_claims(
             ctx(),

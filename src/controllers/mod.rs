@@ -3,6 +3,7 @@
 
 pub mod archive;
 pub mod backend;
+pub mod backup;
 pub mod claim;
 pub mod storage_capacity;
 pub mod volume;

@@ -40,7 +40,8 @@ pub fn reached_limit<'a>(
     let mut of_backend = released.len();
     let mut of_namespace = released.iter().filter(|of| *of == namespace).count();
     for archive in all.filter(|archive| archive.observed().backend_name == backend) {
-        if archive.observed().volume_name == volume {
+        // A backup of the volume has another name.
+        if archive.metadata.name.as_deref() == Some(volume) {
             return None;
         }
         of_backend += 1;

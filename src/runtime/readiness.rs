@@ -22,11 +22,13 @@ pub enum Cache {
     Claims,
     /// NfsArchives.
     Archives,
+    /// NfsBackups.
+    Backups,
 }
 
 impl Cache {
     /// All caches.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Namespaces,
         Self::StorageClasses,
         Self::Nodes,
@@ -34,6 +36,7 @@ impl Cache {
         Self::Backends,
         Self::Claims,
         Self::Archives,
+        Self::Backups,
     ];
 }
 
@@ -47,6 +50,7 @@ impl fmt::Display for Cache {
             Self::Backends => "backends",
             Self::Claims => "claims",
             Self::Archives => "archives",
+            Self::Backups => "backups",
         })
     }
 }

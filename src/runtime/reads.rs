@@ -11,6 +11,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
+use crate::api::NfsBackup;
 use crate::decide::object_name::is_object_name;
 
 /// Returns an object, or `None` if it does not exist or no object can have this name.
@@ -37,6 +38,14 @@ where
 
 /// Returns a claim, or `None` if it does not exist or no claim can have these names.
 pub async fn get_claim(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<PersistentVolumeClaim>> {
+    match is_object_name(namespace) {
+        true => get_opt(&Api::namespaced(client.clone(), namespace), name).await,
+        false => Ok(None),
+    }
+}
+
+/// Returns a backup, or `None` if it does not exist or no backup can have these names.
+pub async fn get_backup(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<NfsBackup>> {
     match is_object_name(namespace) {
         true => get_opt(&Api::namespaced(client.clone(), namespace), name).await,
         false => Ok(None),

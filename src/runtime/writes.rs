@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -187,6 +187,28 @@ where
         api.patch(&name, &params, &patch).await.map(drop)
     };
     patched.map_err(WriteError::classify(action))
+}
+
+/// Deletes an object if it has not changed since it was read. If it has, or if another object has its name, the error is
+/// [`WriteError::Conflict`]. Succeeds if it no longer exists.
+pub async fn delete_as_read<K>(api: &Api<K>, object: &K, action: &'static str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: object.uid(),
+            resource_version: object.resource_version(),
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(&object.name_any(), &params).await {
+        Ok(_) => Ok(()),
+        Err(error) => match WriteError::classify(action)(error) {
+            WriteError::NotFound => Ok(()),
+            error => Err(error),
+        },
+    }
 }
 
 /// Removes an annotation if the object still exists and the annotation still has this value.

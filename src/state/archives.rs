@@ -9,6 +9,7 @@ use kube::runtime::watcher::Event;
 
 use crate::api::NfsArchive;
 use crate::api::backend::ArchivePolicy;
+use crate::decide::restore_source::RestoreSource;
 use crate::decide::retention::ReachedLimit;
 use crate::decide::{quantity, retention};
 use crate::state::context::Context;
@@ -146,10 +147,10 @@ pub fn observe_cached(event: &Event<NfsArchive>, ctx: &Context) {
     match event {
         Event::Apply(archive) | Event::Delete(archive) => {
             let name = archive.name_any();
-            ctx.wake_restores(|archive| archive == name);
+            ctx.wake_restores(|_, source| matches!(source, RestoreSource::Archive(archive) if *archive == name));
         }
         // The watch broke: any archive may have changed or gone meanwhile.
-        Event::InitDone => ctx.wake_restores(|_| true),
+        Event::InitDone => ctx.wake_restores(|_, source| matches!(source, RestoreSource::Archive(_))),
         Event::Init | Event::InitApply(_) => {}
     }
 }

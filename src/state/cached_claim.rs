@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::api::conditions::Reason;
 use crate::api::names::CLAIM_CONDITION;
-use crate::decide::restore_source::requested_archive;
+use crate::decide::restore_source::RestoreSource;
 use crate::state::claim_condition;
 
 /// A claim of the watch cache. Clones share it: the cache, and the list that fills it, have the same copy.
@@ -29,7 +29,7 @@ struct Fields {
     is_bound: bool,
     fingerprint: Option<u64>,
     waiting_reason: Option<Reason>,
-    archive: Option<Box<str>>,
+    restore: Option<Box<RestoreSource>>,
 }
 
 impl CachedClaim {
@@ -49,7 +49,7 @@ impl CachedClaim {
             is_bound: claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound"),
             fingerprint,
             waiting_reason: waiting_reason(claim),
-            archive: requested_archive(claim).map(Box::from),
+            restore: RestoreSource::of(claim).map(Box::new),
         }))
     }
 
@@ -78,15 +78,14 @@ impl CachedClaim {
     }
 
     /// Returns the archive that the claim requests as its data source.
-    pub fn archive(&self) -> Option<&str> {
-        self.0.archive.as_deref()
+    pub fn restore(&self) -> Option<&RestoreSource> {
+        self.0.restore.as_deref()
     }
 }
 
 fn waiting_reason(claim: &PersistentVolumeClaim) -> Option<Reason> {
     let condition = claim_condition::find(claim, CLAIM_CONDITION).filter(|condition| condition.status != "True")?;
-    let written = condition.reason.as_deref()?;
-    Reason::ALL.iter().copied().find(|reason| reason.to_string() == written)
+    Reason::parse(condition.reason.as_deref()?)
 }
 
 impl k8s_openapi::Resource for CachedClaim {
@@ -145,7 +144,8 @@ mod tests {
         let claim = claim("False", "NoSpace");
         let cached = CachedClaim::new(&claim, Some(1));
         assert_eq!(cached.decode().unwrap(), claim);
-        assert_eq!((cached.fingerprint(), cached.archive()), (Some(1), Some("pvc-1")));
+        let source = RestoreSource::Archive("pvc-1".to_owned());
+        assert_eq!((cached.fingerprint(), cached.restore()), (Some(1), Some(&source)));
         assert_eq!(
             (cached.name_any(), cached.namespace()),
             ("c".to_owned(), Some("n".to_owned()))

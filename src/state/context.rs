@@ -14,12 +14,14 @@ use tokio::time::Instant;
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::api::{NfsArchive, NfsBackend};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup};
+use crate::decide::restore_source::RestoreSource;
 use crate::decide::storage_capacity::is_csi_driver_name;
 use crate::runtime::clients::Clients;
 use crate::runtime::clock::{Clock, ServerClock};
 use crate::runtime::concurrency_limiter::{ConcurrencyLimiter, Priority, Slot};
 use crate::runtime::events::Events;
+use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
@@ -27,6 +29,7 @@ use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::runtime::write_fence::WriteFence;
 use crate::state::backends::{Backend, BackendRegistry};
+use crate::state::backup_admissions::BackupAdmissions;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::capacity::CapacityTracker;
 use crate::state::copy_jobs::CopyJobs;
@@ -174,6 +177,8 @@ pub struct Stores {
     pub backends: Store<NfsBackend>,
     /// NfsArchives.
     pub archives: Store<NfsArchive>,
+    /// NfsBackups.
+    pub backups: Store<NfsBackup>,
 }
 
 /// Shared state of all reconcilers.
@@ -219,6 +224,12 @@ pub struct Context {
     pub volume_retries: Backoff,
     /// Backoff of archives whose copy failed.
     pub archive_retries: Backoff,
+    /// Backoff of backups that wait.
+    pub backup_retries: Backoff,
+    /// Limits the backups that request an archive concurrently.
+    pub backup_slots: FairSemaphore,
+    /// Quota of the backups that tenants request.
+    pub backup_admissions: BackupAdmissions,
     /// Recovered volumes that are reserved for their claims.
     pub recovery_holds: RecoveryHolds,
     /// Volumes whose claims report a missing directory.
@@ -247,6 +258,8 @@ pub struct Context {
     pub probe_requests: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
     /// Sends requests to reconcile an archive now.
     pub archive_requests: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
+    /// Sends requests to reconcile a backup now.
+    pub backup_requests: mpsc::UnboundedSender<ObjectRef<NfsBackup>>,
     /// Notified when the storage capacity of a class may have changed.
     pub storage_capacity_changed: Notify,
 }
@@ -264,12 +277,19 @@ impl Context {
         let _ = self.archive_requests.send(archive);
     }
 
-    /// Wakes the claims whose data source is an archive that changed.
-    pub fn wake_restores(&self, changed: impl Fn(&str) -> bool) {
+    /// Requests an immediate reconciliation of a backup.
+    pub fn requeue_backup(&self, backup: ObjectRef<NfsBackup>) {
+        // The receiver is dropped only at shutdown.
+        let _ = self.backup_requests.send(backup);
+    }
+
+    /// Wakes the claims whose data source changed. `changed` gets the namespace of a claim and its source.
+    pub fn wake_restores(&self, changed: impl Fn(&str, &RestoreSource) -> bool) {
         for claim in self.stores.claims.state() {
-            if claim.archive().is_some_and(&changed) {
-                let claim = ObjectRef::new(&claim.name_any()).within(&claim.namespace().unwrap_or_default());
-                self.waiting_claims.wake(claim);
+            let namespace = claim.namespace().unwrap_or_default();
+            if claim.restore().is_some_and(|source| changed(&namespace, source)) {
+                self.waiting_claims
+                    .wake(ObjectRef::new(&claim.name_any()).within(&namespace));
             }
         }
     }

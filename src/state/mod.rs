@@ -2,6 +2,8 @@
 
 pub mod archives;
 pub mod backends;
+pub mod backup_admissions;
+pub mod backups;
 pub mod cached_claim;
 pub mod candidates;
 pub mod capacity;

@@ -13,6 +13,7 @@
 mod archives;
 mod attacks;
 mod backends;
+mod backups;
 mod claims;
 mod cli;
 mod clones;

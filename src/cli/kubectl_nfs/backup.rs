@@ -88,6 +88,7 @@ pub async fn run(arguments: BackupArguments) -> Result<ExitCode, CommandError> {
                 false => DeletionPolicy::Retain,
             },
             allowed_namespaces: None,
+            backup_ref: None,
         },
         status: None,
     };

@@ -142,6 +142,11 @@ pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
     Ok(definition.is_none_or(|definition| definition.metadata.deletion_timestamp.is_some()))
 }
 
+/// Deletes the object of an archive that has no data yet.
+pub async fn delete_incomplete(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
+    writes::delete_as_read(&api(ctx), object, "delete an archive that nobody requests any more").await
+}
+
 /// Annotates an object with the location in its status, before that status is written: a tool that restores the object
 /// without its status restores the annotations. Returns true if they were missing, so that the object has changed.
 pub async fn annotate_location(ctx: &Context, described: &NfsArchive) -> Result<bool, WriteError> {

@@ -18,6 +18,7 @@ use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
+use crate::background::backup_views::ensure_view;
 use crate::decide::archive_object::described;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -108,6 +109,7 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
     let status_changed = write_status(ctx, &object, &report).await?;
     if !status_changed && step == ArchiveStep::NoOp {
         requeue_expired_siblings(ctx, &object);
+        ensure_view(ctx, &object).await?;
     }
     match execute(ctx, &object, &observation, step).await {
         // Older archives of the claim are requeued once the cache has the new status.

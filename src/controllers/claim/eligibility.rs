@@ -10,7 +10,7 @@ use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, GROUP, SEL
 use crate::api::parameters::ClassParameters;
 use crate::decide::object_name::is_object_name;
 use crate::decide::quantity::bytes;
-use crate::decide::restore_source::requested_archive;
+use crate::decide::restore_source::RestoreSource;
 use crate::state::context::Provisioners;
 use export_store::text::format_bytes;
 
@@ -52,7 +52,7 @@ pub struct ClaimRequest {
     /// The class's topologies; all nodes if empty.
     pub topologies: Vec<TopologySelectorTerm>,
     /// The archive to restore.
-    pub restore: Option<String>,
+    pub restore: Option<RestoreSource>,
     /// The node that the scheduler selected. `None` if the class binds immediately: then no node is selected.
     pub node: Option<String>,
 }
@@ -169,7 +169,7 @@ fn claim_request(
         mount_options: class.mount_options.clone().unwrap_or_default(),
         reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
         bytes,
-        restore: requested_archive(claim).map(str::to_owned),
+        restore: RestoreSource::of(claim),
         topologies: class.allowed_topologies.clone().unwrap_or_default(),
         node,
     })
@@ -235,13 +235,13 @@ pub(super) fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<Strin
         PlannedCondition::fails(
             Reason::DataSourceUnsupported,
             format!(
-                "{what}: the only supported sources are a claim of the same namespace (kind PersistentVolumeClaim) and an \
-                 archive (kind NfsArchive, apiGroup nfs-operator.io, without a namespace)"
+                "{what}: the only supported sources are a claim of the same namespace (kind PersistentVolumeClaim), and a \
+                 backup or an archive (kind NfsBackup or NfsArchive, apiGroup nfs-operator.io, without a namespace)"
             ),
         )
     };
-    if let Some(archive) = requested_archive(claim) {
-        return if is_object_name(archive) {
+    if let Some(archive) = RestoreSource::of(claim) {
+        return if is_object_name(archive.name()) {
             Ok(None)
         } else {
             Err(unsupported("the data source's name is not a valid name of an archive"))
@@ -273,10 +273,10 @@ pub fn source_kind(claim: &PersistentVolumeClaim) -> &'static str {
         .spec
         .as_ref()
         .is_some_and(|spec| spec.data_source_ref.is_some() || spec.data_source.is_some());
-    match has_source {
-        false => "",
-        true if requested_archive(claim).is_some() => "NfsArchive",
-        true => "PersistentVolumeClaim",
+    match (has_source, RestoreSource::of(claim)) {
+        (false, _) => "",
+        (true, Some(source)) => source.kind(),
+        (true, None) => "PersistentVolumeClaim",
     }
 }
 

@@ -24,6 +24,7 @@ use super::restore::{ArchiveSource, RestoreMode, find_archive, find_cached_archi
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
+use crate::decide::restore_source::RestoreSource;
 use crate::runtime::concurrency_limiter::Priority;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -200,12 +201,12 @@ async fn withdraw(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
-    archive: &str,
+    source: &RestoreSource,
 ) -> Result<Result<(ArchiveSource, RestoreMode), ProvisionOutcome>, WriteError> {
     let Some(_slot) = ctx.report_slot(claim) else {
         return Ok(Err(ProvisionOutcome::Queued));
     };
-    let condition = match find_archive(ctx, claim, request, archive).await? {
+    let condition = match find_archive(ctx, claim, request, source).await? {
         Ok(found) => return Ok(Ok(found)),
         Err(condition) => condition,
     };

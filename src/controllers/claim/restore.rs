@@ -10,12 +10,13 @@ use kube::{Api, ResourceExt};
 
 use super::eligibility::ClaimRequest;
 use super::placement::pending_backend;
-use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{RESTORE, volume_name};
+use crate::api::{NfsBackend, NfsBackup};
 use crate::decide::archive_object::archive_ref;
 use crate::decide::placement::{class_permits, is_namespace_allowed};
+use crate::decide::restore_source::RestoreSource;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::{archived_bytes, expiry_reason, requested_bytes};
@@ -70,6 +71,8 @@ struct RestoreRequest<'a> {
     labels: &'a BTreeMap<String, String>,
     /// True if that backend allows restores into a namespace with the same name but another UID.
     by_name: bool,
+    /// True if the claim names a backup, which is kept for further restores.
+    from_backup: bool,
     /// The mode of a restore in progress. The earlier decision stays valid.
     in_progress: Option<RestoreMode>,
 }
@@ -86,17 +89,26 @@ pub fn find_cached_archive(
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
-    name: &str,
+    source: &RestoreSource,
 ) -> FoundArchive {
-    let Some(archive) = ctx.stores.archives.get(&ObjectRef::new(name)) else {
-        return Err(not_found(name));
+    let backups = &ctx.stores.backups;
+    let backup = |name: &str| backups.get(&ObjectRef::new(name).within(&namespace.name_any()));
+    let name = match source {
+        RestoreSource::Archive(name) => name.clone(),
+        RestoreSource::Backup(name) => match backup(name) {
+            Some(backup) => backup.archive_name(),
+            None => return Err(source_not_found(source)),
+        },
+    };
+    let Some(archive) = ctx.stores.archives.get(&ObjectRef::new(&name)) else {
+        return Err(source_not_found(source));
     };
     let backend = ctx
         .stores
         .backends
         .get(&ObjectRef::new(&archive.observed().backend_name));
     let by_name = backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name);
-    check(ctx, claim, request, namespace, &archive, by_name)
+    check(ctx, claim, request, namespace, source, &archive, by_name)
 }
 
 /// Returns the archive that a claim requests and how it gets the data, if it may have the data now.
@@ -107,7 +119,7 @@ pub async fn find_archive(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
-    name: &str,
+    source: &RestoreSource,
 ) -> Result<FoundArchive, WriteError> {
     let failed = WriteError::action("read what the claim is to be restored from");
     let client = ctx.clients.calls.clone();
@@ -118,10 +130,20 @@ pub async fn find_archive(
         .await
         .map_err(failed)?;
     let Some(namespace) = namespace else {
-        return Ok(Err(not_found(name)));
+        return Ok(Err(source_not_found(source)));
     };
-    let Some(archive) = reads::get_opt(&archives, name).await.map_err(failed)? else {
-        return Ok(Err(not_found(name)));
+    let name = match source {
+        RestoreSource::Archive(name) => name.clone(),
+        RestoreSource::Backup(name) => {
+            let backups: Api<NfsBackup> = Api::namespaced(client.clone(), &claim_namespace);
+            match reads::get_opt(&backups, name).await.map_err(failed)? {
+                Some(backup) => backup.archive_name(),
+                None => return Ok(Err(source_not_found(source))),
+            }
+        }
+    };
+    let Some(archive) = reads::get_opt(&archives, &name).await.map_err(failed)? else {
+        return Ok(Err(source_not_found(source)));
     };
     let by_name = match is_namesake(&namespace, &archive) {
         false => false,
@@ -131,7 +153,7 @@ pub async fn find_archive(
             backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name)
         }
     };
-    Ok(check(ctx, claim, request, &namespace, &archive, by_name))
+    Ok(check(ctx, claim, request, &namespace, source, &archive, by_name))
 }
 
 /// Decides whether the claim may have the data. `by_name` is true if the archive's backend allows restores into a namespace
@@ -141,11 +163,12 @@ fn check(
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
+    source: &RestoreSource,
     archive: &NfsArchive,
     by_name: bool,
 ) -> FoundArchive {
     if !archive.is_complete() {
-        return Err(incomplete(namespace, archive));
+        return Err(incomplete(namespace, archive)).map_err(|condition| of_source(condition, source));
     }
     let backend = ctx
         .stores
@@ -164,9 +187,29 @@ fn check(
             .map(String::as_str),
         labels: backend.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
         by_name,
+        from_backup: matches!(source, RestoreSource::Backup(_)),
         in_progress: mode_in_progress(ctx, &volume_name(&claim.uid().unwrap_or_default())),
     };
-    decide(&request, archive)
+    decide(&request, archive).map_err(|condition| of_source(condition, source))
+}
+
+/// Returns the condition for a source that does not exist, or that the namespace may not have.
+fn source_not_found(source: &RestoreSource) -> PlannedCondition {
+    of_source(not_found(source.name()), source)
+}
+
+/// Returns the condition to report about a source. A tenant who restores a backup does not know its archive.
+fn of_source(condition: PlannedCondition, source: &RestoreSource) -> PlannedCondition {
+    match source {
+        RestoreSource::Backup(name) if condition.reason == Reason::ArchiveNotFound => PlannedCondition::fails(
+            Reason::ArchiveNotFound,
+            format!(
+                "NfsBackup {name} does not exist in this namespace or has no data: correct the name, or see the condition \
+                 Ready of the NfsBackup"
+            ),
+        ),
+        RestoreSource::Backup(_) | RestoreSource::Archive(_) => condition,
+    }
 }
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
@@ -286,7 +329,7 @@ fn restore_mode(
     match request.claim.annotations().get(RESTORE).map(String::as_str) {
         Some("copy") => Ok(RestoreMode::Copy),
         // A backup is kept for further restores.
-        None if archive.is_on_demand() => Ok(RestoreMode::Copy),
+        None if archive.is_on_demand() || request.from_backup => Ok(RestoreMode::Copy),
         None | Some("move") if from_here && permitted && !archive.spec.legal_hold => Ok(RestoreMode::Move),
         None | Some("move") => Ok(RestoreMode::Copy),
         Some(other) => Err(PlannedCondition::fails(

@@ -79,6 +79,19 @@ fn a_namespace_with_the_maximum_number_of_archives_gets_no_more() {
 }
 
 #[test]
+fn a_backup_of_a_volume_does_not_lift_the_maximum_for_the_volume() {
+    let backup = archive("nfsbackup-u", json!({"status": {"volumeName": "b"}}));
+    let policy = ArchivePolicy {
+        max_per_namespace: Some(1),
+        ..ArchivePolicy::default()
+    };
+    assert_eq!(
+        reached_limit(&policy, ("main", "team", "b"), (std::iter::once(&backup), Vec::new())),
+        Some(ReachedLimit::OfNamespace(1))
+    );
+}
+
+#[test]
 fn a_backend_with_the_maximum_number_of_archives_gets_no_more_of_any_namespace() {
     let archives = [
         archive("a", json!({})),

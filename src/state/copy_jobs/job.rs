@@ -42,6 +42,9 @@ pub(crate) enum CopyTask {
         export: Arc<ExportStore>,
         /// The volume, and the archive to create.
         request: ArchiveRequest,
+        /// Maximum content of a backup that a tenant requested, in bytes. Unset for a backup that an administrator
+        /// requested.
+        tenant_limit: Option<u64>,
     },
 }
 
@@ -135,10 +138,14 @@ impl CopyTask {
                 backends: [origin, export].map(|export| export.backend().to_owned()),
                 is_of_administrator: is_prioritized(&request.claim.namespace),
             },
-            Self::ToArchive { export, request } => SlotRequest {
+            Self::ToArchive {
+                export,
+                request,
+                tenant_limit,
+            } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
                 backends: [export, export].map(|export| export.backend().to_owned()),
-                is_of_administrator: true,
+                is_of_administrator: tenant_limit.is_none() || is_prioritized(&request.claim.namespace),
             },
         }
     }
@@ -176,7 +183,15 @@ impl CopyTask {
                 let copied = copy_volume((&origin, &source), (&export, &request), &limits, &progress);
                 copied.await.map(CopyResult::Directory)
             }
-            Self::ToArchive { export, request } => {
+            Self::ToArchive {
+                export,
+                request,
+                tenant_limit,
+            } => {
+                let limits = match tenant_limit {
+                    Some(max_bytes) => limits.with_max_bytes(max_bytes),
+                    None => limits,
+                };
                 let copied = copy_to_archive(&export, &request, &limits, &progress);
                 copied.await.map(|()| CopyResult::Archive)
             }

@@ -17,14 +17,20 @@ use crate::decide::terms;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
+use crate::state::archives::archived_bytes;
 use crate::state::backends::Backend;
 use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
-use crate::state::copy_jobs::job::{CopyJob, CopyTask};
-use export_store::{ArchiveMetadata, ArchiveRequest, DiscardOutcome, RecordedArchive};
+use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
+use export_store::text::format_bytes;
+use export_store::{ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive};
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
+    if is_abandoned(ctx, object).await? {
+        ops::delete_incomplete(ctx, object).await?;
+        return Ok(BackupOutcome::Changed);
+    }
     let BackupSource { subject, data } = match find_source(ctx, object).await? {
         Ok(source) => source,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
@@ -49,6 +55,18 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
         ops::publish(ctx, object, Severity::Normal, Reason::Copying, &note);
     }
     after_write(written)
+}
+
+/// Returns true if the NfsBackup that requested the archive no longer exists: it was deleted while the archive was created, or
+/// its finalizer was removed by force.
+async fn is_abandoned(ctx: &Context, object: &NfsArchive) -> Result<bool, WriteError> {
+    let Some(reference) = &object.spec.backup_ref else {
+        return Ok(false);
+    };
+    let namespace = &object.spec.claim_ref.namespace;
+    let backup = reads::get_backup(&ctx.clients.calls, namespace, &reference.name).await;
+    let backup = backup.map_err(WriteError::action("read the NfsBackup that requested the archive"))?;
+    Ok(!backup.is_some_and(|backup| backup.uid().as_ref() == Some(&reference.uid)))
 }
 
 /// Returns the object with a status that describes its source.
@@ -89,6 +107,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     let now = ctx.server_clock.now(&ctx.clients.calls).await?;
     data.request.archive_metadata.archived_at = Some(now.as_second());
     let task = CopyTask::ToArchive {
+        tenant_limit: live.is_self_service().then(|| tenant_limit(&live)),
         export: data.export,
         request: ArchiveRequest {
             name: live.name_any(),
@@ -104,12 +123,28 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     Ok(copying.map_or(BackupOutcome::Changed, BackupOutcome::Copying))
 }
 
+/// Returns the maximum content of a backup that a tenant requested, in bytes: what its claim requested, which is what it
+/// counts toward the quota.
+fn tenant_limit(object: &NfsArchive) -> u64 {
+    u64::try_from(archived_bytes(object)).unwrap_or(u64::MAX)
+}
+
+/// Returns the condition of a tenant's backup of a claim that contains more than it requests.
+fn too_large(object: &NfsArchive) -> PlannedCondition {
+    let message = format!(
+        "{} contains more than {}, which is what it requests and what its backup may have: expand the claim, or remove files",
+        source_claim(object),
+        format_bytes(archived_bytes(object))
+    );
+    PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
+}
+
 /// Handles a failed copy: moves what was copied into the trash, because it uses space.
-pub(super) async fn handle_failed_copy(
-    ctx: &Context,
-    object: &NfsArchive,
-    condition: PlannedCondition,
-) -> BackupOutcome {
+pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, failure: CopyFailure) -> BackupOutcome {
+    let condition = match failure.error {
+        CopyError::TooLarge { .. } => too_large(object),
+        _ => failure.condition,
+    };
     if condition.reason.is_connectivity() {
         return BackupOutcome::Waiting(condition);
     }

@@ -65,7 +65,7 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
     let name = object.name_any();
     let job = CopyJob::of(ctx, object);
     if let Some(Err(failure)) = job.take_result(&object.observed().backend_name) {
-        return Ok(handle_failed_copy(ctx, object, failure.condition).await);
+        return Ok(handle_failed_copy(ctx, object, failure).await);
     }
     if let Some(condition) = job.progress(source_claim(object)) {
         return Ok(BackupOutcome::Copying(condition));

@@ -31,6 +31,7 @@ struct Case {
     by_name: bool,
     due: bool,
     in_progress: Option<RestoreMode>,
+    from_backup: bool,
 }
 
 const USUAL: Case = Case {
@@ -43,6 +44,7 @@ const USUAL: Case = Case {
     by_name: false,
     due: false,
     in_progress: None,
+    from_backup: false,
 };
 
 fn decided(case: &Case, change: Value) -> Result<RestoreMode, Reason> {
@@ -64,7 +66,7 @@ fn decided(case: &Case, change: Value) -> Result<RestoreMode, Reason> {
         bytes: case.bytes,
         source: None,
         topologies: Vec::new(),
-        restore: Some("pvc-1".into()),
+        restore: Some(RestoreSource::Archive("pvc-1".into())),
         node: None,
     };
     let restore = RestoreRequest {
@@ -76,6 +78,7 @@ fn decided(case: &Case, change: Value) -> Result<RestoreMode, Reason> {
         labels: &BTreeMap::from([("tier".to_owned(), "slow".to_owned())]),
         by_name: case.by_name,
         in_progress: case.in_progress,
+        from_backup: case.from_backup,
     };
     decide(&restore, &archive(&change))
         .map(|(source, mode)| {

@@ -37,13 +37,13 @@ const fn built_in(
     }
 }
 
-const fn custom(plural: &'static str, kind: &'static str) -> Kind {
+const fn custom(plural: &'static str, kind: &'static str, namespaced: bool) -> Kind {
     Kind {
         group: "nfs-operator.io",
         version: "v1alpha1",
         plural,
         kind,
-        namespaced: false,
+        namespaced,
         has_status: true,
         custom: true,
     }
@@ -53,7 +53,7 @@ const fn custom(plural: &'static str, kind: &'static str) -> Kind {
 const CORE: (&str, &str) = ("", "v1");
 
 /// All kinds.
-pub static KINDS: [Kind; 12] = [
+pub static KINDS: [Kind; 13] = [
     built_in(CORE, "persistentvolumeclaims", "PersistentVolumeClaim", true, true),
     built_in(CORE, "persistentvolumes", "PersistentVolume", false, true),
     built_in(CORE, "namespaces", "Namespace", false, true),
@@ -76,8 +76,9 @@ pub static KINDS: [Kind; 12] = [
         false,
         false,
     ),
-    custom("nfsbackends", "NfsBackend"),
-    custom("nfsarchives", "NfsArchive"),
+    custom("nfsbackends", "NfsBackend", false),
+    custom("nfsarchives", "NfsArchive", false),
+    custom("nfsbackups", "NfsBackup", true),
 ];
 
 impl Kind {

@@ -1,0 +1,178 @@
+//! The request for an archive: what a tenant may have is checked, counted, and then created.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use tokio::time::Instant;
+
+use super::plan::{Report, requested};
+use crate::api::NfsArchive;
+use crate::api::archive::{ArchiveSummary, ArchivedClaim, BackupReference, DeletionPolicy, NfsArchiveSpec};
+use crate::api::backup::NfsBackup;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::BACKUP_FINALIZER;
+use crate::decide::quantity;
+use crate::decide::self_service::{allowed, check_quota, is_archive_of};
+use crate::runtime::reads;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backup_admissions::Admission;
+use crate::state::context::Context;
+use crate::state::copy_jobs::source::{ClaimSource, find_claim};
+
+/// Result of a request.
+pub(super) enum Requested {
+    /// The backup has this archive.
+    Archive(Box<NfsArchive>),
+    /// The object was changed, and is reconciled again.
+    Changed,
+    /// The archive is not created now.
+    Refused(Report),
+}
+
+/// Creates the archive of a backup, unless its tenant may not have it now.
+pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &str) -> Result<Requested, WriteError> {
+    let namespace = backup.namespace().unwrap_or_default();
+    let source = match find_claim(ctx, &namespace, claim, None).await? {
+        Ok(source) => source,
+        Err(error) => return Ok(refused(error.into_condition())),
+    };
+    let (namespaces, archive) = (Api::<Namespace>::all(ctx.clients.calls.clone()), backup.archive_name());
+    let live = reads::get_metadata_opt(&namespaces, &namespace).await;
+    let live = live.map_err(WriteError::action("read the namespace of the backup"))?;
+    let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
+        let message = format!("namespace {namespace} is being deleted");
+        return Ok(refused(PlannedCondition::fails(Reason::CopySourceNotReady, message)));
+    };
+    let admission = match check(&source, &namespace, live.labels()) {
+        Ok(admission) => admission,
+        Err(condition) => return Ok(refused(condition)),
+    };
+    let (cached, bytes) = (ctx.stores.archives.state(), admission.bytes);
+    let object = &source.snapshot.object;
+    let admitted = allowed(object, &namespace, live.labels()).and_then(|settings| {
+        ctx.backup_admissions.admit(&archive, admission, &cached, |used| {
+            check_quota(&source.backend.name, &namespace, settings, used, bytes)
+        })
+    });
+    if let Err(condition) = admitted {
+        return Ok(refused(condition));
+    }
+    // From then on, the object stays until the deletion of its archive was requested.
+    if writes::with_finalizer(&backup.metadata, BACKUP_FINALIZER, true).is_some() {
+        let api = Api::namespaced(ctx.clients.calls.clone(), &namespace);
+        writes::add_finalizer(&api, backup, BACKUP_FINALIZER).await?;
+        return Ok(Requested::Changed);
+    }
+    create(
+        ctx,
+        backup,
+        &namespace,
+        claim,
+        live.uid().as_deref().unwrap_or_default(),
+    )
+    .await
+}
+
+/// Checks what does not depend on other backups. Returns what the archive counts toward the quota.
+fn check(
+    source: &ClaimSource,
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+) -> Result<Admission, PlannedCondition> {
+    allowed(&source.snapshot.object, namespace, labels)?;
+    let backend = &source.backend.name;
+    let ready = source.snapshot.ready_now(Instant::now());
+    if ready.status != Some(true) {
+        let message = format!(
+            "waits for backend {backend}, which takes no copies now: {}",
+            ready.message
+        );
+        return Err(PlannedCondition::fails(ready.reason, message));
+    }
+    let size = source.request.archive_metadata.size.as_deref();
+    let bytes = size.and_then(quantity::bytes).ok_or_else(|| {
+        let message = "the volume of the claim has no capacity, so that its backup cannot be counted: ask an administrator to \
+                       back it up with an NfsArchive";
+        PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
+    })?;
+    Ok(Admission {
+        namespace: namespace.to_owned(),
+        backend: backend.clone(),
+        bytes,
+    })
+}
+
+async fn create(
+    ctx: &Context,
+    backup: &NfsBackup,
+    namespace: &str,
+    claim: &str,
+    namespace_uid: &str,
+) -> Result<Requested, WriteError> {
+    let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
+    let wanted = archive_object(backup, namespace, claim);
+    let error = match api.create(&PostParams::default(), &wanted).await {
+        Ok(created) => return Ok(Requested::Archive(Box::new(created))),
+        Err(error) => error,
+    };
+    match writes::http_status(&error) {
+        // It was created by an earlier request whose reply was lost.
+        Some(409) => {
+            let existing = reads::get_opt(&api, &wanted.name_any()).await;
+            let existing = existing.map_err(WriteError::action("read the archive of the backup"))?;
+            match existing.filter(|existing| is_archive_of(backup, existing, namespace_uid)) {
+                Some(existing) => Ok(Requested::Archive(Box::new(existing))),
+                None => Err(WriteError::Conflict),
+            }
+        }
+        status => {
+            if status.is_some_and(|code| (400..500).contains(&code)) {
+                ctx.backup_admissions.forget(&wanted.name_any());
+            }
+            Err(WriteError::action("create the archive of the backup")(error))
+        }
+    }
+}
+
+/// Returns the archive to create. The object of the tenant decides its claim and its expiry, and nothing else.
+fn archive_object(backup: &NfsBackup, namespace: &str, claim: &str) -> NfsArchive {
+    NfsArchive {
+        metadata: ObjectMeta {
+            name: Some(backup.archive_name()),
+            ..ObjectMeta::default()
+        },
+        spec: NfsArchiveSpec {
+            claim_ref: ArchivedClaim {
+                namespace: namespace.to_owned(),
+                name: claim.to_owned(),
+            },
+            expiration_time: backup.expiration_time().map(Time),
+            legal_hold: false,
+            deletion_policy: DeletionPolicy::Delete,
+            allowed_namespaces: None,
+            backup_ref: Some(BackupReference {
+                name: backup.name_any(),
+                uid: backup.uid().unwrap_or_default(),
+            }),
+        },
+        status: None,
+    }
+}
+
+fn refused(ready: PlannedCondition) -> Requested {
+    Requested::Refused(Report {
+        state: ArchiveSummary::Pending,
+        ready,
+    })
+}
+
+/// Returns the report of a backup whose archive was just created.
+pub(super) fn started() -> Report {
+    Report {
+        state: ArchiveSummary::Pending,
+        ready: requested(),
+    }
+}

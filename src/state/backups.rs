@@ -1,0 +1,105 @@
+//! The backups of the backup watch, and what their changes and those of archives and backends requeue.
+
+use std::collections::HashMap;
+
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+
+use crate::api::backend::BackupSettings;
+use crate::api::{NfsArchive, NfsBackend, NfsBackup};
+use crate::decide::restore_source::RestoreSource;
+use crate::state::archives::archives_of;
+use crate::state::context::Context;
+
+/// Returns the backup that has an archive: the one that requested it, or the one that shows it.
+fn backup_of(archive: &NfsArchive) -> ObjectRef<NfsBackup> {
+    let requested_by = archive.spec.backup_ref.as_ref();
+    let name = requested_by.map_or_else(|| archive.name_any(), |reference| reference.name.clone());
+    ObjectRef::new(&name).within(&archive.spec.claim_ref.namespace)
+}
+
+/// Handles a change of the cache of archives: reconciles the backup, and if a tenant's archive was deleted, the next backup
+/// that may wait for its share of the quota.
+pub fn observe_archive(event: &Event<NfsArchive>, ctx: &Context) {
+    match event {
+        Event::Apply(archive) | Event::InitApply(archive) => ctx.requeue_backup(backup_of(archive)),
+        Event::Delete(archive) => {
+            ctx.requeue_backup(backup_of(archive));
+            if archive.is_self_service() {
+                ctx.backup_admissions.forget(&archive.name_any());
+                requeue_next(ctx, &archive.spec.claim_ref.namespace);
+            }
+        }
+        // The watch broke: any archive may be gone.
+        Event::InitDone => requeue_all(ctx, |backup| backup.observed().archive_uid.is_some()),
+        Event::Init => {}
+    }
+}
+
+/// Handles a change of the cache of backups: wakes the claims that restore them, and recreates what only showed an archive.
+pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
+    let (Event::Apply(backup) | Event::Delete(backup)) = event else {
+        if matches!(event, Event::InitDone) {
+            ctx.wake_restores(|_, source| matches!(source, RestoreSource::Backup(_)));
+        }
+        return;
+    };
+    let (namespace, source) = (backup.namespace(), RestoreSource::Backup(backup.name_any()));
+    ctx.wake_restores(|of, requested| Some(of) == namespace.as_deref() && *requested == source);
+    if matches!(event, Event::Delete(_)) {
+        let uid = backup.uid().unwrap_or_default();
+        ctx.backup_retries.reset(&uid);
+        ctx.last_written.forget(&uid);
+        if backup.is_view() {
+            ctx.requeue_archive(ObjectRef::new(&backup.name_any()));
+        }
+    }
+}
+
+/// Requeues the oldest backup of a namespace that has no archive yet. One is enough: it uses what became free.
+fn requeue_next(ctx: &Context, namespace: &str) {
+    let all = ctx.stores.backups.state();
+    let waiting = all.iter().filter(|backup| {
+        let is_deleting = backup.metadata.deletion_timestamp.is_some();
+        backup.namespace().as_deref() == Some(namespace) && backup.observed().archive_uid.is_none() && !is_deleting
+    });
+    let oldest = waiting.min_by_key(|backup| backup.metadata.creation_timestamp.as_ref().map(|at| at.0));
+    if let Some(backup) = oldest {
+        ctx.requeue_backup(ObjectRef::from_obj(backup.as_ref()));
+    }
+}
+
+fn requeue_all(ctx: &Context, selected: impl Fn(&NfsBackup) -> bool) {
+    for backup in ctx.stores.backups.state().iter().filter(|backup| selected(backup)) {
+        ctx.requeue_backup(ObjectRef::from_obj(backup.as_ref()));
+    }
+}
+
+/// Notices changes of `spec.backups` of the backends.
+#[derive(Default)]
+pub struct BackupPolicies(HashMap<String, BackupSettings>);
+
+impl BackupPolicies {
+    /// Handles one event of the watch of backends: if the settings changed, requeues the backups that wait and the archives
+    /// that may be shown now.
+    pub fn observe(&mut self, event: &Event<NfsBackend>, ctx: &Context) {
+        let (backend, settings) = match event {
+            Event::Apply(backend) | Event::InitApply(backend) => (backend, backend.spec.backups.clone()),
+            Event::Delete(backend) => (backend, None),
+            Event::Init | Event::InitDone => return,
+        };
+        let name = backend.name_any();
+        let former = match settings.clone() {
+            Some(settings) => self.0.insert(name.clone(), settings),
+            None => self.0.remove(&name),
+        };
+        if former == settings {
+            return;
+        }
+        requeue_all(ctx, |backup| backup.observed().archive_uid.is_none());
+        for archive in archives_of(ctx, &name) {
+            ctx.requeue_archive(archive);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Deletion: of backups in every state, by tenants and administrators.
+
+use std::fs;
+
+use rig::TestEnv;
+use serde_json::json;
+
+use super::{archive_of_backup, backup_of, class_with_backups, nfs_backup, ready, refused};
+use crate::archives::objects::in_state;
+use crate::clones::claims::{at_full_speed, slow, staging, under_way};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{self, TIMEOUT, Test, text};
+
+#[tokio::test]
+async fn a_held_archive_stays_when_its_backup_is_deleted() -> Test {
+    let env = TestEnv::new("backup-held").await?;
+    let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "10Mi"})).await?;
+    shared::bound_with_data(&env, "data", &class, "text").await?;
+    let backup = env.objects.create(&backup_of(&env, "nightly", "data")).await?;
+    ready(&env, &backup).await?;
+    let archive = archive_of_backup(&backup);
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": true}}))
+        .await?;
+    let archive = in_state(&env, &archive, "Held").await?;
+    env.objects.delete(&backup).await?;
+    env.objects.wait_gone(&backup, TIMEOUT).await?;
+    env.objects.wait_event(&backup, "ArchiveHeld", TIMEOUT).await?;
+    let kept = in_state(&env, &archive, "Held").await?;
+    assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_reports_that_an_administrator_deleted_its_archive_and_is_not_made_again() -> Test {
+    let env = TestEnv::new("backup-lost").await?;
+    let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "10Mi"})).await?;
+    shared::bound_with_data(&env, "data", &class, "text").await?;
+    let backup = env.objects.create(&backup_of(&env, "nightly", "data")).await?;
+    ready(&env, &backup).await?;
+    env.objects.delete(&archive_of_backup(&backup)).await?;
+    let message = refused(&env, &backup, "ArchiveNotFound").await?;
+    assert!(
+        message.contains("was deleted") && message.contains("delete this object"),
+        "{message}"
+    );
+    let found = env.objects.get(&backup).await?.ok_or("no backup")?;
+    assert_eq!(found["status"]["state"], "Missing");
+    assert!(env.objects.get(&archive_of_backup(&backup)).await?.is_none());
+    env.objects.delete(&backup).await?;
+    env.objects.wait_gone(&backup, TIMEOUT).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_even_if_the_operator_is_killed() -> Test {
+    let settings = json!({"probeInterval": "1s", "backups": {"selfService": {"maxBytesPerNamespace": "10Gi"}}});
+    let mut env = DedicatedCluster::start(settings).await?;
+    slow(&env).await?;
+    let spec = json!({"source": {"claimName": "old"}});
+    let backup = env.objects.create(&nfs_backup("default", "nightly", &spec)).await?;
+    under_way(&env).await?;
+    env.operator.kill9().await?;
+    env.objects.delete(&backup).await?;
+    env.operator.restart().await?;
+    env.objects.wait_gone(&backup, TIMEOUT).await?;
+    env.objects.wait_gone(&archive_of_backup(&backup), TIMEOUT).await?;
+    at_full_speed(&env);
+    rig::wait::until("the copy to be discarded", TIMEOUT, async || {
+        let staged = staging(&env).map_err(|error| error.to_string())?;
+        let records = env.records().map_err(|error| error.to_string())?.len();
+        match (staged.is_empty(), records) {
+            (true, 1) => Ok(()),
+            left => Err(format!("{left:?}")),
+        }
+    })
+    .await?;
+    assert_eq!(env.names()?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_is_killed_during_a_backup_ends_with_one_archive() -> Test {
+    let settings = json!({"probeInterval": "1s", "backups": {"selfService": {"maxBytesPerNamespace": "10Gi"}}});
+    let mut env = DedicatedCluster::start(settings).await?;
+    slow(&env).await?;
+    let spec = json!({"source": {"claimName": "old"}});
+    let backup = env.objects.create(&nfs_backup("default", "nightly", &spec)).await?;
+    under_way(&env).await?;
+    env.operator.kill9().await?;
+    at_full_speed(&env);
+    env.operator.restart().await?;
+    let ready = env.objects.wait_condition(&backup, "Ready", "True", None, TIMEOUT);
+    ready.await?;
+    assert_eq!(env.archives().await?.len(), 1);
+    assert_eq!(env.names()?.len(), 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleting_the_kind_deletes_no_data() -> Test {
+    let settings = json!({"probeInterval": "1s", "backups": {"selfService": {"maxBytesPerNamespace": "10Gi"}}});
+    let env = DedicatedCluster::start(settings).await?;
+    let claim = env.claim("data");
+    env.objects.create(&claim).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("data"), "text")?;
+    let spec = json!({"source": {"claimName": "data"}});
+    let backup = env.objects.create(&nfs_backup("default", "nightly", &spec)).await?;
+    let ready = env.objects.wait_condition(&backup, "Ready", "True", None, TIMEOUT);
+    ready.await?;
+    env.run_as_admin("kubectl delete crd nfsbackups.nfs-operator.io --timeout=2m")
+        .await?;
+    let archive = env
+        .objects
+        .get(&archive_of_backup(&backup))
+        .await?
+        .ok_or("no archive")?;
+    assert!(archive["metadata"]["deletionTimestamp"].is_null(), "{archive}");
+    let directory = env.data()?.join(text(&archive, "/status/directory"));
+    assert_eq!(fs::read_to_string(directory.join("data"))?, "text");
+    Ok(())
+}
