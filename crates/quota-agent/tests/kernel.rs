@@ -1,0 +1,309 @@
+//! The agent on real file systems: XFS and ext4 with project quotas, behind the Linux kernel's NFS server, with volumes
+//! that the kernel's NFS client mounts. This program is also the agent that runs in the emulated machine.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use export_store::RecordsKey;
+use export_store::quota::{KeyFile, Order, QuotaDirectory, QuotaSeal};
+use libtest_mimic::{Arguments, Trial};
+use quota_agent::{ProjectRange, Settings};
+use rig::kernel_vm::FileSystem;
+use rig::{KernelVm, wait};
+use tokio_util::sync::CancellationToken;
+
+const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+const MIB: u64 = 1 << 20;
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// A user in a pod. On ext4, root is not limited.
+const AS_USER: &str = "/sbin/setpriv --reuid 2001 --regid 2001 --clear-groups";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, serve, export, key_file] = arguments.as_slice()
+        && serve == "serve"
+    {
+        return block_on(serve_export(export, key_file));
+    }
+    // The Makefile skips tests with this name if there is no emulator.
+    let test = |name: &str, kind| {
+        Trial::test(format!("kernel::sizes_are_enforced_on_{name}"), move || {
+            block_on(sizes_are_enforced(kind));
+            Ok(())
+        })
+    };
+    let tests = vec![test("xfs", FileSystem::Xfs), test("ext4", FileSystem::Ext4)];
+    let mut arguments = Arguments::from_args();
+    // The machine belongs to the runtime of the test that started it.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(work)
+}
+
+async fn serve_export(export: &str, key_file: &str) -> ExitCode {
+    let settings = Settings {
+        exports: vec![export.into()],
+        key_file: Some(key_file.into()),
+        projects: ProjectRange::default(),
+        files_per_second: 1000,
+    };
+    match quota_agent::run(settings, CancellationToken::new()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An export in the machine. Orders are written through NFS.
+struct Export<'a> {
+    vm: &'a KernelVm,
+    path: String,
+    /// Where the machine mounts the export itself.
+    mounted: String,
+    seal: QuotaSeal,
+}
+
+impl Export<'_> {
+    fn quota(&self) -> String {
+        format!(".nfs-operator/{CLUSTER}/quota")
+    }
+
+    async fn start_agent(&self) {
+        let path = &self.path;
+        let script = format!(
+            "/run/quota-agent serve {path} /run/quota-keys >>/run/agent{path}.log 2>&1 & echo $! >/run/agent{path}.pid"
+        );
+        self.vm.run(&format!("mkdir -p /run/agent; {script}")).await.unwrap();
+    }
+
+    async fn kill_agent(&self) {
+        let path = &self.path;
+        self.vm
+            .run(&format!("kill -9 $(cat /run/agent{path}.pid)"))
+            .await
+            .unwrap();
+    }
+
+    /// Orders a size through NFS.
+    async fn order(&self, volume: &str, generation: u64, bytes: u64) {
+        let file_id = self
+            .vm
+            .run(&format!("stat -c %i {}/{volume}", self.path))
+            .await
+            .unwrap();
+        let order = Order {
+            volume: volume.to_owned(),
+            directory: QuotaDirectory::parse(volume).unwrap(),
+            file_id: file_id.trim().parse().unwrap(),
+            generation,
+            bytes: Some(bytes),
+            inodes: Some(1000),
+        };
+        let text = String::from_utf8(self.seal.seal(&order).unwrap()).unwrap();
+        self.place(volume, &text).await;
+    }
+
+    async fn place(&self, volume: &str, text: &str) {
+        let orders = format!("{}/{}/orders", self.mounted, self.quota());
+        let script =
+            format!("printf '%s' '{text}' >{orders}/.draft-{volume} && mv {orders}/.draft-{volume} {orders}/{volume}");
+        self.vm.run(&script).await.unwrap();
+    }
+
+    /// Waits until a file that the agent writes contains a text.
+    async fn wait_for(&self, file: &str, text: &str) {
+        let script = format!("cat {}/{}/{file}", self.path, self.quota());
+        let waited = wait::until(file, TIMEOUT, async || {
+            let output = self.vm.output(&script).await.map_err(|error| error.to_string())?;
+            match output.output.contains(text) {
+                true => Ok(()),
+                false => Err(output.output),
+            }
+        });
+        if let Err(error) = waited.await {
+            let log = self.vm.run(&format!("cat /run/agent{}.log", self.path)).await.unwrap();
+            panic!("{error}\n{log}");
+        }
+    }
+
+    async fn in_force(&self, volume: &str, generation: u64) {
+        let text = format!("\"generation\":{generation},\"project\":");
+        self.wait_for(&format!("reports/{volume}"), &text).await;
+        self.wait_for(&format!("reports/{volume}"), "\"state\":\"InForce\"")
+            .await;
+    }
+
+    async fn mount(&self, directory: &str) -> String {
+        let at = format!("/mnt/{}", rig::random_suffix());
+        let (port, path) = (self.vm.nfs_port(), &self.path);
+        let options = format!("port={port},nfsvers=4.2,actimeo=0");
+        let script = format!("mkdir -p {at} && mount.nfs 127.0.0.1:{path}{directory} {at} -o {options}");
+        self.vm.run(&script).await.unwrap();
+        at
+    }
+
+    /// Returns the size that `df` shows for a mounted volume, in bytes.
+    async fn size(&self, at: &str) -> u64 {
+        let script = format!("df -k {at} | awk 'END {{ print $2 }}'");
+        self.vm.run(&script).await.unwrap().trim().parse::<u64>().unwrap() * 1024
+    }
+
+    async fn assert_size(&self, at: &str, expected: u64) {
+        let size = self.size(at).await;
+        assert!(
+            size.abs_diff(expected) * 100 <= expected,
+            "{size} instead of {expected}"
+        );
+    }
+}
+
+async fn sizes_are_enforced(kind: FileSystem) {
+    let run = rig::RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
+    let program = std::env::current_exe().unwrap();
+    vm.install_program(&program, "/run/quota-agent").await.unwrap();
+    let key = RecordsKey::new(&[7; 32]);
+    let keys = KeyFile::lines(CLUSTER, &key);
+    vm.run(&format!("umask 077; echo '{keys}' >/run/quota-keys"))
+        .await
+        .unwrap();
+
+    let path = vm.new_file_system(kind).await.unwrap();
+    let setup = format!(
+        "set -e; cd {path}; mkdir -p .nfs-operator/{CLUSTER}/records one/folder two; chmod -R 0700 .nfs-operator
+         echo '{{\"version\":1,\"id\":\"export\",\"rootFileID\":2}}' >.nfs-operator/identity
+         echo old >one/folder/old; ln -s /etc one/link; chown -R 2001:2001 one two"
+    );
+    vm.run(&setup).await.unwrap();
+    let mut export = Export {
+        vm,
+        path: path.clone(),
+        mounted: String::new(),
+        seal: QuotaSeal::new(Some(key.quota_key()), CLUSTER, "export"),
+    };
+    export.mounted = export.mount("").await;
+    export.start_agent().await;
+    export.wait_for("agent", "\"enforced\":true").await;
+    let second = vm
+        .output(&format!("/run/quota-agent serve {path} /run/quota-keys"))
+        .await
+        .unwrap();
+    assert!(
+        second.code == 1 && second.output.contains("another quota agent"),
+        "{second:?}"
+    );
+
+    // A directory with data, and an empty one.
+    for volume in ["one", "two"] {
+        export.order(volume, 1, 4 * MIB).await;
+        export.in_force(volume, 1).await;
+    }
+    let one = export.mount("/one").await;
+    let two = export.mount("/two").await;
+    export.assert_size(&one, 4 * MIB).await;
+
+    // Writing past the size fails, and no other volume notices.
+    let full = match kind {
+        FileSystem::Xfs => "No space left on device",
+        FileSystem::Ext4 => "Disk quota exceeded",
+    };
+    let write = |at: &str, file: &str, count: u32| {
+        format!("{AS_USER} dd if=/dev/zero of={at}/{file} bs=64k count={count} conv=fsync 2>&1")
+    };
+    let failed = vm.output(&write(&one, "big", 200)).await.unwrap();
+    assert!(failed.code != 0 && failed.output.contains(full), "{failed:?}");
+    let used = vm
+        .run(&format!("du -k {path}/one | awk 'END {{ print $1 }}'"))
+        .await
+        .unwrap();
+    let used = used.trim().parse::<u64>().unwrap() * 1024;
+    assert!(used > 3 * MIB && used <= 4 * MIB, "{used}");
+    vm.run(&write(&two, "file", 16)).await.unwrap();
+
+    // A larger size takes effect without a remount.
+    let before = Instant::now();
+    export.order("one", 2, 8 * MIB).await;
+    export.in_force("one", 2).await;
+    println!("expansion, in the emulated machine: {:?}", before.elapsed());
+    export.assert_size(&one, 8 * MIB).await;
+    vm.run(&write(&one, "more", 32)).await.unwrap();
+
+    // Renames and links between volumes are refused: mv copies instead.
+    let script = format!(
+        "cd {}; stat -c %i two/file; mv two/file one/folder/moved; stat -c %i one/folder/moved; ! ln one/folder/moved two/link",
+        export.mounted
+    );
+    let inodes = vm.run(&script).await.unwrap();
+    let mut inodes = inodes.lines();
+    assert_ne!(inodes.next(), inodes.next());
+
+    // Killed and started again, the agent continues; forged orders change nothing.
+    export.kill_agent().await;
+    export.order("one", 3, 6 * MIB).await;
+    export.start_agent().await;
+    export.in_force("one", 3).await;
+    export.assert_size(&one, 6 * MIB).await;
+    export.place("one", "{\"version\":1,\"volume\":\"one\"}\n").await;
+    export.wait_for("agent", "\"ignoredOrders\":1").await;
+    export.assert_size(&one, 6 * MIB).await;
+    let somebody = format!("setquota -P 1900000000 0 0 0 0 {path}; kill -9 $(cat /run/agent{path}.pid)");
+    vm.run(&somebody).await.unwrap();
+    export.start_agent().await;
+    export.order("one", 4, 6 * MIB).await;
+    export.in_force("one", 4).await;
+    export.assert_size(&one, 6 * MIB).await;
+
+    // A full volume can be emptied, archived with its limit, and removed.
+    let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
+    assert!(failed.output.contains(full), "{failed:?}");
+    vm.run(&format!(
+        "{AS_USER} rm -r {one}/big {one}/more {one}/again {one}/folder"
+    ))
+    .await
+    .unwrap();
+    vm.run(&write(&one, "after", 16)).await.unwrap();
+    let script = format!(
+        "cd {0}; umount.nfs {one}; umount.nfs {two}; mv one archived-one; ls archived-one",
+        export.mounted
+    );
+    assert!(vm.run(&script).await.unwrap().contains("after"));
+    let archived = export.mount("/archived-one").await;
+    export.assert_size(&archived, 6 * MIB).await;
+    let script = format!(
+        "umount.nfs {archived}; cd {}; rm -r archived-one {}/orders/one",
+        export.mounted,
+        export.quota()
+    );
+    vm.run(&script).await.unwrap();
+    let gone = format!(
+        "! test -e {path}/{}/reports/one && repquota -P -n -O csv {path}",
+        export.quota()
+    );
+    wait::until("the report to be removed", TIMEOUT, async || {
+        let output = vm.output(&gone).await.map_err(|error| error.to_string())?;
+        match output.code == 0 && !output.output.contains("#1900000000,") {
+            true => Ok(()),
+            false => Err(output.output),
+        }
+    })
+    .await
+    .unwrap();
+    println!(
+        "{}",
+        vm.run(&format!("grep VmRSS /proc/$(cat /run/agent{path}.pid)/status"))
+            .await
+            .unwrap()
+    );
+    export.kill_agent().await;
+}
