@@ -153,10 +153,12 @@ impl Export<'_> {
         at
     }
 
-    /// Returns the size that `df` shows for a mounted volume, in bytes.
+    /// Returns the size of a mounted volume in bytes, as `df` asks for it. The `df` of the machine takes the first mount of
+    /// the same server instead.
     async fn size(&self, at: &str) -> u64 {
-        let script = format!("df -k {at} | awk 'END {{ print $2 }}'");
-        self.vm.run(&script).await.unwrap().trim().parse::<u64>().unwrap() * 1024
+        let output = self.vm.run(&format!("stat -f -c '%b %S' {at}")).await.unwrap();
+        let (blocks, size) = output.trim().split_once(' ').unwrap();
+        blocks.parse::<u64>().unwrap() * size.parse::<u64>().unwrap()
     }
 
     async fn assert_size(&self, at: &str, expected: u64) {
@@ -268,7 +270,7 @@ async fn sizes_are_enforced(kind: FileSystem) {
     let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
     assert!(failed.output.contains(full), "{failed:?}");
     vm.run(&format!(
-        "{AS_USER} rm -r {one}/big {one}/more {one}/again {one}/folder"
+        "{AS_USER} rm -rf {one}/big {one}/more {one}/again {one}/folder"
     ))
     .await
     .unwrap();
