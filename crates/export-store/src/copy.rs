@@ -23,6 +23,7 @@ mod path;
 mod progress;
 mod publish;
 mod source;
+mod staged_limit;
 mod staging;
 mod to_archive;
 mod tree;
@@ -40,6 +41,7 @@ pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
 pub(crate) use crate::copy::publish::discard_staged;
 pub(crate) use crate::copy::source::open;
 pub use crate::copy::source::{CopySource, SourceTree};
+pub use crate::copy::staged_limit::StagedLimit;
 pub(crate) use crate::copy::staging::find_finished;
 pub use crate::copy::staging::{StagedCopy, Staging};
 pub use crate::copy::to_archive::{ArchiveRequest, DiscardOutcome, RequestedArchive, copy_to_archive};
@@ -68,6 +70,7 @@ pub async fn copy_volume(
         StagedCopy::Copy(staging) => staging,
     };
     let tree = source::open(source, of).await?;
+    staged_limit::order(target, &request.volume, &staging, limits).await?;
     copy_tree(&tree, target, &staging, limits, progress).await?;
     publish::publish(target, request, &tree, &staging).await
 }

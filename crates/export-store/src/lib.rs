@@ -69,6 +69,7 @@ mod identity;
 mod inspection;
 mod keyed_mutex;
 pub mod layout;
+mod limits;
 mod listing;
 pub mod naming;
 mod other_clusters;
@@ -106,7 +107,7 @@ pub use beacon::{Beacon, Beacons, KnownBeacon};
 pub use clock::WallClock;
 pub use copy::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
-    RequestedArchive, SourceTree, copy_to_archive, copy_volume,
+    RequestedArchive, SourceTree, StagedLimit, copy_to_archive, copy_volume,
 };
 pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
@@ -114,6 +115,7 @@ pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
 pub use group_reservations::{GroupRange, GroupReservations};
 pub use identity::parse_export_id;
 pub use inspection::{Inspection, PathState};
+pub use limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};

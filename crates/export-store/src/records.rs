@@ -7,7 +7,7 @@ use crate::record::{MAX_RECORD_LEN, Record, RecordError};
 use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, reserve, unsigned_records};
+use crate::{layout, limits, reserve, unsigned_records};
 use nfs_client::{FileHandle, Status};
 
 /// Result of reading a volume's record.
@@ -150,6 +150,17 @@ fn removed_record(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
     store.reservations.release_kept(&Holder::Volume(volume.to_owned()));
 }
 
+/// Removes the order of a volume whose record is gone. If that fails, or the process ends before it, the next comparison of
+/// orders with records does it.
+async fn remove_order(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
+    if !store.orders_limits() {
+        return;
+    }
+    if let Err(error) = limits::remove(store, verified, volume).await {
+        tracing::debug!(volume, "its quota order is left for later: {error}");
+    }
+}
+
 /// Removes a volume's record, if it exists.
 pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
     let doing = || format!("removing the record of volume {volume}");
@@ -168,6 +179,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     let is_gone = |error: &nfs_client::NfsError| error.status() == Some(Status::NotFound);
     if removed.as_ref().err().is_none_or(is_gone) {
         removed_record(store, verified, volume);
+        remove_order(store, verified, volume).await;
     }
     match removed {
         Err(error) if is_gone(&error) => Ok(()),

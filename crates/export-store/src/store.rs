@@ -1,6 +1,7 @@
 //! [`ExportStore`]: all operations on what the operator keeps on one export.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +14,13 @@ use crate::count::{RateLimiter, TreeUsage};
 use crate::error::ExportError;
 use crate::error_kind::RootPermissions;
 use crate::inspection::Inspection;
+use crate::limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
 use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
 use crate::other_clusters::{ForeignDirectory, OtherClusters};
 use crate::path_reservations::{Holder, PathReservations, ReservedPath};
 use crate::purge::PurgeQueue;
+use crate::quota::Usage;
 use crate::reclaim::ReclaimAction;
 use crate::record::{Record, RestoreTarget, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::recoverability::Recoverability;
@@ -30,7 +33,7 @@ use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
-    CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, listing,
+    CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, limits, listing,
     other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash,
     unsigned_records, volume_record, write_probe,
 };
@@ -53,6 +56,8 @@ pub struct ExportStore {
     pub(crate) servers: Arc<dyn ServerComparison>,
     pub(crate) beacons: Arc<Beacons>,
     clock: Box<dyn WallClock>,
+    /// The limits of volumes are ordered: an order is removed with its record.
+    orders_limits: AtomicBool,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// Only one task reads the records of other clusters at a time.
@@ -101,6 +106,7 @@ impl ExportStore {
             servers: Arc::new(AssumeSame),
             beacons: Arc::default(),
             clock: Box::new(SystemClock),
+            orders_limits: AtomicBool::new(false),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
@@ -595,6 +601,63 @@ impl ExportStore {
             .iter()
             .map(|(name, by)| (name.clone(), by.clone()))
             .collect()
+    }
+}
+
+/// Limits of volumes, and the quota agent.
+impl ExportStore {
+    /// Sets whether limits are ordered on this export. If not, nothing about limits is read or written.
+    pub fn set_orders_limits(&self, orders: bool) {
+        self.orders_limits.store(orders, Ordering::Relaxed);
+    }
+
+    /// Reports whether limits are ordered on this export.
+    pub(crate) fn orders_limits(&self) -> bool {
+        self.orders_limits.load(Ordering::Relaxed)
+    }
+
+    /// Reads the heartbeat of the quota agent. Creates the folders for it if they are missing.
+    pub async fn quota_agent(&self) -> Result<AgentState, ExportError> {
+        self.with_verified(move |verified| async move { limits::agent(self, &verified).await })
+            .await
+    }
+
+    /// Reads the usage that the quota agent wrote. Returns `None` if there is none that can be believed. Compare its
+    /// instance and sequence with the heartbeat: an old file says nothing about now.
+    pub async fn quota_usage(&self) -> Result<Option<Usage>, ExportError> {
+        self.with_verified(move |verified| async move { limits::usage(self, &verified).await })
+            .await
+    }
+
+    /// Orders the limit of a volume or an archive of this backend, as its record describes it. Writes nothing if that order
+    /// is on the export already.
+    pub async fn order_limit(&self, volume: &str, limit: VolumeLimit) -> Result<Ordered, ExportError> {
+        let _lock = self.lock_volume(volume).await?;
+        self.with_verified(move |verified| async move { limits::order(self, &verified, volume, limit).await })
+            .await
+    }
+
+    /// Returns what the quota agent reports about an order.
+    pub async fn limit_report(&self, volume: &str, order: &LimitOrder) -> Result<LimitReport, ExportError> {
+        self.with_verified(move |verified| async move { limits::report(self, &verified, volume, order).await })
+            .await
+    }
+
+    /// Returns the volumes with an order that `leave_out` does not match, sorted.
+    pub async fn ordered_volumes(
+        &self,
+        leave_out: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Vec<String>, ExportError> {
+        self.with_verified(move |verified| async move { limits::ordered_volumes(self, &verified, leave_out).await })
+            .await
+    }
+
+    /// Removes an order that has no record. With `withdraw`, removes that of any volume or archive of this backend, too.
+    /// Returns true if it was removed.
+    pub async fn remove_stale_order(&self, volume: &str, withdraw: bool) -> Result<bool, ExportError> {
+        let _lock = self.lock_volume(volume).await?;
+        self.with_verified(move |verified| async move { limits::remove_stale(self, &verified, volume, withdraw).await })
+            .await
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::limits::QuotaFolders;
 use crate::path_reservations::FileKey;
 use crate::request::Identity;
 use nfs_client::{Client, FileHandle, FileKind, FileRef};
+use tokio::sync::OnceCell;
 
 /// File handles that were looked up after the identity was read on one connection. Every change of the export goes
 /// through them (data-safety rule 2).
@@ -20,6 +22,8 @@ pub(crate) struct VerifiedRoot {
     pub cluster: FileRef,
     pub records: FileRef,
     pub trash: FileRef,
+    /// The folders of the quota agent, once they were needed.
+    pub quota: OnceCell<QuotaFolders>,
     /// The handles may no longer be valid: they are looked up again before the next change.
     outdated: AtomicBool,
 }
@@ -43,6 +47,7 @@ impl VerifiedRoot {
             cluster,
             records,
             trash,
+            quota: OnceCell::new(),
             outdated: AtomicBool::new(false),
         }
     }

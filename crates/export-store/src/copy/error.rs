@@ -102,6 +102,14 @@ pub enum CopyError {
         /// How this was detected.
         why: String,
     },
+    /// The server does not limit the size of the copy, and must.
+    #[error(
+        "the limit of the copy is not in force ({why}), and nothing is copied before: check the quota agent; retrying"
+    )]
+    LimitNotInForce {
+        /// What the agent reports.
+        why: String,
+    },
     /// The name that the copy should get is in use.
     #[error(
         "directory {directory} exists already, and a copy never replaces anything: move it away, or choose another pattern"
@@ -157,6 +165,7 @@ impl CopyError {
             | Self::TooDeep { .. }
             | Self::NamesCollide { .. }
             | Self::Contradiction { .. }
+            | Self::LimitNotInForce { .. }
             | Self::Lost { .. } => ErrorKind::CopyFailed,
         }
     }

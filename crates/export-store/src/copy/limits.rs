@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
 
+use crate::copy::StagedLimit;
 use crate::tree_walk::MAX_DEPTH;
 
 /// Maximum number of copies at a time. The caller limits it.
@@ -45,6 +46,8 @@ pub struct CopyLimits {
     files: Arc<Semaphore>,
     forks: Arc<Semaphore>,
     max_bytes: Option<u64>,
+    /// Limit that the server enforces on the copy.
+    pub(super) staged_limit: Option<StagedLimit>,
 }
 
 impl Default for CopyLimits {
@@ -54,6 +57,7 @@ impl Default for CopyLimits {
             files: Arc::new(Semaphore::new(FILES - MAX_COPIES * OWN_FILES)),
             forks: Arc::new(Semaphore::new(FORKS)),
             max_bytes: None,
+            staged_limit: None,
         }
     }
 }
@@ -66,6 +70,12 @@ impl CopyLimits {
             max_bytes: Some(max_bytes),
             ..self
         }
+    }
+
+    /// Has the quota agent of the target limit the copy before data flows into it.
+    #[must_use]
+    pub fn with_staged_limit(self, staged_limit: Option<StagedLimit>) -> Self {
+        Self { staged_limit, ..self }
     }
 
     /// Returns the share of one copy.

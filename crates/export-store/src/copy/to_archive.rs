@@ -10,7 +10,8 @@ use std::sync::Arc;
 use crate::archives::RecordedArchive;
 use crate::copy::publish::Named;
 use crate::copy::{
-    CopyError, CopyLimits, CopyProgress, CopySource, SourceTree, Staging, copy_tree, publish, source, staging,
+    CopyError, CopyLimits, CopyProgress, CopySource, SourceTree, Staging, copy_tree, publish, source, staged_limit,
+    staging,
 };
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
@@ -87,6 +88,7 @@ pub async fn copy_to_archive(
     let Some(staging) = stage_archive(export, request, &source).await? else {
         return Ok(());
     };
+    staged_limit::order(export, &request.name, &staging, limits).await?;
     copy_tree(&source, export, &staging, limits, progress).await?;
     let outcome = progress.snapshot().to_string();
     publish_archive(export, request, &source, &staging, outcome).await

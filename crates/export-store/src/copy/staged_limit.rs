@@ -1,0 +1,61 @@
+//! The limit of a copy (ADR 17), in force before data flows into it: a source that grows while it is copied cannot fill the
+//! server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::copy::{CopyError, CopyLimits, Outcome, Staging};
+use crate::limits::{self, LimitOrder, LimitReport, VolumeLimit};
+use crate::store::ExportStore;
+
+/// Time for which a copy waits for its limit. An agent that runs sets that of an empty directory within a second. The copy
+/// has a slot, so it fails after that and is tried again later.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Delay of the first look at the report of the agent. It doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Longest delay between two looks.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// Limit of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagedLimit {
+    /// The limit.
+    pub limit: VolumeLimit,
+    /// The copy waits until the limit is in force.
+    pub required: bool,
+}
+
+/// Orders the limit of a copy, if it has one, and waits until it is in force, if that is required.
+pub(super) async fn order(store: &Arc<ExportStore>, volume: &str, staging: &Staging, limits: &CopyLimits) -> Outcome {
+    let Some(StagedLimit { limit, required }) = limits.staged_limit else {
+        return Ok(());
+    };
+    let order = {
+        let _lock = store.lock_volume(volume).await?;
+        let verified = store.verified_root().await?;
+        limits::order_staged(store, &verified, volume, &staging.tree, limit).await?
+    };
+    match required {
+        true => wait_until_in_force(store, volume, &order).await,
+        false => Ok(()),
+    }
+}
+
+async fn wait_until_in_force(store: &ExportStore, volume: &str, order: &LimitOrder) -> Outcome {
+    let (end, mut delay) = (Instant::now() + PATIENCE, FIRST_DELAY);
+    loop {
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(MAX_DELAY);
+        let why = match store.limit_report(volume, order).await? {
+            LimitReport::InForce => return Ok(()),
+            LimitReport::Failed { reason, message } => format!("{reason:?}: {message}"),
+            LimitReport::Unusable(why) => format!("the report of the quota agent cannot be used: {why}"),
+            LimitReport::Unreported | LimitReport::Pending { .. } => "the quota agent has not set it yet".to_owned(),
+        };
+        if Instant::now() >= end {
+            return Err(CopyError::LimitNotInForce { why });
+        }
+    }
+}
