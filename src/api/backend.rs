@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::orphans::OrphansStatus;
+pub use super::quota::{ArchiveQuota, QuotaEnforcement, QuotaSettings};
 use super::requests::HandledRequest;
 pub use super::schema::{DirectoryPattern, Duration, ExportPath, MountOption, OctalMode, ServerAddress, StorageAmount};
 use super::schema::{exact_quantity, owner_number, pod_group, port, probe_interval, retention};
@@ -80,6 +81,10 @@ use super::usage::UsageStatus;
         priority = 1
     )
 )]
+#[x_kube(
+    validation = ("!has(self.quota) || self.quota.enforce != 'Required' || !has(self.directory) || !has(self.directory.existing) || self.directory.existing != 'Share'",
+                  "quota.enforce: Required excludes directory.existing: Share, because the size of a shared directory is not limited: set quota.enforce to Preferred, or directory.existing to Refuse or Adopt"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct NfsBackendSpec {
     /// Address of the NFS server: a DNS name, an IPv4 address or an IPv6 address. Nodes must be able to resolve it: a name
@@ -134,6 +139,9 @@ pub struct NfsBackendSpec {
     /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageSettings>,
+    /// Lets an agent on the server limit the size of each volume. If unset, sizes are not enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaSettings>,
     /// Nodes that can mount this export. Copied to the volumes, and considered for claims of StorageClasses with
     /// volumeBindingMode WaitForFirstConsumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -517,8 +525,8 @@ pub struct NfsBackendStatus {
     /// Generation of the spec that this status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions of the backend, which are always all present: Ready, Reachable, IdentityConfirmed, Writable,
-    /// CapacityAvailable, TrashPurgeable, Consistent, RecordsTrusted and Readopted.
+    /// Conditions of the backend. Always present are Ready, Reachable, IdentityConfirmed, Writable, CapacityAvailable,
+    /// TrashPurgeable, Consistent, RecordsTrusted and Readopted; QuotasEnforced is present if `spec.quota` is set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -29,6 +29,8 @@ pub enum BackendCondition {
     Readopted,
     /// All records are signed by this cluster.
     RecordsTrusted,
+    /// An agent on the server enforces the sizes of volumes.
+    QuotasEnforced,
 }
 
 impl fmt::Display for BackendCondition {
@@ -185,6 +187,20 @@ reasons! {
     RecordsSigned,
     /// Some records are not signed by this cluster. No objects are created from them.
     RecordsUnsigned,
+    /// The quota agent of the export runs and can limit directories.
+    QuotaAgentReady,
+    /// There is no heartbeat of a quota agent on the export.
+    QuotaAgentMissing,
+    /// The quota agent wrote a heartbeat, and it is not known yet whether it still runs.
+    QuotaAgentObserved,
+    /// The quota agent does not renew its heartbeat.
+    QuotaAgentNotResponding,
+    /// The heartbeat of the quota agent is damaged or not signed with the key of this cluster.
+    QuotaAgentUntrusted,
+    /// The quota agent runs, and the file system of the export cannot limit directories.
+    QuotasNotSupported,
+    /// The limits of the volumes are being removed.
+    QuotaBeingRemoved,
     /// A record was adopted at an administrator's request (event).
     RecordAdopted,
     /// A record was not adopted (event).
@@ -350,6 +366,15 @@ reasons! {
 
     /// The volume of the claim contains more data than requested.
     OverRequest,
+
+    /// The limit of the volume is in force.
+    LimitInForce,
+    /// The limit of the volume was ordered and is not in force yet.
+    LimitPending,
+    /// The quota agent cannot set the limit of the volume.
+    LimitFailed,
+    /// The volume has a directory that several volumes share, whose size is not limited.
+    SharedDirectoryUnlimited,
 
     /// A claim was provisioned (event of the ProvisionController library).
     ProvisioningSucceeded,

@@ -12,6 +12,7 @@ pub mod names;
 pub mod orphans;
 pub mod parameters;
 mod planned_condition;
+mod quota;
 mod recovery_request;
 pub mod requests;
 mod schema;

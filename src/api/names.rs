@@ -250,6 +250,10 @@ names! {
     /// The last scan did not find the directory of the volume.
     DIRECTORY_MISSING_CONDITION = "nfs-operator.io/DirectoryMissing";
 
+    Condition of Claim, "the operator" to "users":
+    /// The size of the volume is enforced, or the reason why it is not. Present if `spec.quota` of the backend is set.
+    SIZE_ENFORCED_CONDITION = "nfs-operator.io/SizeEnforced";
+
     Annotation of Backend, "administrators" to "the operator":
     /// Any value requests a scan for orphans. [One-shot](#one-shot-requests).
     SCAN_REQUESTED_AT = "nfs-operator.io/scan-requested-at";
@@ -338,6 +342,8 @@ pub mod managers {
     pub const USAGE: &str = "nfs-operator/usage";
     /// Findings of orphan scans: the condition `DirectoryMissing` on claims.
     pub const SCAN: &str = "nfs-operator/scan";
+    /// The condition `SizeEnforced` on claims.
+    pub const QUOTA: &str = "nfs-operator/quota";
     /// CSIStorageCapacity objects.
     pub const STORAGE_CAPACITY: &str = "nfs-operator/storage-capacity";
     /// CRDs installed by `nfs-operator crd --apply`. The name is that of Helm, which created them: with another name, Helm 4

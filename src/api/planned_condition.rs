@@ -46,13 +46,18 @@ impl PlannedCondition {
         }
     }
 
-    /// Returns the condition to write. Keeps the `lastTransitionTime` of the `former` conditions if the status is the same.
-    pub fn to_condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
-        let status = match self.status {
+    /// Returns the status as text.
+    pub fn status_text(&self) -> &'static str {
+        match self.status {
             Some(true) => "True",
             Some(false) => "False",
             None => "Unknown",
-        };
+        }
+    }
+
+    /// Returns the condition to write. Keeps the `lastTransitionTime` of the `former` conditions if the status is the same.
+    pub fn to_condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
+        let status = self.status_text();
         let same = |condition: &&Condition| condition.type_ == type_ && condition.status == status;
         let since = former.iter().find(same);
         let since = since.map_or(now, |condition| condition.last_transition_time.clone());

@@ -5,5 +5,6 @@ pub mod backup_views;
 pub mod garbage_collection;
 pub mod orphan_scan;
 pub mod purge;
+pub mod quota;
 pub mod runner;
 pub mod usage;

@@ -7,6 +7,7 @@
 //! - [`mount_options`]: the mount options of a volume.
 //! - [`quantity`]: parser of Kubernetes quantities.
 //! - [`storage_capacity`]: what the scheduler is told about the nodes and sizes that late-binding classes serve.
+//! - [`volume_limit`]: the limit of a volume or an archive on the server.
 
 pub mod archive_object;
 pub mod directory_pattern;
@@ -22,3 +23,4 @@ pub mod self_service;
 pub mod storage_capacity;
 pub mod terms;
 pub mod topology;
+pub mod volume_limit;

@@ -25,6 +25,7 @@ use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
 use crate::state::live_backend::LiveBackend;
+use crate::state::quota::QuotaState;
 use crate::state::recovery::{MissingDependency, RecoveryState};
 use crate::state::requests::RequestLog;
 use crate::state::usage::UsageScanState;
@@ -67,6 +68,8 @@ pub struct Backend {
     pub recovery: RecoveryState,
     /// State of the usage scan.
     pub usage_scan: UsageScanState,
+    /// Limits on the server, and its quota agent.
+    pub quota: QuotaState,
     /// Reads the object from the API server.
     pub live: LiveBackend,
     state: Mutex<BackendState>,
@@ -138,6 +141,7 @@ impl Backend {
             requests: RequestLog::default(),
             recovery: RecoveryState::default(),
             usage_scan: UsageScanState::default(),
+            quota: QuotaState::default(),
             live: LiveBackend::default(),
             state: Mutex::new(BackendState::new(ProbeSnapshot::not_probed(object, now), now)),
             removed: CancellationToken::new(),

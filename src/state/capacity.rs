@@ -178,20 +178,22 @@ impl CapacityTracker {
         answer
     }
 
-    /// Ends the expansion of a volume that is not expanded anymore: its current size counts.
-    pub fn finish_expansion(&self, volume: &str) {
+    /// Ends the expansion of a volume that is not expanded anymore: its current size counts. Returns true if one was in
+    /// progress.
+    pub fn finish_expansion(&self, volume: &str) -> bool {
         let mut state = self.state();
         if state
             .allocations
             .get(volume)
             .is_none_or(|allocation| allocation.growing_to.is_none())
         {
-            return;
+            return false;
         }
         if let Some(mut allocation) = state.take(volume) {
             allocation.growing_to = None;
             state.put(volume, allocation);
         }
+        true
     }
 
     /// Forgets a deleted volume. Returns true if it used capacity of a backend.
@@ -263,6 +265,18 @@ impl CapacityTracker {
             .get(volume)
             .filter(|allocation| allocation.exists)
             .map(|allocation| allocation.bytes)
+    }
+
+    /// Returns the size of the volume object with this name, in bytes, or that to which it is being expanded.
+    pub fn counted_size_of(&self, volume: &str) -> Option<u128> {
+        let state = self.state();
+        let allocation = state.allocations.get(volume).filter(|allocation| allocation.exists)?;
+        Some(allocation.counted_bytes())
+    }
+
+    /// Returns the size of the volume that an archive was, in bytes.
+    pub fn archive_size_of(&self, archive: &str) -> Option<u128> {
+        self.state().archives.get(archive).map(|archive| archive.bytes)
     }
 
     /// Returns the backend of the volume object with this name and, if the volume records it, the identity of the

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::api::conditions::Reason;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
@@ -16,6 +16,64 @@ use crate::state::context::Context;
 pub fn find<'a>(claim: &'a PersistentVolumeClaim, type_: &str) -> Option<&'a PersistentVolumeClaimCondition> {
     let conditions = claim.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Sets a condition of a claim that is `True`, `False` or `Unknown`. Returns false, and writes nothing, if the claim has it.
+pub async fn set_planned(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    (type_, manager): (&str, &str),
+    planned: &PlannedCondition,
+) -> Result<bool, WriteError> {
+    let (existing, now) = (find(claim, type_), ctx.clock.now());
+    let same = |existing: &&PersistentVolumeClaimCondition| {
+        existing.reason.as_deref() == Some(&planned.reason.to_string())
+            && existing.message.as_deref() == Some(&planned.message)
+    };
+    if existing.filter(same).is_some() {
+        return Ok(false);
+    }
+    let status = planned.status_text();
+    let since = existing.filter(|existing| existing.status == status);
+    let since = since.and_then(|existing| existing.last_transition_time.clone());
+    let condition = PersistentVolumeClaimCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: Some(planned.reason.to_string()),
+        message: Some(planned.message.clone()),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+        last_probe_time: Some(Time(now)),
+    };
+    apply(ctx, claim, manager, json!({"status": {"conditions": [condition]}})).await?;
+    Ok(true)
+}
+
+/// Removes the conditions of a field manager from a claim.
+pub async fn clear(ctx: &Context, claim: &PersistentVolumeClaim, manager: &str) -> Result<(), WriteError> {
+    apply(ctx, claim, manager, json!({"status": {}})).await
+}
+
+/// Publishes an event about a claim.
+pub fn event(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    severity: Severity,
+    (reason, action): (Reason, &'static str),
+    note: &str,
+) {
+    ctx.events
+        .publish(claim.object_ref(&()), severity, reason, action, note);
+}
+
+async fn apply(ctx: &Context, claim: &PersistentVolumeClaim, manager: &str, fields: Value) -> Result<(), WriteError> {
+    let namespace = claim.namespace().unwrap_or_default();
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
+    let action = "write a condition of the claim of a volume";
+    match writes::apply(&api, claim, manager, fields, true, action).await {
+        // A claim that no longer exists needs no condition.
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
+        written => written,
+    }
 }
 
 /// A condition that is present, and `True`, while something is wrong with the volume of a claim.
@@ -55,30 +113,17 @@ impl ClaimCondition {
             last_transition_time: Some(since.unwrap_or(Time(now))),
             last_probe_time: Some(Time(now)),
         };
-        self.apply(ctx, claim, json!({"status": {"conditions": [condition]}}))
-            .await?;
+        let fields = json!({"status": {"conditions": [condition]}});
+        apply(ctx, claim, self.manager, fields).await?;
         if existing.is_none() {
-            let object = claim.object_ref(&());
-            ctx.events
-                .publish(object, Severity::Warning, self.reason, self.action, &message);
+            event(ctx, claim, Severity::Warning, (self.reason, self.action), &message);
         }
         Ok(())
     }
 
     /// Removes the condition.
     pub async fn clear(self, ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
-        self.apply(ctx, claim, json!({"status": {}})).await
-    }
-
-    async fn apply(self, ctx: &Context, claim: &PersistentVolumeClaim, fields: Value) -> Result<(), WriteError> {
-        let namespace = claim.namespace().unwrap_or_default();
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
-        let action = "write a condition of the claim of a volume";
-        match writes::apply(&api, claim, self.manager, fields, true, action).await {
-            // A claim that no longer exists needs no condition.
-            Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
-            written => written,
-        }
+        clear(ctx, claim, self.manager).await
     }
 }
 

@@ -15,6 +15,7 @@ pub mod last_reported;
 pub mod last_written;
 pub mod live_backend;
 pub mod missing_directories;
+pub mod quota;
 pub mod recovery;
 pub mod relist_diff;
 pub mod requests;

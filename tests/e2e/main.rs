@@ -24,6 +24,7 @@ mod kernel;
 mod migration;
 mod node;
 mod observability;
+mod quotas;
 mod reclaim;
 mod recovery;
 mod security;

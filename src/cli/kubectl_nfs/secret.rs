@@ -16,7 +16,8 @@ use crate::api::NfsBackend;
 use crate::api::names::RECORDS_SECRET;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, get};
 use crate::cli::output::print;
-use crate::runtime::records_secret::parse;
+use crate::runtime::records_secret::{RecordsSecretData, parse};
+use export_store::quota::KeyFile;
 
 /// Maximum size of a copy, in bytes. A Secret has at most 1 MiB.
 const MAX_FILE: u64 = 4 << 20;
@@ -28,6 +29,9 @@ pub enum SecretCommand {
     Backup(SecretArguments),
     /// Check that a file has the Secret of this cluster, and that its backends use it.
     Verify(SecretArguments),
+    /// Print the line for the key file of the quota agent. It is secret: whoever has it and access to an export can forge
+    /// orders and reports about sizes there.
+    QuotaKey(SecretSource),
 }
 
 /// Arguments of `kubectl nfs secret`.
@@ -35,6 +39,13 @@ pub enum SecretCommand {
 pub struct SecretArguments {
     /// The file. An existing one is not overwritten.
     file: PathBuf,
+    #[command(flatten)]
+    source: SecretSource,
+}
+
+/// The Secret of a cluster.
+#[derive(Args)]
+pub struct SecretSource {
     /// Namespace of the Secret. If unset, that of the operator's Lease.
     #[arg(long, short)]
     namespace: Option<String>,
@@ -52,10 +63,11 @@ pub async fn run(command: SecretCommand) -> Result<ExitCode, CommandError> {
     match command {
         SecretCommand::Backup(arguments) => backup(arguments).await,
         SecretCommand::Verify(arguments) => verify(arguments).await,
+        SecretCommand::QuotaKey(source) => quota_key(&source).await,
     }
 }
 
-async fn read(arguments: &SecretArguments, client: &Client) -> Result<Secret, CommandError> {
+async fn read(arguments: &SecretSource, client: &Client) -> Result<Secret, CommandError> {
     let namespace = match &arguments.namespace {
         Some(namespace) => namespace.clone(),
         None => {
@@ -75,15 +87,32 @@ async fn read(arguments: &SecretArguments, client: &Client) -> Result<Secret, Co
     .await
 }
 
+/// Returns the content of a Secret.
+fn content(secret: &Secret, what: &str) -> Result<RecordsSecretData, CommandError> {
+    parse(secret).map_err(|(field, fault)| CommandError::Refused(format!("{what} is invalid: data.{field} {fault}")))
+}
+
 /// Returns the cluster ID in a Secret.
 fn cluster_id(secret: &Secret, what: &str) -> Result<String, CommandError> {
-    let parsed = parse(secret).map(|data| data.cluster_id);
-    parsed.map_err(|(field, fault)| CommandError::Refused(format!("{what} is invalid: data.{field} {fault}")))
+    content(secret, what).map(|data| data.cluster_id)
+}
+
+/// Prints the key of the quota agent as lines of its key file. The hint is a comment there.
+async fn quota_key(source: &SecretSource) -> Result<ExitCode, CommandError> {
+    let client = source.cluster.client().await?;
+    let secret = read(source, &client).await?;
+    let RecordsSecretData { cluster_id, key } = content(&secret, "the Secret")?;
+    let lines = KeyFile::lines(&cluster_id, &key);
+    print(&format!(
+        "# Key of nfs-operator quota-agent for cluster {cluster_id}. Secret: readable only by root on the NFS server.\n{}",
+        lines.trim_end()
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn backup(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
-    let client = arguments.cluster.client().await?;
-    let secret = read(&arguments, &client).await?;
+    let client = arguments.source.cluster.client().await?;
+    let secret = read(&arguments.source, &client).await?;
     let cluster = cluster_id(&secret, "the Secret")?;
     let copy = Secret {
         metadata: ObjectMeta {
@@ -136,8 +165,8 @@ async fn verify(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
     let saved = read_file(&arguments.file)?;
     let what = arguments.file.display().to_string();
     let saved_id = cluster_id(&saved, &what)?;
-    let client = arguments.cluster.client().await?;
-    let current = read(&arguments, &client).await?;
+    let client = arguments.source.cluster.client().await?;
+    let current = read(&arguments.source, &client).await?;
     let current_id = cluster_id(&current, "the Secret in the cluster")?;
     if saved_id != current_id {
         return Err(CommandError::Refused(format!(

@@ -118,6 +118,7 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     };
     let export_id = confirmed.id.clone();
     backend.set_confirmed(confirmed);
+    export.set_orders_limits(object.spec.quota.is_some() || backend.quota.is_withdrawing());
     let written = check_writable(ctx, backend, &export, &export_id).await;
     Probe {
         full: written.as_ref().ok().and_then(|written| written.full).map(full),

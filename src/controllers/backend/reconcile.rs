@@ -17,7 +17,7 @@ use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::names::{BACKEND_FINALIZER, managers};
 use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, NfsBackendStatus};
-use crate::background::{garbage_collection, orphan_scan, purge, usage};
+use crate::background::{garbage_collection, orphan_scan, purge, quota, usage};
 use crate::recovery;
 use crate::runtime::events::Severity;
 use crate::runtime::metrics::BackendMetrics;
@@ -120,6 +120,7 @@ fn register(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
         garbage_collection::start(ctx, &backend);
         orphan_scan::start(ctx, &backend, object);
         usage::start(ctx, &backend, object);
+        quota::start(ctx, &backend, object);
         recovery::start(ctx, &backend);
         ctx.backends.object_appeared(&MissingDependency::Backend(name));
     }
@@ -198,6 +199,7 @@ fn apply_probe(
         orphans: last_scan.as_ref().map(|scan| &scan.orphans),
         recovery: backend.recovery.progress(),
         usage: usage::status(ctx, object, backend),
+        quota: quota::condition(backend, object),
         blocker,
         handled_requests: backend.requests.handled(),
         now: ctx.clock.now(),
@@ -226,6 +228,7 @@ fn apply_probe(
     };
     let unblocked = unblocks(&previous, &known);
     backend.set_snapshot(known);
+    quota::probed(backend, &previous.object, object);
     if previous.object.spec.usage != object.spec.usage {
         backend.usage_scan.requested.notify_one();
     }

@@ -6,7 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::probe::Probe;
 use super::records;
 use super::target::only_cluster_resolves;
-use crate::api::backend::{CapacityStatus, ExportStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
+use crate::api::backend::{
+    CapacityStatus, ExportStatus, NfsBackend, NfsBackendStatus, QuotaSettings, SourcePort, TrashStatus,
+};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::requests::HandledRequest;
 use crate::api::{OrphansStatus, RecoveryRequest, UsageStatus};
@@ -42,6 +44,8 @@ pub(super) struct Observed<'a> {
     pub recovery: RecoveryProgress,
     /// Usage of its volumes, if it is counted.
     pub usage: Option<UsageStatus>,
+    /// The condition QuotasEnforced, if sizes are to be enforced.
+    pub quota: Option<PlannedCondition>,
     /// Reason why the deletion of the backend is blocked.
     pub blocker: Option<PlannedCondition>,
     /// The one-shot requests that were handled.
@@ -73,6 +77,7 @@ pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
         identity,
         probe.writable.clone(),
         capacity,
+        required_quota(observed),
     ];
     if let Some(obstacle) = stages
         .into_iter()
@@ -94,6 +99,17 @@ pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
             .collect::<Vec<_>>()
             .join("; warning: "),
     )
+}
+
+/// Returns the condition QuotasEnforced, if no volume may be provisioned without it.
+fn required_quota(observed: &Observed<'_>) -> Option<PlannedCondition> {
+    let required = observed
+        .object
+        .spec
+        .quota
+        .as_ref()
+        .is_some_and(QuotaSettings::is_required);
+    observed.quota.clone().filter(|_| required)
 }
 
 /// Returns warnings for the administrator that do not prevent the provisioning of claims.
@@ -203,7 +219,13 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     );
     let planned_conditions = planned_conditions
         .into_iter()
-        .chain([(BackendCondition::Readopted, readopted)]);
+        .chain([(BackendCondition::Readopted, readopted)])
+        .chain(
+            observed
+                .quota
+                .clone()
+                .map(|quota| (BackendCondition::QuotasEnforced, quota)),
+        );
     let conditions = planned_conditions.map(|(type_, planned)| {
         planned.to_condition(&type_.to_string(), generation, &previous.conditions, Time(observed.now))
     });

@@ -10,6 +10,7 @@ use kube::{Api, ResourceExt};
 
 use super::create_volume::create_volume;
 use super::eligibility::source_claim;
+use super::limit::order_limit;
 use super::placement::pending_backend;
 use super::plan::ProvisionPlan;
 use super::provision::{BackendOutcome, ProvisionAttempt, ProvisionTarget, unresolved};
@@ -17,6 +18,7 @@ use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::decide::volume_limit::volume_limit;
 use crate::runtime::reads;
 use crate::runtime::waiting::ClaimRef;
 use crate::runtime::writes::WriteError;
@@ -25,7 +27,9 @@ use crate::state::context::Context;
 use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
-use export_store::{ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory};
+use export_store::{
+    ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory, StagedLimit,
+};
 
 /// The data to copy, and the export that has it.
 type LocatedSource = (Arc<ExportStore>, CopySource);
@@ -116,6 +120,9 @@ pub(super) async fn copy(
     let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
         return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
     };
+    if let Some(outcome) = order_limit(attempt, target, &directory).await {
+        return Ok(BackendOutcome::Ended(outcome));
+    }
     let mut outcome = create_volume(attempt, target, &plan, &directory).await?;
     if let ProvisionOutcome::Provisioned {
         condition,
@@ -214,6 +221,10 @@ async fn start(
         export: Arc::clone(&target.export),
         request: Box::new(request),
         max_bytes: u64::try_from(attempt.request.bytes).unwrap_or(u64::MAX),
+        limit: target.snapshot.object.spec.quota.as_ref().map(|settings| StagedLimit {
+            limit: volume_limit(settings, attempt.request.bytes),
+            required: settings.is_required(),
+        }),
     };
     let condition = CopyJob::of(attempt.ctx, attempt.claim).start_or_progress(task, source);
     Ok(BackendOutcome::Ended(

@@ -8,6 +8,7 @@ mod create_volume;
 mod directory;
 mod eligibility;
 mod expansion;
+mod limit;
 mod placement;
 mod plan;
 mod provision;

@@ -10,7 +10,7 @@ use super::directory::DirectoryChoice;
 use super::eligibility::ClaimRequest;
 use super::volume_object::{VolumeParts, volume_object};
 use super::volume_settings::VolumeSettings;
-use crate::api::backend::{AllowedNamespaces, Existing};
+use crate::api::backend::{AllowedNamespaces, Existing, QuotaSettings};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::volume_name;
 use crate::decide::directory_pattern::PatternValues;
@@ -59,6 +59,7 @@ impl Planner<'_> {
         let settings = VolumeSettings::of(backend, &self.request.parameters, self.annotations())?;
         if settings.existing == Existing::Share {
             self.refuse_source()?;
+            self.refuse_required_limit()?;
         }
         let directory = self.directory(&settings)?;
         let node_affinity = topology::intersect(backend.node_affinity.as_ref(), &self.request.topologies)
@@ -107,6 +108,19 @@ impl Planner<'_> {
             Reason::DataSourceUnsupported,
             "its volume is a shared directory (existing: Share), whose content is not changed: remove spec.dataSource and \
              spec.dataSourceRef, or use another StorageClass",
+        ))
+    }
+
+    /// Refuses a shared directory on a backend on which every volume must have a limit in force.
+    fn refuse_required_limit(&self) -> Result<(), PlannedCondition> {
+        let quota = self.snapshot.object.spec.quota.as_ref();
+        if !quota.is_some_and(QuotaSettings::is_required) {
+            return Ok(());
+        }
+        Err(PlannedCondition::fails(
+            Reason::SharedDirectoryUnlimited,
+            "its volume is a shared directory (existing: Share), whose size is not limited, and its backend requires limits \
+             (quota.enforce: Required): use another StorageClass",
         ))
     }
 

@@ -16,6 +16,7 @@ use super::claim_writes::{clear_placed_on, release_node, set_placed_on};
 use super::copy::{self, DataSource};
 use super::create_volume::create_volume;
 use super::eligibility::{ClaimRequest, oversized};
+use super::limit::{order_limit, still_awaited};
 use super::placement::{PlacementResult, pending_backend, place};
 use super::plan::{Planner, ProvisionPlan};
 use super::recovery_hold::recovery_hold;
@@ -127,6 +128,9 @@ async fn try_provision(
     let volume = volume_name(&claim.uid().unwrap_or_default());
     if ctx.capacity.has_volume(&volume) {
         return Ok(ProvisionOutcome::Nothing);
+    }
+    if let Some(outcome) = still_awaited(ctx, &volume) {
+        return Ok(outcome);
     }
     if let Some(condition) = recovery_hold(ctx, claim, requested, &namespace).await {
         return Ok(match condition.reason {
@@ -361,6 +365,9 @@ impl ProvisionAttempt<'_> {
         self.requeue_archive();
         match provisioned {
             Ok(directory) => {
+                if let Some(outcome) = order_limit(self, target, &directory).await {
+                    return Ok(BackendOutcome::Ended(outcome));
+                }
                 let outcome = create_volume(self, target, plan, &directory).await?;
                 if matches!(outcome, ProvisionOutcome::Provisioned { created_now: true, .. }) {
                     backend.remove_pending(&self.volume);

@@ -39,6 +39,8 @@ const COPYING: Duration = Duration::from_secs(15);
 /// finds the backend ready, as the one before the call did, nothing else wakes the claim. If it does not, the claim
 /// waits for the backend from then on.
 const UNANSWERED: Duration = Duration::from_secs(15);
+/// Interval at which a claim's condition shows why its limit is not in force yet. The report of the agent wakes it.
+pub(super) const AWAITING_LIMIT: Duration = Duration::from_secs(15);
 /// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
 
@@ -64,6 +66,13 @@ pub enum ProvisionOutcome {
     Unanswered(PlannedCondition),
     /// Its volume is being copied, and the end of the copy wakes it.
     Copying(PlannedCondition),
+    /// Its directory exists, and the limit of its size is not in force yet.
+    AwaitingLimit {
+        /// The condition.
+        condition: PlannedCondition,
+        /// Time until it is reported, unless the limit is in force then.
+        report_in: Duration,
+    },
     /// The source of its data is not ready.
     AwaitingSource {
         /// The condition.
@@ -107,6 +116,7 @@ impl ProvisionOutcome {
             | Self::Provisioned { .. }
             | Self::Queued
             | Self::Copying(_)
+            | Self::AwaitingLimit { .. }
             | Self::Rescheduled(_)
             | Self::Unknown(_)
             | Self::Failed(_)
@@ -184,6 +194,10 @@ pub async fn report(
             (condition, wait(ctx, claim, epoch, Blockers::default(), action))
         }
         ProvisionOutcome::Copying(condition) => (condition, Action::requeue(jittered(COPYING))),
+        ProvisionOutcome::AwaitingLimit { report_in, .. } if !report_in.is_zero() => {
+            return Ok(Action::requeue(report_in));
+        }
+        ProvisionOutcome::AwaitingLimit { condition, .. } => (condition, Action::requeue(jittered(AWAITING_LIMIT))),
         ProvisionOutcome::WrongNode { condition, node, pause } => {
             let blockers = Blockers {
                 node: Some(node),
@@ -397,7 +411,9 @@ fn log(claim: &str, outcome: &ProvisionOutcome, elapsed: Duration) {
         | ProvisionOutcome::Provisioned { .. } => {
             tracing::debug!(claim, ms, ?outcome);
         }
-        ProvisionOutcome::Copying(condition) | ProvisionOutcome::AwaitingProbe(condition) => {
+        ProvisionOutcome::Copying(condition)
+        | ProvisionOutcome::AwaitingProbe(condition)
+        | ProvisionOutcome::AwaitingLimit { condition, .. } => {
             tracing::debug!(claim, ms, "{}", condition.message)
         }
         ProvisionOutcome::Waiting(condition, _)

@@ -12,7 +12,7 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DirectoryRequest,
-    ExportStore, copy_to_archive, copy_volume,
+    ExportStore, StagedLimit, copy_to_archive, copy_volume,
 };
 
 /// The copy that an object requests. The object's UID identifies it.
@@ -35,6 +35,8 @@ pub(crate) enum CopyTask {
         request: Box<DirectoryRequest>,
         /// Size that the claim requests, in bytes: the copy may have at most as much content.
         max_bytes: u64,
+        /// Limit that the server enforces on the copy.
+        limit: Option<StagedLimit>,
     },
     /// Copies a volume to a new archive on the same export.
     ToArchive {
@@ -45,6 +47,8 @@ pub(crate) enum CopyTask {
         /// Maximum content of a backup that a tenant requested, in bytes. Unset for a backup that an administrator
         /// requested.
         tenant_limit: Option<u64>,
+        /// Limit that the server enforces on the copy.
+        limit: Option<StagedLimit>,
     },
 }
 
@@ -142,6 +146,7 @@ impl CopyTask {
                 export,
                 request,
                 tenant_limit,
+                ..
             } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
                 backends: [export, export].map(|export| export.backend().to_owned()),
@@ -174,8 +179,9 @@ impl CopyTask {
                 export,
                 request,
                 max_bytes,
+                limit,
             } => {
-                let limits = limits.with_max_bytes(max_bytes);
+                let limits = limits.with_max_bytes(max_bytes).with_staged_limit(limit);
                 // Garbage collection does not touch the directory while this is held.
                 let Some(_pending) = backend.begin_work(&request.volume, &request.claim) else {
                     return Err(CopyError::ExportChanged);
@@ -187,7 +193,9 @@ impl CopyTask {
                 export,
                 request,
                 tenant_limit,
+                limit,
             } => {
+                let limits = limits.with_staged_limit(limit);
                 let limits = match tenant_limit {
                     Some(max_bytes) => limits.with_max_bytes(max_bytes),
                     None => limits,

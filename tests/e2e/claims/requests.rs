@@ -95,5 +95,10 @@ async fn each_claim_and_each_volume_costs_few_requests() -> Test {
         let made = requests_since(&env, &before).await?;
         assert_at_most(policy, &made, at_most);
     }
+    // The first call about limits would create their folder.
+    for cluster in std::fs::read_dir(env.data()?.join(".nfs-operator"))? {
+        let quota = cluster?.path().join("quota");
+        assert!(!quota.exists(), "without spec.quota, {} is of no use", quota.display());
+    }
     Ok(())
 }

@@ -75,6 +75,7 @@ async fn probe_reports_a_good_export_and_changes_nothing() -> Test {
         "space",
         "inodes",
         "identity",
+        "quota-agent",
         "write",
     ];
     assert_eq!(checks, all, "{table}");

@@ -13,7 +13,8 @@ use crate::background::archive_objects::publish_archived_event;
 use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
-use crate::decide::terms;
+use crate::decide::volume_limit::archive_limit;
+use crate::decide::{quantity, terms};
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
@@ -23,7 +24,7 @@ use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use export_store::text::format_bytes;
-use export_store::{ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive};
+use export_store::{ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, StagedLimit};
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
@@ -106,8 +107,23 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     let BackupSource { subject, mut data } = source;
     let now = ctx.server_clock.now(&ctx.clients.calls).await?;
     data.request.archive_metadata.archived_at = Some(now.as_second());
+    let limit = ctx.backends.get(&subject.backend).and_then(|backend| {
+        let known = backend.last_probe();
+        let settings = known.object.spec.quota.as_ref()?;
+        let size = data
+            .request
+            .archive_metadata
+            .size
+            .as_deref()
+            .and_then(quantity::bytes)?;
+        Some(StagedLimit {
+            limit: archive_limit(settings, size),
+            required: settings.is_required(),
+        })
+    });
     let task = CopyTask::ToArchive {
         tenant_limit: live.is_self_service().then(|| tenant_limit(&live)),
+        limit,
         export: data.export,
         request: ArchiveRequest {
             name: live.name_any(),
@@ -174,6 +190,8 @@ pub(super) async fn describe_copy(
         return Ok(BackupOutcome::Waiting(condition));
     }
     backend.purge_requested.notify_one();
+    // The order still names the staged copy.
+    backend.quota.sync_requested.notify_one();
     let archive = described(object, recorded, &backend.name);
     let report = Report {
         state: state_of_kept(object.spec.legal_hold, false),

@@ -44,6 +44,15 @@ fn well() -> Probe {
 }
 
 fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, NfsBackendStatus) {
+    judged_with_quota(object, probe, None, at)
+}
+
+fn judged_with_quota(
+    object: &NfsBackend,
+    probe: &Probe,
+    quota: Option<PlannedCondition>,
+    at: i64,
+) -> (PlannedCondition, NfsBackendStatus) {
     let purged = PurgeReport::default();
     let observed = Observed {
         object,
@@ -55,6 +64,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
         orphans: None,
         recovery: RecoveryProgress::default(),
         usage: None,
+        quota,
         blocker: None,
         handled_requests: Vec::new(),
         now: Timestamp::from_second(at).unwrap(),
@@ -62,6 +72,31 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
     let ready = ready(&observed);
     let status = status(&observed, &ready);
     (ready, status)
+}
+
+#[test]
+fn a_backend_without_a_quota_agent_is_not_ready_only_where_limits_are_required() {
+    let missing = || Some(PlannedCondition::fails(Reason::QuotaAgentMissing, "run it"));
+    let reported = |status: &NfsBackendStatus| {
+        let conditions = status.conditions.iter();
+        conditions
+            .filter(|condition| condition.type_ == "QuotasEnforced")
+            .count()
+    };
+    for (enforce, expected) in [
+        ("Required", Reason::QuotaAgentMissing),
+        ("Preferred", Reason::AllChecksPassed),
+    ] {
+        let object = backend(json!({"quota": {"enforce": enforce}}), &NfsBackendStatus::default());
+        let (ready, status) = judged_with_quota(&object, &well(), missing(), 0);
+        assert_eq!((ready.reason, reported(&status)), (expected, 1), "{enforce}");
+    }
+    let object = backend(json!({}), &NfsBackendStatus::default());
+    assert_eq!(
+        reported(&judged(&object, &well(), 0).1),
+        0,
+        "nothing changes without spec.quota"
+    );
 }
 
 #[test]
@@ -216,6 +251,7 @@ fn a_reported_full_trash_is_not_written_again() {
             orphans: None,
             recovery: RecoveryProgress::default(),
             usage: None,
+            quota: None,
             blocker: None,
             handled_requests: Vec::new(),
             now: Timestamp::from_second(at).unwrap(),
@@ -262,6 +298,7 @@ fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
             purged: &purged,
             orphans: None,
             usage,
+            quota: None,
             recovery: RecoveryProgress::default(),
             blocker: None,
             handled_requests: Vec::new(),
@@ -322,6 +359,7 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
             orphans,
             recovery: RecoveryProgress::default(),
             usage: None,
+            quota: None,
             blocker: None,
             handled_requests: Vec::new(),
             now: Timestamp::from_second(at).unwrap(),

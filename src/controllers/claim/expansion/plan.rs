@@ -46,11 +46,7 @@ pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: 
     if claim.metadata.deletion_timestamp.is_some() || !is_bound(claim, volume) {
         return ExpansionPlan::Nothing;
     }
-    let has = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.capacity.as_ref()?.get("storage"));
-    let (Some(requested), Some(has)) = (requested(claim), has) else {
+    let (Some(requested), Some(has)) = (requested(claim), capacity(volume)) else {
         return ExpansionPlan::Nothing;
     };
     let (Some(requested_bytes), Some(has_bytes)) = (bytes(&requested.0), bytes(&has.0)) else {
@@ -85,8 +81,17 @@ pub fn is_settled(claim: &PersistentVolumeClaim) -> bool {
     requested.is_none_or(|requested| requested <= reported_bytes(claim)) && !has_failed(claim)
 }
 
+fn capacity(volume: &PersistentVolume) -> Option<&Quantity> {
+    volume.spec.as_ref()?.capacity.as_ref()?.get("storage")
+}
+
+/// Returns the size of a volume, in bytes.
+pub fn volume_bytes(volume: &PersistentVolume) -> Option<u128> {
+    bytes(&capacity(volume)?.0)
+}
+
 /// Returns the size that a claim's status reports, in bytes.
-fn reported_bytes(claim: &PersistentVolumeClaim) -> u128 {
+pub fn reported_bytes(claim: &PersistentVolumeClaim) -> u128 {
     let status = claim.status.as_ref();
     let reported = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
     reported.and_then(|reported| bytes(&reported.0)).unwrap_or(0)

@@ -10,7 +10,8 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::super::report::QUEUED;
+use super::super::report::{AWAITING_LIMIT, QUEUED};
+use super::limit::{self, Limit};
 use super::plan::{ExpansionPlan, is_settled, plan, refused_status, settled_status};
 use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -41,7 +42,10 @@ pub async fn reconcile(
         return Ok(None);
     };
     if is_settled(claim) {
-        ctx.capacity.finish_expansion(volume);
+        if ctx.capacity.finish_expansion(volume) {
+            // It was given up: the order may be that of the larger size.
+            limit::restore(claim, volume, ctx).await;
+        }
         return Ok(None);
     }
     // The claim and its volume are read: at most a few at a time, in turns by namespace.
@@ -81,6 +85,13 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
         ExpansionPlan::Nothing => {}
         ExpansionPlan::Grow { size, bytes, backend } => match reserve(ctx, &volume.name_any(), &backend, bytes) {
             Reservation::Reserved => {
+                match limit::order(ctx, &backend, (&volume, bytes)).await {
+                    Limit::Settled => {}
+                    Limit::Pending => return Ok(Action::requeue(jittered(AWAITING_LIMIT))),
+                    Limit::Failed(condition) => {
+                        return report_failed_limit(&claims, &claim, &condition, ctx).await;
+                    }
+                }
                 let capacity = json!({"spec": {"capacity": {"storage": size}}});
                 // The capacity stays reserved until the watch delivers the change.
                 writes::patch_as_read(&volumes, &volume, capacity, false, "set the volume's capacity").await?;
@@ -102,7 +113,11 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
             report_size(&claims, &claim, &size, ctx).await?;
             volume_metadata::save(ctx, &volume).await;
         }
-        ExpansionPlan::ClearFailure => write(&claims, &claim, settled_status(&claim, None)).await?,
+        ExpansionPlan::ClearFailure => match limit::order_current(ctx, &volume).await {
+            Limit::Settled => write(&claims, &claim, settled_status(&claim, None)).await?,
+            Limit::Pending => return Ok(Action::requeue(jittered(AWAITING_LIMIT))),
+            Limit::Failed(condition) => return report_failed_limit(&claims, &claim, &condition, ctx).await,
+        },
     }
     Ok(Action::await_change())
 }
@@ -148,18 +163,39 @@ async fn report_refusal(
     ctx: &Context,
     epoch: Epoch,
 ) -> Result<Action, WriteError> {
-    if let Some(status) = refused_status(claim, condition, Time(ctx.clock.now())) {
-        write(claims, claim, status).await?;
-        let note = format!("{}: {}", condition.reason, condition.message);
-        tracing::warn!(claim = qualified_name(claim), reason = %condition.reason, "cannot expand: {}", condition.message);
-        event(ctx, claim, Severity::Warning, Reason::VolumeResizeFailed, &note);
-    }
+    write_refusal(claims, claim, condition, ctx).await?;
     let blockers = Blockers {
         capacity: Some(demand),
         ..Blockers::default()
     };
     let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), blockers, epoch);
     Ok(Action::requeue(if waits { jittered(WAITING) } else { Duration::ZERO }))
+}
+
+/// Reports that the limit of the new size cannot be set. The report of the quota agent wakes the claim.
+async fn report_failed_limit(
+    claims: &Api<PersistentVolumeClaim>,
+    claim: &PersistentVolumeClaim,
+    condition: &PlannedCondition,
+    ctx: &Context,
+) -> Result<Action, WriteError> {
+    write_refusal(claims, claim, condition, ctx).await?;
+    Ok(Action::requeue(jittered(AWAITING_LIMIT)))
+}
+
+async fn write_refusal(
+    claims: &Api<PersistentVolumeClaim>,
+    claim: &PersistentVolumeClaim,
+    condition: &PlannedCondition,
+    ctx: &Context,
+) -> Result<(), WriteError> {
+    if let Some(status) = refused_status(claim, condition, Time(ctx.clock.now())) {
+        write(claims, claim, status).await?;
+        let note = format!("{}: {}", condition.reason, condition.message);
+        tracing::warn!(claim = qualified_name(claim), reason = %condition.reason, "cannot expand: {}", condition.message);
+        event(ctx, claim, Severity::Warning, Reason::VolumeResizeFailed, &note);
+    }
+    Ok(())
 }
 
 async fn write(

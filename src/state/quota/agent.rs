@@ -1,0 +1,269 @@
+//! Whether the quota agent of an export runs. Pure.
+//!
+//! The heartbeat counts as long as it changes by the clock of this process: no clocks of two machines are compared.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::api::backend::QuotaSettings;
+use crate::api::conditions::{PlannedCondition, Reason};
+use export_store::AgentState;
+use export_store::quota::Heartbeat;
+
+/// Time for which a heartbeat is fresh: the agent renews it at least every 10 seconds, and two may be missed.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// The heartbeat of a quota agent, over time.
+#[derive(Debug, Default)]
+pub struct AgentWatch {
+    found: Option<Found>,
+    /// Condition that was reported last.
+    reported: Option<PlannedCondition>,
+}
+
+#[derive(Debug)]
+enum Found {
+    Missing,
+    Untrusted(String),
+    Heartbeat {
+        heartbeat: Heartbeat,
+        /// Time when this heartbeat was first read.
+        read_at: Instant,
+        /// True if another heartbeat was read before it, so that it is known to be new.
+        renewed: bool,
+    },
+}
+
+impl AgentWatch {
+    /// Records what was found on the export.
+    pub fn observe(&mut self, found: AgentState, now: Instant) {
+        let former = self.found.take();
+        self.found = Some(match (found, former) {
+            (AgentState::Missing, _) => Found::Missing,
+            (AgentState::Untrusted(why), _) => Found::Untrusted(why),
+            (
+                AgentState::Heartbeat(heartbeat),
+                Some(Found::Heartbeat {
+                    heartbeat: former,
+                    read_at,
+                    renewed,
+                }),
+            ) => match is_newer(&heartbeat, &former) {
+                true => Found::Heartbeat {
+                    heartbeat,
+                    read_at: now,
+                    renewed: true,
+                },
+                false => Found::Heartbeat {
+                    heartbeat: former,
+                    read_at,
+                    renewed,
+                },
+            },
+            // Before, there was none: this one is new.
+            (AgentState::Heartbeat(heartbeat), Some(Found::Missing)) => Found::Heartbeat {
+                heartbeat,
+                read_at: now,
+                renewed: true,
+            },
+            (AgentState::Heartbeat(heartbeat), Some(Found::Untrusted(_)) | None) => Found::Heartbeat {
+                heartbeat,
+                read_at: now,
+                renewed: false,
+            },
+        });
+    }
+
+    /// Returns the condition QuotasEnforced.
+    pub fn condition(&self, settings: &QuotaSettings, now: Instant) -> PlannedCondition {
+        let (heartbeat, read_at, renewed) = match &self.found {
+            None => return PlannedCondition::unknown(Reason::NotProbed, "the quota agent was not looked for yet"),
+            Some(Found::Missing) => {
+                return PlannedCondition::fails(
+                    Reason::QuotaAgentMissing,
+                    "no quota agent has written a heartbeat to the export: run nfs-operator quota-agent on the server, with the \
+                     key of this cluster",
+                );
+            }
+            Some(Found::Untrusted(why)) => {
+                return PlannedCondition::fails(
+                    Reason::QuotaAgentUntrusted,
+                    format!(
+                        "the heartbeat of the quota agent cannot be used: {why}; put the line that `kubectl nfs secret \
+                         quota-key` prints into the key file of the agent"
+                    ),
+                );
+            }
+            Some(Found::Heartbeat {
+                heartbeat,
+                read_at,
+                renewed,
+            }) => (heartbeat, *read_at, *renewed),
+        };
+        let is_fresh = now.saturating_duration_since(read_at) <= FRESH;
+        match (is_fresh, renewed) {
+            (true, true) => capability(heartbeat, settings),
+            (true, false) => PlannedCondition::unknown(
+                Reason::QuotaAgentObserved,
+                "waiting for the next heartbeat of the quota agent, which shows that it runs",
+            ),
+            (false, _) => PlannedCondition::fails(
+                Reason::QuotaAgentNotResponding,
+                format!(
+                    "the quota agent has not renewed its heartbeat for more than {} s: check its process and its log on the server",
+                    FRESH.as_secs()
+                ),
+            ),
+        }
+    }
+
+    /// Returns the condition, and remembers it as reported.
+    pub fn report(&mut self, settings: &QuotaSettings, now: Instant) -> PlannedCondition {
+        let condition = self.condition(settings, now);
+        self.reported = Some(condition.clone());
+        condition
+    }
+
+    /// Returns the condition that was reported last.
+    pub fn reported(&self) -> Option<&PlannedCondition> {
+        self.reported.as_ref()
+    }
+}
+
+/// Reports whether a heartbeat was written after another one: by another process, or later by the same one. An earlier one
+/// that somebody puts back is not newer.
+fn is_newer(heartbeat: &Heartbeat, former: &Heartbeat) -> bool {
+    heartbeat.instance != former.instance || heartbeat.sequence > former.sequence
+}
+
+/// Returns the condition while the agent runs: what the file system can do.
+fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedCondition {
+    let Heartbeat {
+        agent_version,
+        file_system,
+        ..
+    } = heartbeat;
+    if !heartbeat.enforced {
+        let reason = heartbeat
+            .reason
+            .map(|reason| format!("{reason:?}: "))
+            .unwrap_or_default();
+        let message = heartbeat
+            .message
+            .as_deref()
+            .unwrap_or("the quota agent gives no cause: check its log");
+        return PlannedCondition::fails(Reason::QuotasNotSupported, format!("{file_system}: {reason}{message}"));
+    }
+    if settings.inodes.is_some() && !heartbeat.inodes_counted {
+        return PlannedCondition::fails(
+            Reason::QuotasNotSupported,
+            format!("{file_system} does not limit the number of inodes: remove spec.quota.inodes"),
+        );
+    }
+    let ignored = match heartbeat.ignored_orders {
+        0 => String::new(),
+        orders => format!("; warning: it ignores {orders} orders, which are damaged or signed with another key"),
+    };
+    let message = format!("quota agent {agent_version} enforces sizes on {file_system}{ignored}");
+    PlannedCondition::holds(Reason::QuotaAgentReady, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
+
+    fn settings(inodes: Option<i64>) -> QuotaSettings {
+        QuotaSettings {
+            enforce: QuotaEnforcement::Required,
+            inodes,
+            archives: ArchiveQuota::Keep,
+        }
+    }
+
+    fn beat(instance: &str, sequence: u64) -> Heartbeat {
+        Heartbeat {
+            instance: instance.to_owned(),
+            sequence,
+            agent_version: "1.0.0".to_owned(),
+            file_system: "xfs".to_owned(),
+            enforced: true,
+            inodes_counted: false,
+            ignored_orders: 0,
+            reason: None,
+            message: None,
+        }
+    }
+
+    /// Returns the reason after each observation, at these seconds.
+    fn reasons(found: &[(u64, AgentState)]) -> Vec<Reason> {
+        let (mut watch, start) = (AgentWatch::default(), Instant::now());
+        let observed = found.iter().map(|(seconds, found)| {
+            let now = start + Duration::from_secs(*seconds);
+            watch.observe(found.clone(), now);
+            watch.condition(&settings(None), now).reason
+        });
+        observed.collect()
+    }
+
+    #[test]
+    fn a_heartbeat_counts_once_it_changed_and_as_long_as_it_keeps_changing() {
+        use Reason::{QuotaAgentMissing, QuotaAgentNotResponding, QuotaAgentObserved, QuotaAgentReady};
+        let at = |seconds, instance, sequence| (seconds, AgentState::Heartbeat(beat(instance, sequence)));
+        let left_by_a_stopped_agent = [at(0, "a", 5), at(10, "a", 5), at(31, "a", 5)];
+        assert_eq!(
+            reasons(&left_by_a_stopped_agent),
+            [QuotaAgentObserved, QuotaAgentObserved, QuotaAgentNotResponding]
+        );
+        let stops_and_is_restarted = [
+            at(0, "a", 5),
+            at(2, "a", 6),
+            at(32, "a", 6),
+            at(33, "a", 6),
+            at(34, "b", 1),
+        ];
+        assert_eq!(
+            reasons(&stops_and_is_restarted),
+            [
+                QuotaAgentObserved,
+                QuotaAgentReady,
+                QuotaAgentReady,
+                QuotaAgentNotResponding,
+                QuotaAgentReady
+            ]
+        );
+        let put_back = [at(0, "a", 5), at(2, "a", 9), at(30, "a", 8), at(33, "a", 7)];
+        assert_eq!(reasons(&put_back).last(), Some(&QuotaAgentNotResponding));
+        let starts = [(0, AgentState::Missing), at(2, "a", 1)];
+        assert_eq!(reasons(&starts), [QuotaAgentMissing, QuotaAgentReady]);
+        let forged = [
+            at(0, "a", 1),
+            at(1, "a", 2),
+            (2, AgentState::Untrusted("forged".to_owned())),
+        ];
+        assert_eq!(reasons(&forged).last(), Some(&Reason::QuotaAgentUntrusted));
+    }
+
+    #[test]
+    fn an_agent_that_cannot_do_what_is_asked_is_not_ready() {
+        let able = capability(&beat("a", 1), &settings(None));
+        assert_eq!((able.status, able.reason), (Some(true), Reason::QuotaAgentReady));
+        let inodes = capability(&beat("a", 1), &settings(Some(1000)));
+        assert_eq!(
+            (inodes.status, inodes.reason),
+            (Some(false), Reason::QuotasNotSupported)
+        );
+        assert!(inodes.message.contains("spec.quota.inodes"), "{}", inodes.message);
+        let off = Heartbeat {
+            enforced: false,
+            message: Some("mount with prjquota".to_owned()),
+            ..beat("a", 1)
+        };
+        let off = capability(&off, &settings(None));
+        assert!(
+            off.reason == Reason::QuotasNotSupported && off.message.contains("prjquota"),
+            "{off:?}"
+        );
+    }
+}

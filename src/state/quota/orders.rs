@@ -1,0 +1,117 @@
+//! Orders the limits of volumes, and reports on their claims whether they are in force.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use tokio::time::Instant;
+
+use super::{LimitedClaim, limit_condition};
+use crate::api::backend::QuotaSettings;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::{SIZE_ENFORCED_CONDITION, managers};
+use crate::decide::volume_limit::{archive_limit, volume_limit};
+use crate::runtime::events::Severity;
+use crate::runtime::reads;
+use crate::runtime::writes::WriteError;
+use crate::state::backends::Backend;
+use crate::state::claim_condition;
+use crate::state::context::Context;
+use export_store::{ExportError, ExportStore, LimitReport, Ordered};
+
+/// Orders the limit of a volume of `bytes`, unless that was done before, and returns what the agent reports about it.
+/// `None` if the volume has no directory that can be limited. From then on, the reports are read in the background until
+/// the limit is in force and its claim reports that.
+pub async fn order_volume(
+    backend: &Backend,
+    export: &ExportStore,
+    settings: &QuotaSettings,
+    (volume, bytes): (&str, u128),
+) -> Result<Option<LimitReport>, ExportError> {
+    let ordered = export.order_limit(volume, volume_limit(settings, bytes)).await?;
+    let Ordered::Order { order, is_new, claim } = ordered else {
+        backend.quota.forget(volume);
+        return Ok(None);
+    };
+    let found = match is_new {
+        true => LimitReport::Unreported,
+        false => export.limit_report(volume, &order).await?,
+    };
+    let is_reported = found == LimitReport::InForce && backend.quota.has_reported(volume, Reason::LimitInForce);
+    if is_reported {
+        backend.quota.forget(volume);
+    } else {
+        let claim = LimitedClaim {
+            claim: ObjectRef::new(&claim.name).within(&claim.namespace),
+            uid: claim.uid,
+        };
+        backend.quota.track(volume, order, claim, found.clone(), Instant::now());
+    }
+    Ok(Some(found))
+}
+
+/// Orders the limit of an archive, which it keeps or which is lifted. Nobody waits for it.
+pub async fn order_archive(
+    backend: &Backend,
+    export: &ExportStore,
+    settings: &QuotaSettings,
+    (archive, bytes): (&str, u128),
+) -> Result<(), ExportError> {
+    backend.quota.forget(archive);
+    export
+        .order_limit(archive, archive_limit(settings, bytes))
+        .await
+        .map(drop)
+}
+
+/// Reports on a claim whether the limit of its volume is in force. Writes only what changed.
+pub async fn report_on_claim(
+    ctx: &Context,
+    claim: &LimitedClaim,
+    planned: &PlannedCondition,
+) -> Result<(), WriteError> {
+    let Some(claim) = find_claim(ctx, claim).await? else {
+        return Ok(());
+    };
+    let changed =
+        claim_condition::set_planned(ctx, &claim, (SIZE_ENFORCED_CONDITION, managers::QUOTA), planned).await?;
+    if changed && planned.reason == Reason::LimitFailed {
+        claim_condition::event(
+            ctx,
+            &claim,
+            Severity::Warning,
+            (planned.reason, "Limit"),
+            &planned.message,
+        );
+    }
+    Ok(())
+}
+
+/// Removes the report from the claim of a volume that has no limit any more.
+pub async fn clear_report(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
+    match claim_condition::find(claim, SIZE_ENFORCED_CONDITION) {
+        Some(_) => claim_condition::clear(ctx, claim, managers::QUOTA).await,
+        None => Ok(()),
+    }
+}
+
+/// Returns the claim of a volume, unless it was deleted or replaced.
+async fn find_claim(ctx: &Context, wanted: &LimitedClaim) -> Result<Option<PersistentVolumeClaim>, WriteError> {
+    let cached = ctx.cached_claim(&wanted.claim);
+    let found = match cached {
+        Some(claim) => Some(claim),
+        None => {
+            let namespace = wanted.claim.namespace.as_deref().unwrap_or_default();
+            let found = reads::get_claim(&ctx.clients.calls, namespace, &wanted.claim.name).await;
+            found.map_err(WriteError::action("read the claim of a volume to report its limit"))?
+        }
+    };
+    Ok(
+        found
+            .filter(|claim| claim.uid().as_deref() == Some(&wanted.uid) && claim.metadata.deletion_timestamp.is_none()),
+    )
+}
+
+/// Returns what a claim of a backend reports, with the state of the agent.
+pub fn condition_now(backend: &Backend, settings: &QuotaSettings, found: &LimitReport) -> PlannedCondition {
+    limit_condition(found, &backend.quota.condition(settings, Instant::now()))
+}

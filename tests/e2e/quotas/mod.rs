@@ -1,0 +1,5 @@
+//! Enforced sizes: the operator and a quota agent that the test plays.
+
+mod agent;
+mod claims;
+mod volumes;

@@ -1,0 +1,135 @@
+//! Orders of volumes and archives that exist.
+
+use rig::TestEnv;
+use rig::objects::{condition, reference};
+use serde_json::{Value, json};
+
+use super::agent::{Answer, ScriptedAgent};
+use crate::support::shared::{self, TIMEOUT, Test, backend_reference, text};
+
+const SIZE_ENFORCED: &str = "nfs-operator.io/SizeEnforced";
+
+fn archive_of(volume: &str) -> Value {
+    reference("nfs-operator.io/v1alpha1", "NfsArchive", None, volume)
+}
+
+#[tokio::test]
+async fn volumes_that_exist_get_a_limit_and_lose_it_with_the_settings() -> Test {
+    let env = TestEnv::new("quotaold").await?;
+    shared::backend(&env, "main", json!({})).await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let (claim, volume) = shared::bound(&env, "data", &class).await?;
+    let name = text(&volume, "/metadata/name").to_owned();
+    let main = backend_reference(&env, "main");
+    env.objects
+        .patch(&main, json!({"spec": {"quota": {"enforce": "Preferred"}}}))
+        .await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    agent.wait_order(&name, |order| order.bytes == Some(1 << 20)).await?;
+    let enforced = env.objects.wait_condition(&claim, SIZE_ENFORCED, "True", None, TIMEOUT);
+    enforced.await?;
+    env.objects
+        .wait_condition(&main, "QuotasEnforced", "True", Some("QuotaAgentReady"), TIMEOUT)
+        .await?;
+    env.objects.patch(&main, json!({"spec": {"quota": null}})).await?;
+    agent.wait_no_order(&name).await?;
+    for (object, kind) in [(&claim, SIZE_ENFORCED), (&main, "QuotasEnforced")] {
+        let gone = |object: &Value| match condition(object, kind) {
+            None => Ok(()),
+            Some(condition) => Err(condition.to_string()),
+        };
+        env.objects.wait(object, "to report no limit", TIMEOUT, gone).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_order_follows_a_volume_to_its_archive_and_back_and_is_removed_with_the_data() -> Test {
+    let env = TestEnv::new("quotalife").await?;
+    env.objects
+        .create(&env.backend("main", json!({"quota": {"enforce": "Required"}})))
+        .await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "kept").await?;
+    let name = text(&volume, "/metadata/name").to_owned();
+    let live = agent.order(&name).unwrap();
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
+    let archived = agent
+        .wait_order(&name, |order| order.directory.to_string().starts_with("archived-"))
+        .await?;
+    assert_eq!((archived.file_id, archived.bytes), (live.file_id, live.bytes));
+    assert!(archived.generation > live.generation);
+
+    let mut restored = env.claim("restored", &class);
+    let source = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": name});
+    rig::objects::merge(
+        &mut restored,
+        &json!({"spec": {"dataSourceRef": source, "resources": {"requests": {"storage": "3Mi"}}}}),
+    );
+    let restored = env.objects.create(&restored).await?;
+    let again = env.wait_bound(&restored).await?;
+    let new_name = text(&again, "/metadata/name").to_owned();
+    let order = agent.order(&new_name).unwrap();
+    assert_eq!((order.file_id, order.bytes), (live.file_id, Some(3 << 20)));
+    agent.wait_no_order(&name).await?;
+    env.objects.wait_gone(&archive_of(&name), TIMEOUT).await?;
+
+    let main = backend_reference(&env, "main");
+    env.objects
+        .patch(&main, json!({"spec": {"archivePolicy": {"onDelete": "Delete"}}}))
+        .await?;
+    shared::reclaim(&env, &restored, &again, "VolumeDeleted").await?;
+    agent.wait_no_order(&new_name).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_archive_has_no_limit_where_limits_are_lifted() -> Test {
+    let env = TestEnv::new("quotalift").await?;
+    let quota = json!({"enforce": "Required", "archives": "Lift", "inodes": 100});
+    env.objects
+        .create(&env.backend("main", json!({"quota": quota})))
+        .await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "kept").await?;
+    let name = text(&volume, "/metadata/name").to_owned();
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
+    let archived = agent
+        .wait_order(&name, |order| order.directory.to_string().starts_with("archived-"))
+        .await?;
+    assert_eq!((archived.bytes, archived.inodes), (None, None));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_copy_has_its_limit_before_data_flows_into_it() -> Test {
+    let env = TestEnv::new("quotacopy").await?;
+    env.objects
+        .create(&env.backend("main", json!({"quota": {"enforce": "Required"}})))
+        .await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    shared::bound_with_data(&env, "data", &class, "copied").await?;
+    agent.answer(Answer::Nothing);
+    let mut copy = env.claim("copy", &class);
+    let source = json!({"kind": "PersistentVolumeClaim", "name": "data"});
+    rig::objects::merge(&mut copy, &json!({"spec": {"dataSource": source}}));
+    let copy = env.objects.create(&copy).await?;
+    let name = format!("pvc-{}", text(&copy, "/metadata/uid"));
+    let staged = agent
+        .wait_order(&name, |order| order.directory.to_string().ends_with("/tree"))
+        .await?;
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    let tree = env.data().join(staged.directory.to_string());
+    assert_eq!(std::fs::read_dir(&tree)?.count(), 0, "nothing is copied yet");
+    agent.answer(Answer::InForce);
+    let volume = env.wait_bound(&copy).await?;
+    let directory = env.directory(&volume)?;
+    assert_eq!(std::fs::read_to_string(directory.join("data"))?, "copied");
+    let order = agent.order(&name).unwrap();
+    assert!(directory.ends_with(order.directory.to_string()), "{order:?}");
+    assert_eq!((order.file_id, order.bytes), (staged.file_id, staged.bytes));
+    Ok(())
+}
