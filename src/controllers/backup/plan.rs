@@ -136,7 +136,7 @@ pub(super) fn requested() -> PlannedCondition {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod tests {
     use serde_json::{Value, json};
 

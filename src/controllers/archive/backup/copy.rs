@@ -67,7 +67,7 @@ async fn is_abandoned(ctx: &Context, object: &NfsArchive) -> Result<bool, WriteE
     let namespace = &object.spec.claim_ref.namespace;
     let backup = reads::get_backup(&ctx.clients.calls, namespace, &reference.name).await;
     let backup = backup.map_err(WriteError::action("read the NfsBackup that requested the archive"))?;
-    Ok(!backup.is_some_and(|backup| backup.uid().as_ref() == Some(&reference.uid)))
+    Ok(backup.is_none_or(|backup| backup.uid().as_ref() != Some(&reference.uid)))
 }
 
 /// Returns the object with a status that describes its source.
