@@ -192,6 +192,7 @@ fn apply_probe(
     let observed = Observed {
         object,
         probe,
+        identity: backend.confirmed(),
         cluster_id: &ctx.cluster_id,
         beacon,
         totals,

@@ -18,7 +18,7 @@ use crate::recovery;
 use crate::state::backends::Announcement;
 use crate::state::capacity::Totals;
 use crate::state::recovery::RecoveryProgress;
-use export_store::PurgeReport;
+use export_store::{Identity, PurgeReport};
 use nfs_client::FsStat;
 
 /// Minimum interval between writes of numbers that change constantly, in seconds.
@@ -30,6 +30,8 @@ pub(super) struct Observed<'a> {
     pub object: &'a NfsBackend,
     /// The result of the probe.
     pub probe: &'a Probe,
+    /// The identity that this process confirmed last, by this probe or an earlier one.
+    pub identity: Option<Identity>,
     /// The name of this cluster on exports.
     pub cluster_id: &'a str,
     /// The beacons that the status has, and those that it gets with its next write.
@@ -269,9 +271,10 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     }
 }
 
-/// Returns what identifies the export; the previous values while it is not confirmed.
+/// Returns what identifies the export; the previous values until this process has confirmed it. The cache may have an
+/// older status than the last one: without the identity, the next process would create a new one on an empty export.
 fn export_status(observed: &Observed<'_>, previous: ExportStatus) -> ExportStatus {
-    let Some(identity) = observed.probe.confirmed() else {
+    let Some(identity) = &observed.identity else {
         return previous;
     };
     ExportStatus {

@@ -44,7 +44,7 @@ fn well() -> Probe {
 }
 
 fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, NfsBackendStatus) {
-    judged_with_quota(object, probe, None, at)
+    judged_as(object, probe, (probe.confirmed(), None), at)
 }
 
 fn judged_with_quota(
@@ -53,10 +53,20 @@ fn judged_with_quota(
     quota: Option<PlannedCondition>,
     at: i64,
 ) -> (PlannedCondition, NfsBackendStatus) {
+    judged_as(object, probe, (probe.confirmed(), quota), at)
+}
+
+fn judged_as(
+    object: &NfsBackend,
+    probe: &Probe,
+    (identity, quota): (Option<&Identity>, Option<PlannedCondition>),
+    at: i64,
+) -> (PlannedCondition, NfsBackendStatus) {
     let purged = PurgeReport::default();
     let observed = Observed {
         object,
         probe,
+        identity: identity.cloned(),
         cluster_id: "own",
         beacon: BeaconPlan::default(),
         totals: Totals::default(),
@@ -218,6 +228,20 @@ fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
 }
 
 #[test]
+fn an_outdated_cache_does_not_take_the_identity_of_the_export_from_the_status() {
+    let outdated = backend(json!({}), &NfsBackendStatus::default());
+    let replaced = Probe {
+        identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, ""))),
+        ..well()
+    };
+    let (_, status) = judged_as(&outdated, &replaced, (well().confirmed(), None), 0);
+    assert_eq!(status.export.id.as_deref(), Some("id"));
+    assert_eq!(status.export.identity_file_id.as_deref(), Some("8"));
+    let (_, status) = judged(&outdated, &replaced, 0);
+    assert_eq!(status.export, ExportStatus::default(), "nothing was ever confirmed");
+}
+
+#[test]
 fn a_purge_that_an_error_stopped_is_reported_although_nothing_is_left() {
     let stopped = PurgeReport {
         interrupted: true,
@@ -244,6 +268,7 @@ fn a_reported_full_trash_is_not_written_again() {
         let observed = Observed {
             object,
             probe: &probe,
+            identity: probe.confirmed().cloned(),
             cluster_id: "own",
             beacon: BeaconPlan::default(),
             totals: Totals::default(),
@@ -292,6 +317,7 @@ fn a_complete_usage_scan_is_written_at_once_and_its_progress_once_a_minute() {
         let observed = Observed {
             object,
             probe: &probe,
+            identity: probe.confirmed().cloned(),
             cluster_id: "own",
             beacon: BeaconPlan::default(),
             totals: Totals::default(),
@@ -352,6 +378,7 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
         let observed = Observed {
             object,
             probe,
+            identity: probe.confirmed().cloned(),
             cluster_id: "own",
             beacon: BeaconPlan::default(),
             totals: Totals::default(),
