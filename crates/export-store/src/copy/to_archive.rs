@@ -208,8 +208,19 @@ async fn find_attempt(
             records::remove(store, verified, name).await?;
             Ok(Begun::Nothing)
         }
-        _ => Ok(Begun::Archive(record, trust)),
+        _ => {
+            // The reply to the write that completed it may have been lost.
+            if trust == SignatureStatus::Signed && matches!(record.state, State::Archived(_)) {
+                track_complete(store, verified, &record);
+            }
+            Ok(Begun::Archive(record, trust))
+        }
     }
+}
+
+fn track_complete(store: &ExportStore, verified: &VerifiedRoot, archived: &Record) {
+    archives::track(store, verified, archived);
+    store.state().copying.remove(&archived.volume);
 }
 
 /// Writes the record and creates the staging folder. Returns `None` if a previous process completed the copy.
@@ -409,8 +420,7 @@ pub(crate) async fn complete(
     }
     let archived = record.in_state(State::Archived(archive.clone()));
     records::replace_to_free_space(store, verified, &archived).await?;
-    archives::track(store, verified, &archived);
-    store.state().copying.remove(&record.volume);
+    track_complete(store, verified, &archived);
     Ok(true)
 }
 

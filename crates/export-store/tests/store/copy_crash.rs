@@ -5,11 +5,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use export_store::ErrorKind;
-use export_store::{ArchivePhase, CopyLimits, CopyProgress, CopySource, ExportStore, RollbackOutcome, copy_volume};
+use export_store::{
+    ArchivePhase, ArchiveRequest, CopyLimits, CopyProgress, CopySource, ExportStore, RequestedArchive, RetentionTerms,
+    RollbackOutcome, copy_to_archive, copy_volume,
+};
 
-use crate::archive_crash::{archived_as_it_was, begin_purge, restore, which};
+use crate::archive_crash::{archived_as_it_was, begin_purge, object, restore, which};
 use crate::crash::{Operation, at_every_moment, clear};
-use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, request};
+use crate::fixture::{CLUSTER, StoreFixture, claim, names, reclaim, request};
 
 /// Creates the source of a copy: a file with two names, one in a directory.
 async fn source(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
@@ -169,4 +172,28 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
         (deleted.kind(), deleted.definite_refusal()),
         (ErrorKind::ArchiveNotFound, true)
     );
+}
+
+/// Another store stands for the attempt that was executed without a reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_was_completed_without_a_reply_counts_as_an_archive() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let file_id = source(&fixture, &export, "1").await;
+    let backup = ArchiveRequest {
+        name: "backup".into(),
+        requested_by: "object".into(),
+        claim: claim("1-old"),
+        of: reclaim("1-old", "old", file_id),
+        terms: RetentionTerms::default(),
+        revision: object("object"),
+    };
+    let executed = Arc::new(fixture.store().await);
+    copy_to_archive(&executed, &backup, &CopyLimits::default(), &Arc::default())
+        .await
+        .unwrap();
+    assert_eq!(export.count_archives(), 0);
+    let found = export.requested_archive("backup", "object").await.unwrap();
+    assert!(matches!(found, RequestedArchive::Done(_)), "{found:?}");
+    assert_eq!(export.count_archives(), 1);
 }
