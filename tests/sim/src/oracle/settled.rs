@@ -67,24 +67,38 @@ impl Oracle {
         }
     }
 
-    /// Every archive has a state, those that are to be purged are gone, and no backup is still being copied. An archive
-    /// whose volume was retained is kept with it.
+    /// Every archive has a state, those that are deleted are gone, and no backup is still being copied. An archive whose
+    /// volume was retained is kept with it.
     fn unsettled_archives(&self, left: &mut Vec<String>) {
-        let backends = self.api.all("nfsbackends");
-        let volumes = self.api.all("persistentvolumes");
         for archive in self.api.all("nfsarchives") {
-            let backend = backends
-                .iter()
-                .find(|backend| name(backend) == text(&archive, "/status/backendName"));
             let state = text(&archive, "/status/state");
             let is_stuck = is_deleting(&archive) && !archives::is_held(&archive) || state == "Copying";
-            let backend = backend.map(|backend| &**backend);
-            let must_be_gone = is_stuck || archives::must_be_purged(&archive, backend, self.api.now());
-            let has_volume = volumes.iter().any(|volume| name(volume) == name(&archive));
-            if state.is_empty() || must_be_gone && !has_volume {
+            if state.is_empty() || is_stuck && !self.has_volume(&archive) {
                 left.push(format!("archive {} is {state:?}", name(&archive)));
             }
         }
+    }
+
+    /// Returns the archives that have expired and are not purged.
+    pub fn expired(&self) -> Vec<String> {
+        let (backends, now) = (self.api.all("nfsbackends"), self.api.now());
+        let must_be_purged = |archive: &Value| {
+            let backend = backends
+                .iter()
+                .find(|backend| name(backend) == text(archive, "/status/backendName"));
+            let backend = backend.map(|backend| &**backend);
+            archives::must_be_purged(archive, backend, now) && !self.has_volume(archive)
+        };
+        let archives = self.api.all("nfsarchives");
+        let expired = archives.iter().filter(|archive| must_be_purged(archive));
+        expired
+            .map(|archive| format!("archive {} has expired", name(archive)))
+            .collect()
+    }
+
+    fn has_volume(&self, archive: &Value) -> bool {
+        let volumes = self.api.all("persistentvolumes");
+        volumes.iter().any(|volume| name(volume) == name(archive))
     }
 
     /// Every directory belongs to a volume, to an archive or to a stranger, or is retained, and the trash is empty. No parent

@@ -19,6 +19,8 @@ const MAX_REQUESTS: u64 = 60;
 const MAX_CALLS: u64 = 300;
 /// Time in which each backend is probed at least once, and its status written.
 const PROBED: Duration = Duration::from_secs(75);
+/// Reason of a claim whose source cannot be copied.
+const UNSUITABLE: &str = "CopySourceUnsuitable";
 /// Time in which a fresh start must have found everything.
 const FRESH: Duration = Duration::from_secs(600);
 
@@ -55,6 +57,7 @@ impl World {
     /// Starts all processes again, and checks that they find the state that they showed before.
     pub(super) async fn start_afresh(&mut self) -> Result<(), Violation> {
         let before = self.shown_after_probes().await?;
+        let unsuitable = with_unsuitable_source(&self.api);
         self.trace.record("world", "starts all processes again");
         self.processes.restart_all();
         let mut waited = Duration::ZERO;
@@ -67,7 +70,9 @@ impl World {
             let Some((what, state)) = differs else { return Ok(()) };
             // An archive that expired meanwhile is purged.
             let objects_changed = before.keys().ne(after.keys());
-            if objects_changed {
+            // The source was replaced by a suitable one: that is noticed within an hour, and by a fresh start at once.
+            let has_source = unsuitable.iter().any(|claim| is_bound(&after, claim));
+            if objects_changed || has_source {
                 return Ok(());
             }
             if waited >= FRESH {
@@ -94,6 +99,32 @@ impl World {
     }
 }
 
+/// Returns the claims whose source cannot be copied.
+fn with_unsuitable_source(api: &ApiServer) -> Vec<String> {
+    let has = |claim: &Value| {
+        let conditions = claim.pointer("/status/conditions").and_then(Value::as_array);
+        let mut reasons = conditions
+            .into_iter()
+            .flatten()
+            .map(|condition| text(condition, "/reason"));
+        reasons.any(|reason| reason == UNSUITABLE)
+    };
+    let claims = api.all("persistentvolumeclaims");
+    claims
+        .iter()
+        .filter(|claim| has(claim))
+        .map(|claim| claim_key(claim))
+        .collect()
+}
+
+fn is_bound(shown: &BTreeMap<String, Value>, claim: &str) -> bool {
+    shown.get(claim).is_some_and(|state| text(state, "/phase") == "Bound")
+}
+
+fn claim_key(claim: &Value) -> String {
+    format!("claim {}/{}", namespace(claim), name(claim))
+}
+
 /// Returns what the operator shows of its state.
 fn shown(api: &ApiServer) -> BTreeMap<String, Value> {
     let mut shown = BTreeMap::new();
@@ -110,7 +141,7 @@ fn shown(api: &ApiServer) -> BTreeMap<String, Value> {
     }
     for claim in api.all("persistentvolumeclaims") {
         let state = json!({"phase": text(&claim, "/status/phase"), "conditions": conditions(&claim)});
-        shown.insert(format!("claim {}/{}", namespace(&claim), name(&claim)), state);
+        shown.insert(claim_key(&claim), state);
     }
     shown
 }
@@ -122,7 +153,7 @@ fn conditions(object: &Value) -> Vec<Value> {
         let field = |field: &str| text(condition, field).to_owned();
         let reason = match text(condition, "/reason") {
             // An unsuitable source may be gone: it is looked for every hour.
-            "CopySourceUnsuitable" => "CopySourceNotReady".to_owned(),
+            UNSUITABLE => "CopySourceNotReady".to_owned(),
             reason => reason.to_owned(),
         };
         json!([field("/type"), field("/status"), reason])
