@@ -263,7 +263,7 @@ pub(crate) async fn begin_purge(
     };
     records::replace_to_free_space(store, verified, &record)
         .await
-        .map(|()| true)
+        .map(|_| true)
 }
 
 /// Fails while an archive has a legal hold, is being copied, or something else uses it.
@@ -387,7 +387,7 @@ pub(crate) async fn cancel_purge(
             let archived = record.in_state(State::Archived(archive.clone()));
             records::replace_to_free_space(store, verified, &archived)
                 .await
-                .map(|()| true)
+                .map(|_| true)
         }
         State::Purging { .. } => Ok(false),
         _ => Ok(true),

@@ -468,4 +468,5 @@ async fn accept_root(
     nfs.replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
         .await
         .context(|| "accepting the export's root".into())
+        .map(drop)
 }

@@ -62,7 +62,10 @@ pub(crate) async fn recorded_volumes(
         is_volume.then(|| volume.to_owned())
     };
     let records = &verified.records.handle;
-    let mut volumes = readdir::select_names(store, records, "the records", MAX_RECORDS, volume_of).await?;
+    let mut volumes = readdir::select_names(store, records, "the records", MAX_RECORDS, |entry| {
+        volume_of(entry.name)
+    })
+    .await?;
     // Servers list entries in their own order, which may differ between calls.
     volumes.sort_unstable();
     volumes.dedup();

@@ -435,7 +435,10 @@ pub(crate) async fn ordered_volumes(
         (layout::record(text).is_ok() && !leave_out(text)).then(|| text.to_owned())
     };
     let orders = &folders.orders.handle;
-    let mut volumes = readdir::select_names(store, orders, "the quota orders", MAX_ORDERS, volume_of).await?;
+    let mut volumes = readdir::select_names(store, orders, "the quota orders", MAX_ORDERS, |entry| {
+        volume_of(entry.name)
+    })
+    .await?;
     volumes.sort_unstable();
     volumes.dedup();
     Ok(volumes)

@@ -121,9 +121,34 @@ pub(crate) async fn refuse_removal(
     segments: &[String],
     nodes: &[FileRef],
 ) -> Result<(), ExportError> {
+    refuse_recorded(store, verified, (volume, segments), nodes, true).await
+}
+
+/// The same before this cluster records what it is about to do, after which they are read again. What was read up to a
+/// minute ago is enough to go on, and not to refuse.
+pub(crate) async fn refuse_known_removal(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    segments: &[String],
+    nodes: &[FileRef],
+) -> Result<(), ExportError> {
+    match refuse_recorded(store, verified, (volume, segments), nodes, false).await {
+        Ok(()) => Ok(()),
+        Err(_) => refuse_removal(store, verified, volume, segments, nodes).await,
+    }
+}
+
+async fn refuse_recorded(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    (volume, segments): (&str, &[String]),
+    nodes: &[FileRef],
+    refresh: bool,
+) -> Result<(), ExportError> {
     let folded = segments.iter().map(|segment| segment.to_ascii_lowercase()).collect();
     let place = CandidatePath::new(folded, nodes, Sharing::Exclusive);
-    match holder(store, verified, &place, None, true).await? {
+    match holder(store, verified, &place, None, refresh).await? {
         Some(other) => Err(ExportError::RecordMismatch {
             volume: volume.to_owned(),
             directory: segments.join("/"),

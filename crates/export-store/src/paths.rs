@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{Conflict, ReservedPath, file_holders, layout, other_clusters};
-use nfs_client::{FileKind, FileRef, Status};
+use nfs_client::{FileKind, FileRef, Name, Status};
 
 /// Returns the paths to reserve for a path relative to the export's root.
 pub(crate) fn reserved_paths(store: &ExportStore, export_id: &str, path: &str) -> Vec<ReservedPath> {
@@ -26,7 +26,34 @@ pub(crate) async fn walk(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
 ) -> Result<Vec<FileRef>, ExportError> {
-    match store.nfs.walk(&verified.root.handle, &directory.names()).await {
+    walk_names(store, verified, directory, &directory.names()).await
+}
+
+/// Like [`walk`]. With `look_inside`, also reports whether the directory is the root of a backend of any cluster.
+pub(crate) async fn walk_and_look_inside(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    look_inside: bool,
+) -> Result<(Vec<FileRef>, bool), ExportError> {
+    let mut names = directory.names();
+    let depth = names.len();
+    if look_inside {
+        names.push(layout::name(layout::RESERVED)?);
+    }
+    let mut nodes = walk_names(store, verified, directory, &names).await?;
+    let is_backend_root = nodes.len() > depth;
+    nodes.truncate(depth);
+    Ok((nodes, is_backend_root))
+}
+
+async fn walk_names(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    names: &[Name],
+) -> Result<Vec<FileRef>, ExportError> {
+    match store.nfs.walk(&verified.root.handle, names).await {
         Ok(nodes) => Ok(nodes),
         Err(error) => Err(match error.status() {
             Some(Status::Symlink) => ExportError::PathUnusable {

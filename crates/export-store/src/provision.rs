@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use crate::error::ExportError;
 use crate::naming::DirectoryPath;
-use crate::path_reservations::Holder;
+use crate::path_reservations::{Holder, Reservation};
 use crate::provision::create::CreatedDirectory;
 use crate::provision::plan::{PathOccupant, ProvisionStep, RecordProgress, RecordWrite, decide};
 use crate::record::{Record, RecordError, RecordedHandle, State};
@@ -99,7 +99,83 @@ pub(crate) async fn provision(
     request: &DirectoryRequest,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let volume = &request.volume;
-    let record = match records::read(store, verified, volume).await? {
+    let (record, announced) = match announce(store, verified, request).await {
+        Ok(Some(announced)) => (Recorded::Open(Box::new(announced.record.clone())), Some(announced)),
+        Ok(None) => (read_recorded(store, verified, request).await?, None),
+        Err(error) => return Err(clean_up(store, verified, request, &request.directory, error).await),
+    };
+    // Once recorded, a claim's directory never changes, even if pattern or labels change.
+    let directory = match &record {
+        Recorded::Open(record) => record.directory.clone(),
+        _ => request.directory.clone(),
+    };
+    let restores = request.restore.as_ref().map(|which| which.volume.clone());
+    if let Recorded::Open(record) = &record
+        && record.restores != restores
+    {
+        return Err(ExportError::RecordMismatch {
+            volume: volume.clone(),
+            directory: directory.to_string(),
+            what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
+        });
+    }
+    let request = &record.applied_to(request);
+    let was_complete = matches!(&record, Recorded::Open(record) if record.state == State::Live);
+    let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
+        Ok(request) => match &request.restore {
+            Some(which) => restore::restore(store, verified, &request, which, &directory, record).await,
+            None => create(store, verified, &request, &directory, record, announced).await,
+        },
+        Err(error) => Err(error),
+    };
+    let Err(error) = outcome else { return outcome };
+    if was_complete && error.definite_refusal() {
+        // The volume may have been created since, and the reply to that was lost: only the caller can read it.
+        return Err(ExportError::CleanupFailed {
+            source: Box::new(error),
+            cleanup: Box::new(ExportError::InUse {
+                directory: directory.to_string(),
+                holder: Holder::Volume(volume.clone()),
+            }),
+        });
+    }
+    Err(clean_up(store, verified, request, &directory, error).await)
+}
+
+/// Removes what was begun for a claim if its provisioning was definitely refused, so that it can use another backend.
+/// Returns the error of the provisioning.
+async fn clean_up(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    error: ExportError,
+) -> ExportError {
+    if !error.definite_refusal() {
+        return error;
+    }
+    let cleanup = match rollback::rollback(store, verified, &request.volume, &request.claim.uid, false).await {
+        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => return error,
+        Ok(RollbackOutcome::NotEmpty) => ExportError::DirectoryExists {
+            directory: directory.to_string(),
+            holds_something: true,
+        },
+        Err(cleanup) => cleanup,
+    };
+    ExportError::CleanupFailed {
+        source: Box::new(error),
+        cleanup: Box::new(cleanup),
+    }
+}
+
+/// Returns the record that provisioning starts from.
+async fn read_recorded(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<Recorded, ExportError> {
+    let volume = &request.volume;
+    Ok(match records::read(store, verified, volume).await? {
         ReadRecord::Nothing => Recorded::Nothing,
         ReadRecord::Unreadable(RecordError::Truncated) => Recorded::Short,
         ReadRecord::Unreadable(why) => {
@@ -131,59 +207,45 @@ pub(crate) async fn provision(
                 SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Short,
             }
         }
-    };
-    // Once recorded, a claim's directory never changes, even if pattern or labels change.
-    let directory = match &record {
-        Recorded::Open(record) => record.directory.clone(),
-        _ => request.directory.clone(),
-    };
-    let restores = request.restore.as_ref().map(|which| which.volume.clone());
-    if let Recorded::Open(record) = &record
-        && record.restores != restores
-    {
-        return Err(ExportError::RecordMismatch {
-            volume: volume.clone(),
-            directory: directory.to_string(),
-            what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
-        });
+    })
+}
+
+/// A record that was created before anything was read about the volume, and the nodes of the path.
+struct Announced {
+    record: Record,
+    nodes: Vec<FileRef>,
+    reservation: Reservation,
+}
+
+/// Creates the record of a volume whose path is free, without looking for a record first: nearly no volume has one. Returns
+/// `None` and changes nothing if there is one, or if anything else has to be decided: then the record is read first.
+async fn announce(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<Option<Announced>, ExportError> {
+    let directory = &request.directory;
+    // A restore and the choice of a group depend on the record.
+    if request.restore.is_some() || request.gid_range.is_some() {
+        return Ok(None);
     }
-    let request = &record.applied_to(request);
-    let was_complete = matches!(&record, Recorded::Open(record) if record.state == State::Live);
-    let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
-        Ok(request) => match &request.restore {
-            Some(which) => restore::restore(store, verified, &request, which, &directory, record).await,
-            None => create(store, verified, &request, &directory, record).await,
-        },
-        Err(error) => Err(error),
+    let sharing = request.existing.sharing();
+    let Ok(reservation) = paths::reserve(store, verified, &request.volume, directory, sharing).await else {
+        return Ok(None);
     };
-    let Err(error) = outcome else { return outcome };
-    if !error.definite_refusal() {
-        return Err(error);
-    }
-    if was_complete {
-        // The volume may have been created since, and the reply to that was lost: only the caller can read it.
-        return Err(ExportError::CleanupFailed {
-            source: Box::new(error),
-            cleanup: Box::new(ExportError::InUse {
-                directory: directory.to_string(),
-                holder: Holder::Volume(volume.clone()),
-            }),
-        });
-    }
-    // A definite refusal: clean up, so that the claim can use another backend.
-    match rollback::rollback(store, verified, volume, &request.claim.uid, false).await {
-        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => Err(error),
-        Ok(RollbackOutcome::NotEmpty) => Err(ExportError::CleanupFailed {
-            source: Box::new(error),
-            cleanup: Box::new(ExportError::DirectoryExists {
-                directory: directory.to_string(),
-                holds_something: true,
-            }),
-        }),
-        Err(cleanup) => Err(ExportError::CleanupFailed {
-            source: Box::new(error),
-            cleanup: Box::new(cleanup),
-        }),
+    // An error here may be about a directory that the record does not name.
+    let observed = observe(store, verified, request, directory, RecordProgress::Nothing).await;
+    let Ok((nodes, ProvisionStep::Make { .. })) = observed else {
+        return Ok(None);
+    };
+    let record = new_record(store, request, directory, None);
+    match records::create(store, verified, &record).await? {
+        Created::Yes => Ok(Some(Announced {
+            record,
+            nodes,
+            reservation,
+        })),
+        Created::Exists => Ok(None),
     }
 }
 
@@ -193,12 +255,23 @@ async fn create(
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     mut record: Recorded,
+    announced: Option<Announced>,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let sharing = request.existing.sharing();
-    let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
+    let (reservation, mut announced) = match announced {
+        Some(announced) => (announced.reservation, Some(announced.nodes)),
+        None => {
+            let sharing = request.existing.sharing();
+            let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
+            (reservation, None)
+        }
+    };
     record_group(store, verified, request, &mut record).await?;
     for _ in 0..STEPS {
-        if let Some(made) = step(store, verified, request, directory, &mut record).await? {
+        let made = match announced.take() {
+            Some(nodes) => make(store, verified, request, directory, &mut record, &nodes).await?,
+            None => step(store, verified, request, directory, &mut record).await?,
+        };
+        if let Some(made) = made {
             reservation.keep(Some(verified.file_key(made.file_id)));
             return Ok(ProvisionedDirectory {
                 directory: directory.clone(),
@@ -268,8 +341,7 @@ async fn step(
             if !made {
                 return Ok(None);
             }
-            let request = recheck(store, verified, request, directory, &nodes, record).await?;
-            create::create_directory(store, verified, &request, directory, record, &nodes).await
+            make(store, verified, request, directory, record, &nodes).await
         }
         (ProvisionStep::Resume { write }, Some(leaf)) => {
             write_record(store, verified, request, directory, record, write, None).await?;
@@ -350,17 +422,27 @@ async fn step(
     }
 }
 
-/// Writes the record that announces the next step.
-async fn write_record(
+/// Creates the directory that is recorded.
+async fn make(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     record: &mut Recorded,
-    write: RecordWrite,
+    nodes: &[FileRef],
+) -> Result<Option<CreatedDirectory>, ExportError> {
+    let request = recheck(store, verified, request, directory, nodes, record).await?;
+    create::create_directory(store, verified, &request, directory, record, nodes).await
+}
+
+/// Returns the record of a directory that is about to be created or adopted.
+fn new_record(
+    store: &ExportStore,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
     adopted: Option<u64>,
-) -> Result<bool, ExportError> {
-    let new = Record {
+) -> Record {
+    Record {
         volume: request.volume.clone(),
         backend: store.config.backend.clone(),
         claim: request.claim.clone(),
@@ -373,7 +455,20 @@ async fn write_record(
         group: request.gid,
         metadata: request.metadata.clone(),
         state: State::Creating,
-    };
+    }
+}
+
+/// Writes the record that announces the next step.
+async fn write_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    record: &mut Recorded,
+    write: RecordWrite,
+    adopted: Option<u64>,
+) -> Result<bool, ExportError> {
+    let new = new_record(store, request, directory, adopted);
     match write {
         RecordWrite::Skip => return Ok(true),
         RecordWrite::Replace => records::replace(store, verified, &new).await?,

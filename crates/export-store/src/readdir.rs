@@ -110,7 +110,7 @@ pub(crate) async fn select_names<T>(
     directory: &FileHandle,
     path: &str,
     max_entries: usize,
-    select: impl Fn(Name) -> Option<T>,
+    select: impl Fn(Entry) -> Option<T>,
 ) -> Result<Vec<T>, ExportError> {
     let mut reader = DirectoryReader::new(directory.clone()).with_max_entries(max_entries);
     let mut selected = Vec::new();
@@ -119,7 +119,7 @@ pub(crate) async fn select_names<T>(
         if page.is_first {
             selected.clear();
         }
-        selected.extend(page.entries.into_iter().filter_map(|entry| select(entry.name)));
+        selected.extend(page.entries.into_iter().filter_map(&select));
     }
     Ok(selected)
 }
@@ -131,7 +131,7 @@ pub(crate) async fn list_names(
     path: &str,
     max_entries: usize,
 ) -> Result<Vec<Name>, ExportError> {
-    select_names(store, directory, path, max_entries, Some).await
+    select_names(store, directory, path, max_entries, |entry| Some(entry.name)).await
 }
 
 /// Reports whether a directory is empty.

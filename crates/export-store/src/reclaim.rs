@@ -43,6 +43,12 @@ struct Reclaim<'a> {
     longest_name: usize,
     /// Reserves the archive's name until the rename.
     target: Option<Reservation>,
+    /// The fileid of the file with the last record that this attempt wrote.
+    record_file: Option<u64>,
+    /// The directory is the root of a backend of any cluster.
+    is_backend_root: bool,
+    /// This attempt has just moved the directory, so its handle is that of what has the recorded name now.
+    has_moved: bool,
 }
 
 impl<'a> Reclaim<'a> {
@@ -70,6 +76,9 @@ impl<'a> Reclaim<'a> {
             warnings: Vec::new(),
             longest_name: crate::naming::MAX_NAME_LEN,
             target: None,
+            record_file: None,
+            is_backend_root: false,
+            has_moved: false,
         }
     }
 
@@ -129,7 +138,9 @@ async fn run(
                 ReclaimStep::Record(_) | ReclaimStep::RemoveEmpty | ReclaimStep::Move
             )
         {
-            refuse_overlap(store, &reclaim).await?;
+            // The records of other clusters are read after this cluster's is written.
+            let refresh = !matches!(step, ReclaimStep::Record(_));
+            refuse_overlap(store, &reclaim, refresh).await?;
         }
         match step {
             ReclaimStep::CheckEmpty => check_empty(store, &mut reclaim).await?,
@@ -197,10 +208,19 @@ fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Recl
             trash::track_tombstone(store, &reclaim.record);
             Reclaimed::Deleted
         }
-        (ReclaimResult::EmptyRemoved, _) => Reclaimed::EmptyRemoved,
+        (ReclaimResult::EmptyRemoved, _) => finished(store, &reclaim, Reclaimed::EmptyRemoved),
         (ReclaimResult::AlreadyGone, _) => Reclaimed::AlreadyGone,
-        (ReclaimResult::Deleted | ReclaimResult::Archived, _) => Reclaimed::Deleted,
+        (ReclaimResult::Deleted, _) => finished(store, &reclaim, Reclaimed::Deleted),
+        (ReclaimResult::Archived, _) => Reclaimed::Deleted,
     }
+}
+
+/// Remembers the record of a directory that is gone, for [`forget_volume`].
+fn finished(store: &ExportStore, reclaim: &Reclaim<'_>, result: Reclaimed) -> Reclaimed {
+    if let Some(file_id) = reclaim.record_file {
+        store.state().finished.insert(reclaim.record.volume.clone(), file_id);
+    }
+    result
 }
 
 fn replaced_error(reclaim: &Reclaim<'_>) -> ExportError {
@@ -217,6 +237,7 @@ fn replaced_error(reclaim: &Reclaim<'_>) -> ExportError {
 /// Looks up the directory and its target.
 async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let verified = reclaim.verified;
+    reclaim.has_moved = false;
     let record = reclaim.record.clone();
     let directory = reclaim.record.directory.clone();
     let at = |node: Option<&FileRef>| match node {
@@ -224,10 +245,11 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
         Some(node) if verified.is_plain_directory(node) && record.matches_node(node) => NameOccupant::Own,
         Some(_) => NameOccupant::Other,
     };
-    let source = match paths::walk(store, verified, &directory).await {
-        Ok(nodes) => {
+    let source = match paths::walk_and_look_inside(store, verified, &directory, record.state == State::Live).await {
+        Ok((nodes, is_backend_root)) => {
             let source = at(paths::leaf(&nodes, &directory));
             reclaim.nodes = nodes;
+            reclaim.is_backend_root = is_backend_root;
             source
         }
         Err(ExportError::PathUnusable { .. }) => {
@@ -261,7 +283,9 @@ async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(
 
 /// Fails if another holder or another cluster has the directory, a parent of it, or a path inside it (data-safety rules
 /// 5 and 20).
-async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
+///
+/// Without `refresh`, the records of other clusters may have been read up to a minute ago.
+async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>, refresh: bool) -> Result<(), ExportError> {
     let (verified, record) = (reclaim.verified, &reclaim.record);
     let own = Holder::Volume(record.volume.clone());
     paths::refuse_conflict(store, verified, &own, record.sharing(), &record.directory.to_string()).await?;
@@ -276,11 +300,12 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
         });
     }
     let segments = record.directory.segments();
-    other_clusters::refuse_removal(store, verified, &record.volume, segments, &reclaim.nodes).await?;
-    if record.state == State::Live
-        && let Some(leaf) = leaf
-        && paths::is_backend_root(store, leaf, &record.directory.to_string()).await?
-    {
+    let nodes = &reclaim.nodes;
+    match refresh {
+        true => other_clusters::refuse_removal(store, verified, &record.volume, segments, nodes).await?,
+        false => other_clusters::refuse_known_removal(store, verified, &record.volume, segments, nodes).await?,
+    }
+    if record.state == State::Live && reclaim.is_backend_root {
         return Err(ExportError::NestedBackend {
             path: record.directory.to_string(),
         });
@@ -305,7 +330,7 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: NextS
         handle: found.or_else(|| reclaim.record.handle.clone()),
         ..reclaim.record.in_state(state)
     };
-    records::replace_to_free_space(store, reclaim.verified, &record).await?;
+    reclaim.record_file = records::replace_to_free_space(store, reclaim.verified, &record).await?;
     reclaim.record = record;
     // The target was free when it was chosen. If it is taken meanwhile, the rename reports that.
     reclaim.observed.moved = NameOccupant::Nothing;
@@ -339,16 +364,21 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
         return observe(store, reclaim).await;
     };
     let parent = paths::parent(reclaim.verified, &reclaim.nodes, reclaim.directory());
-    let renamed = store
-        .for_write(reclaim.verified)?
-        .rename((&parent.handle, name), reclaim.file_id, (&folder.handle, &target))
-        .await;
+    let nfs = store.for_write(reclaim.verified)?;
+    let trash_ours = matches!(reclaim.record.state, State::Deleting { .. });
+    let (from, to) = ((&parent.handle, name), (&folder.handle, &target));
+    let renamed = match trash_ours {
+        // Only the operator enters the trash, and what has this name there is to be purged: an empty directory at most is
+        // replaced.
+        true => nfs.rename_over(from, reclaim.file_id, to).await,
+        false => nfs.rename(from, reclaim.file_id, to).await,
+    };
     let Err(error) = renamed else {
         reclaim.observed.source = NameOccupant::Nothing;
         reclaim.observed.moved = NameOccupant::Own;
+        reclaim.has_moved = true;
         return Ok(());
     };
-    let trash_ours = matches!(reclaim.record.state, State::Deleting { .. });
     match error.status() {
         Some(Status::Exists | Status::NotEmpty | Status::NotFound | Status::NotSame) => observe(store, reclaim).await,
         Some(Status::CrossDevice | Status::Access | Status::NotPermitted) if trash_ours => {
@@ -370,6 +400,8 @@ async fn delete_unrecorded(
     reclaim: &mut Reclaim<'_>,
     full: ExportError,
 ) -> Result<(), ExportError> {
+    // The step before was to be a record, after which the records of other clusters are read again.
+    refuse_overlap(store, reclaim, true).await?;
     let verified = reclaim.verified;
     let names = reclaim.directory().names();
     let Some(name) = names.last() else { return Err(full) };

@@ -97,20 +97,26 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
+    replace_with(store, verified, record).await.map(drop)
+}
+
+/// Replaces a record. Returns the fileid of its file.
+async fn replace_with(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<u64, ExportError> {
     let (name, draft) = (layout::record(&record.volume)?, layout::draft(&record.volume)?);
     let content = encode(store, verified, record)?;
     changing(store, verified, &record.volume);
-    store
+    let file = store
         .for_write(verified)?
         .replace_file(&verified.records.handle, &name, &draft, &content, 0o600)
         .await
         .context(|| format!("writing the record of volume {}", record.volume))?;
     written(store, verified, record);
-    Ok(())
+    Ok(file.attributes.fileid)
 }
 
 /// Forgets the content of a record that is about to change: an error may leave the former one or the new one.
 fn changing(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
+    store.state().finished.remove(volume);
     store.reservations.record_index.remove(&verified.identity.id, volume);
 }
 
@@ -121,25 +127,25 @@ fn written(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
 }
 
 /// Like [`replace`], for a deletion or an archival, which must not wait for space. On a full export, uses the spare file,
-/// or gives up the reserve (data-safety rule 18).
+/// or gives up the reserve (data-safety rule 18). Returns the fileid of the record's file, if it is known.
 pub(crate) async fn replace_to_free_space(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-) -> Result<(), ExportError> {
-    match replace(store, verified, record).await {
+) -> Result<Option<u64>, ExportError> {
+    match replace_with(store, verified, record).await {
         Err(error) if error.is_full() => {
             let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
             if reserve::replace_record(store, verified, &name, &content).await? {
                 written(store, verified, record);
-                return Ok(());
+                return Ok(None);
             }
             match reserve::give_up(store, verified).await? {
-                true => replace(store, verified, record).await,
+                true => replace_with(store, verified, record).await.map(Some),
                 false => Err(error),
             }
         }
-        written => written,
+        written => written.map(Some),
     }
 }
 
@@ -165,30 +171,38 @@ async fn remove_order(store: &ExportStore, verified: &VerifiedRoot, volume: &str
 pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
     let doing = || format!("removing the record of volume {volume}");
     let name = layout::record(volume)?;
-    let records = &verified.records.handle;
-    changing(store, verified, volume);
-    let Some(node) = store.nfs.lookup(records, &name).await.context(doing)? else {
+    let found = store.nfs.lookup(&verified.records.handle, &name).await;
+    let Some(node) = found.context(doing)? else {
+        changing(store, verified, volume);
         store.confirm_answers(verified).await?;
         removed_record(store, verified, volume);
         return Ok(());
     };
-    let removed = store
-        .for_write(verified)?
-        .remove_file(records, &name, node.attributes.fileid)
-        .await;
-    let is_gone = |error: &nfs_client::NfsError| error.status() == Some(Status::NotFound);
-    if removed.as_ref().err().is_none_or(is_gone) {
-        removed_record(store, verified, volume);
-        remove_order(store, verified, volume).await;
-    }
-    match removed {
-        Err(error) if is_gone(&error) => Ok(()),
+    match remove_file(store, verified, volume, node.attributes.fileid).await? {
+        true => Ok(()),
         // An earlier call that was still in flight replaced it.
-        Err(error) if error.status() == Some(Status::NotSame) => {
-            Err(ExportError::ConcurrentlyModified { doing: doing() })
-        }
-        other => other.context(doing),
+        false => Err(ExportError::ConcurrentlyModified { doing: doing() }),
     }
+}
+
+/// Removes a volume's record if its file has this fileid, or if it does not exist. Returns false if it has another one.
+pub(crate) async fn remove_file(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    file_id: u64,
+) -> Result<bool, ExportError> {
+    let name = layout::record(volume)?;
+    let nfs = store.for_write(verified)?;
+    changing(store, verified, volume);
+    match nfs.remove_file(&verified.records.handle, &name, file_id).await {
+        Err(error) if error.status() == Some(Status::NotSame) => return Ok(false),
+        Err(error) if error.status() == Some(Status::NotFound) => {}
+        removed => removed.context(|| format!("removing the record of volume {volume}"))?,
+    }
+    removed_record(store, verified, volume);
+    remove_order(store, verified, volume).await;
+    Ok(true)
 }
 
 fn encode(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<Vec<u8>, ExportError> {

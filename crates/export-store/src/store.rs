@@ -90,6 +90,9 @@ pub(crate) struct StoreState {
     pub unsigned: BTreeMap<String, UnsignedRecord>,
     /// Other clusters that have records on the export.
     pub other_clusters: Vec<OtherCluster>,
+    /// Files of the records of volumes whose reclaim this process has finished, by volume: their fileids. Such a record is
+    /// removed without being read again.
+    pub finished: HashMap<String, u64>,
 }
 
 /// Setup and identity.

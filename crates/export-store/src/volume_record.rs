@@ -42,7 +42,7 @@ pub(crate) async fn ensure_signed(
     match trust {
         SignatureStatus::Signed => Ok(()),
         SignatureStatus::Unsigned | SignatureStatus::Forged => {
-            records::replace_to_free_space(store, verified, record).await
+            records::replace_to_free_space(store, verified, record).await.map(drop)
         }
     }
 }

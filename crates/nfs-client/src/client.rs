@@ -21,7 +21,7 @@ use crate::{v3, v4};
 /// Actions in errors.
 pub(crate) const LOOKUP: &str = "looking up a name";
 pub(crate) const RENAME: &str = "renaming";
-const REPLACE: &str = "replacing a file";
+pub(crate) const REPLACE: &str = "replacing a file";
 
 /// The client of the major version that was negotiated. Both offer the same calls; this file is the only place that
 /// distinguishes them.
@@ -299,8 +299,8 @@ impl Client {
         })
     }
 
-    /// Renames the file with this fileid over another file, which it replaces atomically. `NotFound` and `NotSame` as in
-    /// [`rename`](Self::rename).
+    /// Renames the object with this fileid over another one, which it replaces atomically: a file over a file, a directory
+    /// over an empty one. `NotFound` and `NotSame` as in [`rename`](Self::rename).
     pub async fn rename_over(
         &self,
         from: (&FileHandle, &Name),
@@ -351,7 +351,8 @@ impl Client {
         either!(&self.client, client => client.create_file(directory, name, content, mode, self.options()).await)
     }
 
-    /// Replaces the content of a file atomically: writes `temporary` in the same directory and renames it over `name`.
+    /// Replaces the content of a file atomically: writes `temporary` in the same directory and renames it over `name`. One
+    /// round trip with a session of NFSv4. Returns the new file.
     pub async fn replace_file(
         &self,
         directory: &FileHandle,
@@ -359,8 +360,14 @@ impl Client {
         temporary: &Name,
         content: &[u8],
         mode: u32,
-    ) -> Result<(), NfsError> {
+    ) -> Result<FileRef, NfsError> {
         let options = self.options();
+        if let VersionedClient::V4(client) = &self.client {
+            let replaced = client.replace_at_once(directory, name, temporary, content, mode, options);
+            if let Some(file) = replaced.await? {
+                return Ok(file);
+            }
+        }
         let replaced = either!(&self.client, client => {
             let created = match client.create_file(directory, temporary, content, mode, options).await {
                 Err(error) if error.status() == Some(Status::Exists) => {
@@ -376,7 +383,8 @@ impl Client {
             match created {
                 Ok(file) => {
                     let fileid = file.attributes.fileid;
-                    client.rename_over((directory, temporary), fileid, (directory, name), options).await
+                    let renamed = client.rename_over((directory, temporary), fileid, (directory, name), options).await;
+                    renamed.map(|()| file)
                 }
                 Err(error) => Err(error),
             }

@@ -177,10 +177,11 @@ pub(super) trait VisitRecords {
     fn visit(&mut self, entry: &Entry, record: ForeignRecord) -> bool;
 }
 
-/// Returns the names in the operator's folder, except that of this cluster.
+/// Returns the names in the operator's folder that may be those of other clusters' folders.
 pub(super) async fn list_clusters(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<Name>, ExportError> {
     let ours = layout::cluster(&store.config.cluster_id)?;
-    let not_ours = |name: Name| (name != ours).then_some(name);
+    let is_folder = |entry: &Entry| matches!(entry.kind, None | Some(FileKind::Directory));
+    let not_ours = |entry: Entry| (is_folder(&entry) && entry.name != ours).then_some(entry.name);
     readdir::select_names(
         store,
         &verified.reserved.handle,

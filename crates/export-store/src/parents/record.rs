@@ -137,6 +137,7 @@ pub(super) async fn write(
     nfs.replace_file(&folder.handle, &name, &draft, &content, 0o600)
         .await
         .context(|| format!("recording the parent directory {}", record.path))
+        .map(drop)
 }
 
 /// Removes a record, if it exists.

@@ -85,9 +85,15 @@ pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> 
         return Ok(());
     };
     let verified = reclaim.verified;
-    let name = layout::name(&archived.target)?;
-    let found = store.nfs.lookup(&verified.root.handle, &name).await;
-    let archive = found.context(|| format!("looking up {name}"))?;
+    let archive = match paths::leaf(&reclaim.nodes, &reclaim.record.directory) {
+        // If the rename changed the handle, it is stale, and the next attempt looks the archive up.
+        Some(moved) if reclaim.has_moved => Some(moved.clone()),
+        _ => {
+            let name = layout::name(&archived.target)?;
+            let found = store.nfs.lookup(&verified.root.handle, &name).await;
+            found.context(|| format!("looking up {name}"))?
+        }
+    };
     let Some(archive) = archive.filter(|archive| reclaim.record.matches_node(archive)) else {
         return reclaim::observe(store, reclaim).await;
     };

@@ -50,6 +50,12 @@ pub(crate) async fn forget_volume(
     verified: &VerifiedRoot,
     volume: &str,
 ) -> Result<(), ExportError> {
+    let finished = store.state().finished.remove(volume);
+    if let Some(file_id) = finished
+        && records::remove_file(store, verified, volume, file_id).await?
+    {
+        return Ok(());
+    }
     if let ReadRecord::Record(record, _) = records::read(store, verified, volume).await? {
         remove_finished_record(store, verified, &record).await?;
     }

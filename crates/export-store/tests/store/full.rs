@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use export_store::{
     ArchivePhase, ArchiveRef, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed, RetentionTerms,
 };
+use serde_json::json;
 
 use crate::archive_crash::{object, which};
-use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, refused, request};
+use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreFixture, names, reclaim, refused, request};
 use crate::trust::settled;
 
 /// Fills an export as a tenant does: with data, or with empty files.
@@ -104,6 +105,33 @@ async fn on_an_export_without_inodes_volumes_can_be_deleted_and_purged() {
         rig::Export::new("/export").tmpfs(16 << 20, Some(200)),
     )
     .await;
+}
+
+/// Before a deletion is recorded, what was read of the other clusters up to a minute ago counts: without a record, it is
+/// read again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_that_cannot_be_recorded_leaves_what_another_cluster_recorded() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").tmpfs(8 << 20, None)).await;
+    let export = fixture.store().await;
+    let theirs = fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}/records"));
+    fs::create_dir_all(&theirs).unwrap();
+    let record = json!({"version": 3, "directory": "dir-1", "fileID": 1_u64 << 60});
+    fs::write(fixture.on_disk("prepared"), record.to_string()).unwrap();
+    let one = volume(&export, &fixture, "1").await;
+    fill(&fixture.on_disk("ballast"), ErrorKind::NoSpace);
+    for file in ["reserve", ".spare"] {
+        let _ = fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/{file}")));
+    }
+    fill(&fixture.on_disk("more"), ErrorKind::NoSpace);
+    fs::rename(fixture.on_disk("prepared"), theirs.join("pvc-9")).unwrap();
+    let refused = export.delete(&one).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
+    assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
+    assert!(fixture.on_disk("dir-1/data").exists());
+
+    fs::remove_file(theirs.join("pvc-9")).unwrap();
+    assert_eq!(export.delete(&one).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(in_trash(&fixture), [format!("team_pvc-1.f{}", one.file_id.unwrap())]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

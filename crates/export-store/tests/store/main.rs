@@ -28,6 +28,7 @@ mod other_clusters;
 mod parents;
 mod purge;
 mod reclaim;
+mod round_trips;
 mod rules;
 mod sharing;
 mod trust;

@@ -113,6 +113,12 @@ pub fn fileid(message: &mut Encoder, fileid: u64) {
     message.u32(8).u64(fileid);
 }
 
+/// Encodes `fattr4` for VERIFY: a file of this size, in bytes.
+pub fn size(message: &mut Encoder, size: u64) {
+    bitmap(message, &[attribute::SIZE]);
+    message.u32(8).u64(size);
+}
+
 /// Encodes `fattr4` for VERIFY and NVERIFY: a directory.
 pub fn directory(message: &mut Encoder) {
     bitmap(message, &[attribute::TYPE]);

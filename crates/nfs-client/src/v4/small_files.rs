@@ -6,6 +6,7 @@ use super::compound::{Compound, Reply, StateId, stateid};
 use super::constants::{code, op};
 use super::io::{part, read};
 use crate::call_options::CallOptions;
+use crate::client::REPLACE;
 use crate::error::split_status;
 use crate::small_file::{Content, READ, require_regular};
 use crate::types::RemoveKind;
@@ -42,6 +43,23 @@ fn open(compound: &mut Compound, changes: bool, access: u32) -> &mut crate::xdr:
         .u32(0)
         .u64(0)
         .opaque(&rand::random::<[u8; 12]>())
+}
+
+/// Appends the creation of a file that does not exist, and GETFH and GETATTR of it.
+fn open_new(compound: &mut Compound, directory: &FileHandle, name: &Name, mode: u32) {
+    let message = open(compound.at(directory), true, ACCESS_WRITE);
+    // Created, and only if it does not exist (GUARDED4).
+    message.u32(1).u32(1);
+    attributes::settable(
+        message,
+        SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        },
+    );
+    // By name (CLAIM_NULL).
+    message.u32(0).opaque(name.as_bytes());
+    compound.file_ref();
 }
 
 pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
@@ -84,6 +102,20 @@ pub(super) fn written(reply: &mut Reply) -> Result<usize, NfsError> {
         return Ok(count);
     }
     Err(reply.protocol_error(format!("{count} bytes written, stability {committed}")))
+}
+
+/// Decodes the results of WRITE, VERIFY, CLOSE and RENAME of a replacement.
+fn written_and_renamed(reply: &mut Reply) -> Result<(), NfsError> {
+    written(reply)?;
+    reply.op(op::VERIFY)?;
+    reply.op(op::CLOSE)?;
+    reply.stateid()?;
+    for operation in [op::PUTFH, op::SAVEFH, op::RENAME] {
+        reply.op(operation)?;
+    }
+    // The change_info of the directory, as source and as target.
+    reply.change_info()?;
+    reply.change_info()
 }
 
 fn close(compound: &mut Compound, state: StateId) {
@@ -187,19 +219,7 @@ impl Client {
             return self.create_file_v40(directory, name, content, mode, options).await;
         }
         let mut compound = Compound::new(CREATE);
-        let message = open(compound.at(directory), true, ACCESS_WRITE);
-        // Created, and only if it does not exist (GUARDED4).
-        message.u32(1).u32(1);
-        attributes::settable(
-            message,
-            SetAttributes {
-                mode: Some(mode),
-                ..SetAttributes::default()
-            },
-        );
-        // By name (CLAIM_NULL).
-        message.u32(0).opaque(name.as_bytes());
-        compound.file_ref();
+        open_new(&mut compound, directory, name, mode);
         if !content.is_empty() {
             write(&mut compound, StateId::CURRENT, 0, content);
         }
@@ -275,6 +295,50 @@ impl Client {
             Err(_) => self.attributes(&file.node.handle, options).await?,
         };
         Ok(())
+    }
+
+    /// Creates a file with its content and renames it over another one, in one compound: the content is on stable storage
+    /// and complete before the rename. Returns `None` if the server did not do all of that; then nothing was renamed, and the
+    /// caller does it step by step.
+    pub async fn replace_at_once(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        temporary: &Name,
+        content: &[u8],
+        mode: u32,
+        options: CallOptions,
+    ) -> Result<Option<FileRef>, NfsError> {
+        let mut compound = Compound::new(REPLACE);
+        open_new(&mut compound, directory, temporary, mode);
+        write(&mut compound, StateId::CURRENT, 0, content);
+        // After a short write, the compound ends here.
+        attributes::size(compound.op(op::VERIFY), content.len() as u64);
+        close(&mut compound, StateId::CURRENT);
+        compound.at(directory).op(op::SAVEFH);
+        let message = compound.modifying_op(op::RENAME);
+        message.opaque(temporary.as_bytes()).opaque(name.as_bytes());
+        // Headers and SEQUENCE take less than 512 bytes.
+        let is_too_large = compound.count() > self.max_operations() || compound.len() + 512 > self.max_request();
+        if self.is_sessionless() || content.is_empty() || is_too_large {
+            return Ok(None);
+        }
+        let mut reply = self.call(options, &compound).await?;
+        let began = reply.op(op::PUTFH).and_then(|()| opened(&mut reply));
+        let Ok(state) = split_status(began)? else {
+            return Ok(None);
+        };
+        // The file exists now, whatever the status.
+        let Ok(node) = split_status(reply.file_ref())? else {
+            return Ok(None);
+        };
+        match split_status(written_and_renamed(&mut reply))? {
+            Ok(()) => Ok(Some(node)),
+            Err(_) => {
+                self.close_file(&node.handle, state, options).await;
+                Ok(None)
+            }
+        }
     }
 
     async fn write_and_close(&self, file: &mut Opened, content: &[u8], options: CallOptions) -> Result<(), NfsError> {

@@ -1,0 +1,108 @@
+//! Counts the requests that each operation sends to the server: a round trip each, one after the other.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use export_store::{ArchiveRef, ExportStore, Reclaimed, RetentionTerms, TermsRevision};
+use nfs_client::{Protocol, VersionChoice};
+use rig::{Action, Direction};
+
+use crate::fixture::{StoreClient, StoreFixture, claim, reclaim, request};
+
+/// A store behind a proxy that counts its requests.
+struct Counted {
+    fixture: StoreFixture,
+    store: ExportStore,
+    sent: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    async fn over(version: VersionChoice) -> Self {
+        let fixture = StoreFixture::over(version, rig::Export::new("/export")).await;
+        let client = StoreClient {
+            port: fixture.proxy.port(),
+            ..fixture.client()
+        };
+        let store = client.open().await;
+        let sent = Arc::<AtomicUsize>::default();
+        let counter = Arc::clone(&sent);
+        fixture.proxy.on_record(Direction::Up, move |_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Action::Forward
+        });
+        Self { fixture, store, sent }
+    }
+
+    /// Returns the number of requests since the last call.
+    fn take(&self) -> usize {
+        self.sent.swap(0, Ordering::Relaxed)
+    }
+
+    /// Creates a volume whose directory contains a file; returns the fileid and the number of requests.
+    async fn provision(&self, uid: &str) -> (u64, usize) {
+        self.take();
+        let created = self.store.provision(&request(uid, uid)).await.unwrap();
+        let sent = self.take();
+        fs::write(self.fixture.on_disk(uid).join("file"), uid).unwrap();
+        (created.file_id, sent)
+    }
+
+    /// Deletes a volume; returns the number of requests.
+    async fn delete(&self, uid: &str, file_id: u64) -> usize {
+        self.take();
+        let deleted = self.store.delete(&reclaim(uid, uid, file_id)).await.unwrap();
+        assert_eq!(deleted, Reclaimed::Deleted);
+        self.store.forget_volume(&format!("pvc-{uid}")).await.unwrap();
+        assert_eq!(self.fixture.records(), Vec::<String>::new());
+        self.take()
+    }
+
+    /// Archives a volume, as the operator does; returns the number of requests.
+    async fn archive(&self, uid: &str, file_id: u64) -> usize {
+        self.take();
+        let volume = format!("pvc-{uid}");
+        self.store.archive(&reclaim(uid, uid, file_id)).await.unwrap();
+        let found = self.store.find_archive(&volume).await.unwrap().unwrap();
+        let archive = ArchiveRef {
+            volume: volume.clone(),
+            claim_uid: claim(uid).uid,
+            file_id,
+        };
+        let object = TermsRevision {
+            uid: "uid".into(),
+            generation: 1,
+        };
+        let terms: RetentionTerms = found.archive.terms;
+        self.store.bind_archive_object(&archive, &terms, &object).await.unwrap();
+        self.take()
+    }
+}
+
+/// Returns the requests of a claim, of a Delete and of an Archive.
+async fn round_trips(version: VersionChoice) -> [usize; 3] {
+    let counted = Counted::over(version).await;
+    let (first, _) = counted.provision("first").await;
+    counted.delete("first", first).await;
+    let (deleted, claim) = counted.provision("deleted").await;
+    let delete = counted.delete("deleted", deleted).await;
+    let (archived, _) = counted.provision("archived").await;
+    let archive = counted.archive("archived", archived).await;
+    println!("{version:?}: claim {claim}, delete {delete}, archive {archive}");
+    [claim, delete, archive]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_operation_takes_few_round_trips() {
+    for (version, most) in [
+        (VersionChoice::Exactly(Protocol::V4_1), [5, 6, 14]),
+        // Opening and closing a file take requests of their own.
+        (VersionChoice::Exactly(Protocol::V4_0), [10, 9, 23]),
+    ] {
+        let sent = round_trips(version).await;
+        assert!(
+            sent.iter().zip(most).all(|(sent, most)| *sent <= most),
+            "{version:?}: {sent:?}, at most {most:?}"
+        );
+    }
+}
