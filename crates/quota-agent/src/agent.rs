@@ -843,7 +843,7 @@ impl<Q: Quotas> Export<Q> {
         for (id, cluster) in &mut self.clusters {
             let untrusted = || {
                 let message = "the key file has no line for this cluster, or without a key file, others than the owner \
-                               can enter the folder .nfs-operator; add the line that nfs-operator prints";
+                               can enter the folder .nfs-operator; add the line that kubectl nfs secret quota-key prints";
                 (AgentProblem::KeyMissing, message.to_owned())
             };
             let problem = match cluster.is_trusted() {
