@@ -16,6 +16,7 @@ pub use orders::{clear_report, condition_now, order_archive, order_volume, repor
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::waiting::ClaimRef;
+use export_store::quota::Usage;
 use export_store::{AgentState, LimitOrder, LimitReport};
 
 /// Delay of the first look at the report about an order. The agent reacts within a second, often much faster.
@@ -99,6 +100,12 @@ impl QuotaState {
     /// Returns true if the agent runs and can limit directories.
     pub fn is_agent_ready(&self, settings: &QuotaSettings, now: Instant) -> bool {
         self.condition(settings, now).status == Some(true)
+    }
+
+    /// Returns true if usage that was read from the export is that of the running agent, and recent.
+    pub fn confirms(&self, usage: &Usage, settings: &QuotaSettings, now: Instant) -> bool {
+        let state = self.state();
+        state.agent.condition(settings, now).status == Some(true) && state.agent.confirms(usage)
     }
 
     /// Forgets the agent and all pending limits: the settings were removed.

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::api::names::{
     VOLUME_APPARENT_BYTES, VOLUME_DIRECTORY, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES, is_shared,
 };
-use export_store::TreeUsage;
+use export_store::{TreeUsage, quota};
 
 /// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name. It is
 /// kept in memory only.
@@ -77,8 +77,8 @@ impl UsageScanState {
 pub struct VolumeUsage {
     /// Bytes on disk.
     pub bytes: u64,
-    /// Sum of the file sizes, in bytes.
-    pub apparent: u64,
+    /// Sum of the file sizes, in bytes; unset if the figures are those of the quota agent.
+    pub apparent: Option<u64>,
     /// Number of files, directories and links.
     pub files: u64,
     /// Number of directories that could not be read.
@@ -91,7 +91,7 @@ impl VolumeUsage {
         let number = |name: &str| volume.annotations().get(name).and_then(|text| text.parse().ok());
         Some(Self {
             bytes: number(VOLUME_USED_BYTES)?,
-            apparent: number(VOLUME_APPARENT_BYTES).unwrap_or_default(),
+            apparent: number(VOLUME_APPARENT_BYTES),
             files: number(VOLUME_USED_FILES)?,
             unread: number(VOLUME_UNREAD).unwrap_or_default(),
         })
@@ -102,9 +102,21 @@ impl From<&TreeUsage> for VolumeUsage {
     fn from(content: &TreeUsage) -> Self {
         Self {
             bytes: content.used,
-            apparent: content.size,
+            apparent: Some(content.size),
             files: content.names,
             unread: content.unread,
+        }
+    }
+}
+
+impl From<quota::VolumeUsage> for VolumeUsage {
+    /// What the file system accounts for the volume's project, without the volume's directory among the files.
+    fn from(accounted: quota::VolumeUsage) -> Self {
+        Self {
+            bytes: accounted.bytes,
+            apparent: None,
+            files: accounted.inodes.saturating_sub(1),
+            unread: 0,
         }
     }
 }

@@ -105,7 +105,12 @@ pub(super) fn needs_write(volume: &PersistentVolume, now: &VolumeUsage, at: Time
     let old = Duration::try_from(at.duration_since(written)).is_ok_and(|age| age >= MAX_AGE);
     let differs = |before: u64, now: u64, min: u64| before.abs_diff(now) > min.max(before / 100);
     old || differs(before.bytes, now.bytes, MIN_BYTES_CHANGE)
-        || differs(before.apparent, now.apparent, MIN_BYTES_CHANGE)
+        || before.apparent.is_some() != now.apparent.is_some()
+        || differs(
+            before.apparent.unwrap_or_default(),
+            now.apparent.unwrap_or_default(),
+            MIN_BYTES_CHANGE,
+        )
         || differs(before.files, now.files, MIN_FILES_CHANGE)
         || (before.unread == 0) != (now.unread == 0)
 }

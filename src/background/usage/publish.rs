@@ -35,9 +35,9 @@ pub(super) async fn volume(
     ctx: &Context,
     backend: &Backend,
     volume: &PersistentVolume,
-    content: &TreeUsage,
+    figures: VolumeUsage,
 ) -> Result<(), WriteError> {
-    let (figures, now) = (VolumeUsage::from(content), ctx.clock.now());
+    let now = ctx.clock.now();
     let mut changed = needs_write(volume, &figures, now);
     if let Some(claim) = bound_claim(ctx, volume).await? {
         let (existing, over) = (
@@ -87,14 +87,14 @@ fn annotations(figures: &VolumeUsage, now: Timestamp) -> Value {
     let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
-        VOLUME_APPARENT_BYTES: figures.apparent.to_string(),
         VOLUME_USED_FILES: figures.files.to_string(),
         VOLUME_COUNTED_AT: at.to_string(),
     });
-    if figures.unread > 0
-        && let Some(annotations) = annotations.as_object_mut()
-    {
-        annotations.insert(VOLUME_UNREAD.to_owned(), figures.unread.to_string().into());
+    let apparent = figures.apparent.map(|apparent| (VOLUME_APPARENT_BYTES, apparent));
+    let unread = (figures.unread > 0).then_some((VOLUME_UNREAD, figures.unread));
+    if let Some(annotations) = annotations.as_object_mut() {
+        let known = apparent.into_iter().chain(unread);
+        annotations.extend(known.map(|(name, number)| (name.to_owned(), number.to_string().into())));
     }
     annotations
 }

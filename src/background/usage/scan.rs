@@ -1,6 +1,6 @@
 //! One scan: the volumes in the order of their names, then the archives that were never counted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use crate::state::usage::ScanPosition;
+use crate::state::usage::{ScanPosition, VolumeUsage};
 use export_store::naming::DirectoryPath;
-use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage};
+use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage, quota};
 
 /// Maximum number of volumes counted per second, however small they are. Each takes two reads from the API server and
 /// three calls on the export. Ten thousand volumes take 17 minutes.
@@ -56,6 +56,8 @@ pub(super) struct UsageScan<'a> {
     export_id: String,
     rate: RateLimiter,
     ticks: Interval,
+    /// Usage of the volumes as the quota agent reports it. These volumes are not counted.
+    accounted: BTreeMap<String, quota::VolumeUsage>,
     /// Content of the shared directories that were counted.
     shared: HashMap<DirectoryPath, TreeUsage>,
 }
@@ -86,6 +88,7 @@ impl<'a> UsageScan<'a> {
             export_id: identity.id.clone(),
             rate: RateLimiter::of(ctx.settings.count_rate),
             ticks: ticks(),
+            accounted: BTreeMap::new(),
             shared: HashMap::new(),
         })
     }
@@ -93,6 +96,7 @@ impl<'a> UsageScan<'a> {
     /// Resumes the scan or starts a new one.
     pub(super) async fn run(mut self) -> Result<(), UsageScanError> {
         let started = Instant::now();
+        self.accounted = self.read_accounted().await?;
         let mut at = self
             .backend
             .usage_scan
@@ -130,6 +134,16 @@ impl<'a> UsageScan<'a> {
             "counted what volumes hold"
         );
         Ok(())
+    }
+
+    /// Reads what the quota agent reports, if the backend has limits and the agent runs.
+    async fn read_accounted(&self) -> Result<BTreeMap<String, quota::VolumeUsage>, UsageScanError> {
+        let Some(settings) = &self.known.object.spec.quota else {
+            return Ok(BTreeMap::new());
+        };
+        let usage = self.export.quota_usage().await?;
+        let current = usage.filter(|usage| self.backend.quota.confirms(usage, settings, Instant::now()));
+        Ok(current.map(|usage| usage.volumes).unwrap_or_default())
     }
 
     /// Starts a new scan.
@@ -195,6 +209,10 @@ impl<'a> UsageScan<'a> {
         let Some((directory, file_id)) = location(&volume, &self.ctx.settings, here) else {
             return Ok(());
         };
+        if let Some(accounted) = self.accounted.get(name) {
+            publish::volume(self.ctx, self.backend, &volume, VolumeUsage::from(*accounted)).await?;
+            return Ok(());
+        }
         // A scan counts a shared directory once.
         let is_shared = names::is_shared(&volume);
         let known = self.shared.get(&directory).filter(|_| is_shared).cloned();
@@ -206,7 +224,7 @@ impl<'a> UsageScan<'a> {
         let Some(content) = content else {
             return Ok(());
         };
-        publish::volume(self.ctx, self.backend, &volume, &content).await?;
+        publish::volume(self.ctx, self.backend, &volume, VolumeUsage::from(&content)).await?;
         if is_shared {
             self.shared.insert(directory, content);
         }

@@ -9,10 +9,13 @@ use tokio::time::Instant;
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::AgentState;
-use export_store::quota::Heartbeat;
+use export_store::quota::{Heartbeat, Usage};
 
 /// Time for which a heartbeat is fresh: the agent renews it at least every 10 seconds, and two may be missed.
 const FRESH: Duration = Duration::from_secs(30);
+
+/// Age of recent usage in heartbeats, which are at most 10 seconds apart. The agent writes the usage every 30 seconds.
+const RECENT: u64 = 30;
 
 /// The heartbeat of a quota agent, over time.
 #[derive(Debug, Default)]
@@ -123,6 +126,13 @@ impl AgentWatch {
         let condition = self.condition(settings, now);
         self.reported = Some(condition.clone());
         condition
+    }
+
+    /// Reports whether the agent that renews the heartbeat wrote this usage recently.
+    pub fn confirms(&self, usage: &Usage) -> bool {
+        matches!(&self.found, Some(Found::Heartbeat { heartbeat, .. })
+            if heartbeat.instance == usage.instance
+                && heartbeat.sequence.saturating_sub(usage.sequence) <= RECENT)
     }
 
     /// Returns the condition that was reported last.

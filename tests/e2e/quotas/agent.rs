@@ -1,13 +1,16 @@
 //! A quota agent that does what the test says: it reads orders from the export's directory on disk, and writes signed
 //! heartbeats and reports, as `nfs-operator quota-agent` does.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use export_store::quota::{Heartbeat, LimitState, Order, QuotaFile, QuotaSeal, Report, SizeProblem};
+use export_store::quota::{
+    Heartbeat, LimitState, Order, QuotaFile, QuotaSeal, Report, SizeProblem, Usage, VolumeUsage,
+};
 use export_store::{RecordsKey, SignatureStatus, parse_export_id};
 use k8s_openapi::ByteString;
 use rig::objects::reference;
@@ -34,6 +37,7 @@ pub struct ScriptedAgent {
     pub quota: PathBuf,
     seal: QuotaSeal,
     answer: Arc<Mutex<Answer>>,
+    usage: Arc<Mutex<BTreeMap<String, VolumeUsage>>>,
     stopped: Arc<AtomicBool>,
 }
 
@@ -57,6 +61,7 @@ impl ScriptedAgent {
             quota,
             seal: QuotaSeal::new(Some(key.quota_key()), &cluster_id, &export_id),
             answer: Arc::new(Mutex::new(answer)),
+            usage: Arc::default(),
             stopped: Arc::default(),
         };
         let forger = QuotaSeal::new(Some(RecordsKey::random().quota_key()), cluster_id, export_id);
@@ -65,6 +70,7 @@ impl ScriptedAgent {
             seal: agent.seal.clone(),
             forger,
             answer: Arc::clone(&agent.answer),
+            usage: Arc::clone(&agent.usage),
             instance: format!("{:032x}", rand::random::<u128>()),
         };
         let stopped = Arc::clone(&agent.stopped);
@@ -82,6 +88,12 @@ impl ScriptedAgent {
 
     pub fn answer(&self, answer: Answer) {
         *self.answer.lock().unwrap() = answer;
+    }
+
+    /// Reports what a volume uses from now on.
+    pub fn uses(&self, volume: &str, bytes: u64, inodes: u64) {
+        let usage = VolumeUsage { bytes, inodes };
+        self.usage.lock().unwrap().insert(volume.to_owned(), usage);
     }
 
     /// Returns the order of a volume that is on the export.
@@ -137,6 +149,7 @@ struct Worker {
     seal: QuotaSeal,
     forger: QuotaSeal,
     answer: Arc<Mutex<Answer>>,
+    usage: Arc<Mutex<BTreeMap<String, VolumeUsage>>>,
     instance: String,
 }
 
@@ -154,6 +167,12 @@ impl Worker {
             message: None,
         };
         write(&self.quota, &self.seal, &heartbeat)?;
+        let usage = Usage {
+            instance: self.instance.clone(),
+            sequence,
+            volumes: self.usage.lock().unwrap().clone(),
+        };
+        write(&self.quota, &self.seal, &usage)?;
         for entry in fs::read_dir(self.quota.join("orders"))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.starts_with('.') {

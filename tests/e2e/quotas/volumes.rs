@@ -133,3 +133,35 @@ async fn a_copy_has_its_limit_before_data_flows_into_it() -> Test {
     assert_eq!((order.file_id, order.bytes), (staged.file_id, staged.bytes));
     Ok(())
 }
+
+#[tokio::test]
+async fn the_usage_of_volumes_with_a_limit_is_what_the_agent_reports() -> Test {
+    let env = TestEnv::new("quotausage").await?;
+    let quota = json!({"quota": {"enforce": "Preferred"}});
+    let main = env.objects.create(&env.backend("main", quota)).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let ready = env
+        .objects
+        .wait_condition(&main, "QuotasEnforced", "True", None, TIMEOUT);
+    ready.await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let (_, reported) = shared::bound(&env, "reported", &class).await?;
+    let (_, counted) = shared::bound(&env, "counted", &class).await?;
+    agent.uses(text(&reported, "/metadata/name"), 123_456_789, 43);
+    let usage = json!({"spec": {"usage": {"interval": "1m"}}});
+    env.objects.patch(&main, usage).await?;
+    let annotation = |volume: &Value, name: &str| {
+        let value = &volume["metadata"]["annotations"][format!("nfs-operator.io/{name}")];
+        value.as_str().map(str::to_owned)
+    };
+    let found =
+        |volume: &Value| match ["used-bytes", "used-files", "apparent-bytes"].map(|name| annotation(volume, name)) {
+            [Some(bytes), Some(files), apparent] => Ok((bytes, files, apparent)),
+            other => Err(format!("{other:?}")),
+        };
+    let of_reported = env.objects.wait(&reported, "to have its usage", TIMEOUT, found).await?;
+    assert_eq!(of_reported, ("123456789".to_owned(), "42".to_owned(), None));
+    let of_counted = env.objects.wait(&counted, "to have its usage", TIMEOUT, found).await?;
+    assert_eq!(of_counted.2.as_deref(), Some("0"), "no agent reports it");
+    Ok(())
+}

@@ -105,7 +105,7 @@ fn a_backend_that_is_suspended_deleting_or_unconfirmed_is_not_scanned() {
 fn published(figures: VolumeUsage, written: i64) -> PersistentVolume {
     let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
-        VOLUME_APPARENT_BYTES: figures.apparent.to_string(),
+        VOLUME_APPARENT_BYTES: figures.apparent.unwrap_or_default().to_string(),
         VOLUME_USED_FILES: figures.files.to_string(),
         VOLUME_COUNTED_AT: at(written).to_string(),
     });
@@ -119,7 +119,7 @@ fn published(figures: VolumeUsage, written: i64) -> PersistentVolume {
 fn a_noticeable_difference_and_an_old_result_are_written() {
     let before = VolumeUsage {
         bytes: GIB,
-        apparent: GIB,
+        apparent: Some(GIB),
         files: 1000,
         unread: 0,
     };
@@ -147,7 +147,7 @@ fn a_noticeable_difference_and_an_old_result_are_written() {
         (VolumeUsage { bytes: 0, ..before }, 1, true),
         (
             VolumeUsage {
-                apparent: 2 * GIB,
+                apparent: Some(2 * GIB),
                 ..before
             },
             1,

@@ -17,7 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, newer_ganesha::NewerGanesha, node::NodeAssets};
+pub use self::{
+    helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, newer_ganesha::NewerGanesha, node::NodeAssets,
+};
 use crate::error::{Error, Result, ResultExt};
 
 /// The programs of a cluster and of an NFS server.

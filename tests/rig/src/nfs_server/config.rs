@@ -196,7 +196,9 @@ pub(super) fn render_config(
     // nfs-ganesha rejects an empty list.
     let minors = if minors.is_empty() { "0".into() } else { minors };
     let plugins = options.plugins.as_ref();
-    let plugins = plugins.map_or_else(String::new, |plugins| format!("  Plugins_Dir = \"{}\";\n", plugins.display()));
+    let plugins = plugins.map_or_else(String::new, |plugins| {
+        format!("  Plugins_Dir = \"{}\";\n", plugins.display())
+    });
     let mut text = format!(
         "NFS_CORE_PARAM {{
 {plugins}  NFS_Protocols = {protocols};
