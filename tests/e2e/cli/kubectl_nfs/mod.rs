@@ -23,7 +23,7 @@ async fn nfs(cluster: &Cluster, args: &[&str]) -> Output {
 }
 
 /// Runs it. Returns its output, which must not be an error.
-async fn fine(cluster: &Cluster, args: &[&str]) -> String {
+pub async fn fine(cluster: &Cluster, args: &[&str]) -> String {
     let output = nfs(cluster, args).await;
     assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
     text(&output.stdout)
