@@ -84,6 +84,15 @@ impl Claims {
         })
     }
 
+    /// Returns true for the directory of a clone or restore that was complete when its source went away, just before the
+    /// volume was created. It is kept as long as the claim exists, because a volume may have existed.
+    pub fn is_copy_without_source(&self, directory: &str) -> bool {
+        let mut claims = self.0.iter();
+        claims.any(|(uid, claim)| {
+            claim.exists && !claim.is_checked && claim.source.is_some() && directory.ends_with(uid.as_str())
+        })
+    }
+
     /// Returns how messages show a claim.
     pub fn shown(&self, uid: &str) -> String {
         let claim = self.get(uid).map_or("a stranger", |claim| claim.shown.as_str());

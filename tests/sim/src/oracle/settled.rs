@@ -104,7 +104,12 @@ impl Oracle {
     /// Every directory belongs to a volume, to an archive or to a stranger, or is retained, and the trash is empty. No parent
     /// that the operator made is empty.
     fn unsettled_disk(&self, site: usize, disk: &Disk, left: &mut Vec<String>) {
-        let known = self.known_directories(site);
+        let mut known = self.known_directories(site);
+        let kept = disk
+            .directories
+            .keys()
+            .filter(|path| self.claims.is_copy_without_source(path));
+        known.extend(kept.cloned());
         for path in disk.directories.keys() {
             if is_in_trash(path) && !path.ends_with("/trash") {
                 left.push(format!("{path} is in the trash"));
