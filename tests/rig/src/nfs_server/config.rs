@@ -144,8 +144,6 @@ pub struct NfsOptions {
     pub private_mounts: bool,
     /// Sends owners as names instead of numbers, if the server knows a name.
     pub named_owners: bool,
-    /// The directory with the server's plugins; if `None`, that of its Debian package.
-    pub plugins: Option<PathBuf>,
 }
 
 impl Default for NfsOptions {
@@ -161,7 +159,6 @@ impl Default for NfsOptions {
             grace_seconds: None,
             private_mounts: false,
             named_owners: false,
-            plugins: None,
         }
     }
 }
@@ -195,13 +192,9 @@ pub(super) fn render_config(
     };
     // nfs-ganesha rejects an empty list.
     let minors = if minors.is_empty() { "0".into() } else { minors };
-    let plugins = options.plugins.as_ref();
-    let plugins = plugins.map_or_else(String::new, |plugins| {
-        format!("  Plugins_Dir = \"{}\";\n", plugins.display())
-    });
     let mut text = format!(
         "NFS_CORE_PARAM {{
-{plugins}  NFS_Protocols = {protocols};
+  NFS_Protocols = {protocols};
   Bind_addr = {address};
   NFS_Port = {port};
   MNT_Port = {mount_port};
