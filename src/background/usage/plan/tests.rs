@@ -105,10 +105,12 @@ fn a_backend_that_is_suspended_deleting_or_unconfirmed_is_not_scanned() {
 fn published(figures: VolumeUsage, written: i64) -> PersistentVolume {
     let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
-        VOLUME_APPARENT_BYTES: figures.apparent.unwrap_or_default().to_string(),
         VOLUME_USED_FILES: figures.files.to_string(),
         VOLUME_COUNTED_AT: at(written).to_string(),
     });
+    if let Some(apparent) = figures.apparent {
+        annotations[VOLUME_APPARENT_BYTES] = json!(apparent.to_string());
+    }
     if figures.unread > 0 {
         annotations[VOLUME_UNREAD] = json!(figures.unread.to_string());
     }
@@ -148,6 +150,14 @@ fn a_noticeable_difference_and_an_old_result_are_written() {
         (
             VolumeUsage {
                 apparent: Some(2 * GIB),
+                ..before
+            },
+            1,
+            true,
+        ),
+        (
+            VolumeUsage {
+                apparent: None,
                 ..before
             },
             1,
