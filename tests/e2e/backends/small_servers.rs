@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
-/// Returns a backend's `spec` for a server with NFS and MOUNT on one port.
+/// Returns a backend's `spec` for a server with NFS and MOUNT on one port. No other test has a backend in this path: all
+/// servers of the tests have the same address.
 fn on_one_port(path: &str, port: u16) -> Value {
     json!({"server": "127.0.0.1", "path": path, "nfs": {"version": "3", "port": port, "mountPort": port}})
 }
@@ -19,11 +20,11 @@ async fn a_server_whose_handles_change_with_names_keeps_the_data_of_deleted_clai
     let env = TestEnv::new("go-nfs").await?;
     let run = RunDir::new()?;
     let server = GoNfs::start(&run).await?;
-    let data = server.data_dir("plain");
-    shared::backend(&env, "backend", on_one_port("/plain", server.address().port())).await?;
+    let data = server.data_dir("empty");
+    shared::backend(&env, "backend", on_one_port("/empty", server.address().port())).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
-    let directory = data.join(text(&volume, "/spec/nfs/path").trim_start_matches("/plain/"));
+    let directory = data.join(text(&volume, "/spec/nfs/path").trim_start_matches("/empty/"));
     fs::write(directory.join("data"), "precious")?;
     env.objects.delete(&claim).await?;
     // The renamed directory has another handle, so it could be another directory that got the fileid.
@@ -42,12 +43,12 @@ async fn a_server_that_ignores_modes_is_not_ready_and_gets_no_claims() -> Test {
     let env = TestEnv::new("ignores-modes").await?;
     let files = MemFs::new(MemFsConfig::default()).unwrap();
     let mut listener = NFSTcpListener::bind("127.0.0.1:0", files).await?;
-    listener.with_export_name("plain");
+    listener.with_export_name("memory");
     let port = listener.get_listen_port();
     let serving = tokio::spawn(async move { listener.handle_forever().await });
     let backend = env
         .objects
-        .create(&env.backend("backend", on_one_port("/plain", port)))
+        .create(&env.backend("backend", on_one_port("/memory", port)))
         .await?;
     let refused = Some("ReservedDirectoryUnsafe");
     let ready = env.objects.wait_condition(&backend, "Ready", "False", refused, TIMEOUT);

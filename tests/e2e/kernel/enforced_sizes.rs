@@ -2,7 +2,7 @@
 
 use rig::kernel_vm::FileSystem;
 use rig::operator::find_binary;
-use rig::{KernelVm, TestEnv, wait};
+use rig::{KernelVm, RunDir, TestEnv, wait};
 use serde_json::json;
 
 use super::node::Mounted;
@@ -29,7 +29,9 @@ async fn wait_size(vm: &KernelVm, at: &str, expected: u64) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is_stopped() -> Test {
-    let vm = KernelVm::shared().await?;
+    // The program takes memory of the machine, so it is not that of other tests.
+    let run = RunDir::new()?;
+    let vm = KernelVm::start(&run).await?;
     let env = TestEnv::new("enforced").await?;
     let path = vm.new_file_system(FileSystem::Xfs).await?;
     let quota = json!({"enforce": "Required"});

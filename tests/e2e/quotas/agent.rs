@@ -90,10 +90,16 @@ impl ScriptedAgent {
         *self.answer.lock().unwrap() = answer;
     }
 
-    /// Reports what a volume uses from now on.
-    pub fn uses(&self, volume: &str, bytes: u64, inodes: u64) {
+    /// Reports what a volume uses from now on, and waits until that is on the export.
+    pub async fn uses(&self, volume: &str, bytes: u64, inodes: u64) -> Result<(), Failure> {
         let usage = VolumeUsage { bytes, inodes };
         self.usage.lock().unwrap().insert(volume.to_owned(), usage);
+        let path = self.quota.join("usage");
+        let written = wait::until("the usage", TIMEOUT, async || match fs::read_to_string(&path) {
+            Ok(text) if text.contains(volume) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        Ok(written.await?)
     }
 
     /// Returns the order of a volume that is on the export.

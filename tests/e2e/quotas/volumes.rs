@@ -147,7 +147,7 @@ async fn the_usage_of_volumes_with_a_limit_is_what_the_agent_reports() -> Test {
     let class = shared::class(&env, "class", "main", json!({})).await?;
     let (_, reported) = shared::bound(&env, "reported", &class).await?;
     let (_, counted) = shared::bound(&env, "counted", &class).await?;
-    agent.uses(text(&reported, "/metadata/name"), 123_456_789, 43);
+    agent.uses(text(&reported, "/metadata/name"), 123_456_789, 43).await?;
     let usage = json!({"spec": {"usage": {"interval": "1m"}}});
     env.objects.patch(&main, usage).await?;
     let annotation = |volume: &Value, name: &str| {
