@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -18,6 +19,13 @@ pub trait BackendTask: Send + 'static {
 
     /// Runs once. Returns the time until the next run.
     fn run(&mut self, ctx: &Context, backend: &Backend) -> impl Future<Output = Duration> + Send;
+}
+
+/// Returns ticks that limit a task to `per_second` steps. After a slow step, the next ones are not faster.
+pub fn ticks(per_second: u32) -> Interval {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / per_second);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Runs a task after `delay`, whenever it is due and whenever it is requested, until the operator stops or the backend

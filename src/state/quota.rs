@@ -16,7 +16,7 @@ pub use orders::{clear_report, condition_now, order_archive, order_volume, repor
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::waiting::ClaimRef;
-use export_store::quota::Usage;
+use export_store::quota::{LimitState, Usage};
 use export_store::{AgentState, LimitOrder, LimitReport};
 
 /// Delay of the first look at the report about an order. The agent reacts within a second, often much faster.
@@ -243,15 +243,17 @@ pub fn limit_condition(found: &LimitReport, agent: &PlannedCondition) -> Planned
         }
     };
     match found {
-        LimitReport::InForce => PlannedCondition::holds(Reason::LimitInForce, "the size of the volume is enforced"),
+        LimitReport::Reported(LimitState::InForce) => {
+            PlannedCondition::holds(Reason::LimitInForce, "the size of the volume is enforced")
+        }
         LimitReport::Unreported => {
             pending("the limit of the volume was ordered, and the quota agent has not set it yet")
         }
         // Their number is in the report. It would be a write for each look.
-        LimitReport::Pending { .. } => {
+        LimitReport::Reported(LimitState::Pending { .. }) => {
             pending("the quota agent is adding the existing files of the volume to its limit")
         }
-        LimitReport::Failed { reason, message } => PlannedCondition::fails(
+        LimitReport::Reported(LimitState::Failed { reason, message }) => PlannedCondition::fails(
             Reason::LimitFailed,
             format!("the quota agent cannot set the limit of the volume: {reason:?}: {message}"),
         ),
@@ -307,13 +309,13 @@ mod tests {
         let (state, now) = (QuotaState::default(), Instant::now());
         state.track("v", order(1), claim(), LimitReport::Unreported, now);
         state.track("v", order(2), claim(), LimitReport::Unreported, now);
-        assert!(!state.record("v", &order(1), LimitReport::InForce));
+        assert!(!state.record("v", &order(1), LimitReport::Reported(LimitState::InForce)));
         state.complete("v", &order(1));
         assert_eq!(
             state.pending("v").map(|pending| pending.state),
             Some(LimitReport::Unreported)
         );
-        assert!(state.record("v", &order(2), LimitReport::InForce));
+        assert!(state.record("v", &order(2), LimitReport::Reported(LimitState::InForce)));
         state.complete("v", &order(2));
         assert_eq!(state.pending("v"), None);
     }
@@ -323,9 +325,18 @@ mod tests {
         let (state, start) = (QuotaState::default(), Instant::now());
         state.track("v", order(1), claim(), LimitReport::Unreported, start);
         let later = start + Duration::from_secs(5);
-        state.track("v", order(1), claim(), LimitReport::Pending { visited: 3 }, later);
+        state.track(
+            "v",
+            order(1),
+            claim(),
+            LimitReport::Reported(LimitState::Pending { visited: 3 }),
+            later,
+        );
         let pending = state.pending("v").map(|pending| (pending.since, pending.state));
-        assert_eq!(pending, Some((start, LimitReport::Pending { visited: 3 })));
+        assert_eq!(
+            pending,
+            Some((start, LimitReport::Reported(LimitState::Pending { visited: 3 })))
+        );
     }
 
     #[test]
@@ -339,7 +350,7 @@ mod tests {
             pending.message.ends_with("QuotaAgentNotResponding: check its process"),
             "{pending:?}"
         );
-        let in_force = limit_condition(&LimitReport::InForce, &stopped);
+        let in_force = limit_condition(&LimitReport::Reported(LimitState::InForce), &stopped);
         assert_eq!((in_force.status, in_force.reason), (Some(true), Reason::LimitInForce));
     }
 }

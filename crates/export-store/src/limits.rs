@@ -7,9 +7,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::folders::ensure_folder;
 use crate::own_files::{self, OwnFile};
-use crate::quota::{
-    Heartbeat, LimitState, Order, QuotaDirectory, QuotaFile, QuotaFileError, QuotaSeal, Report, SizeProblem, Usage,
-};
+use crate::quota::{Heartbeat, LimitState, Order, QuotaDirectory, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
 use crate::record::{Record, State};
 use crate::records::{self, ReadRecord};
 use crate::request::ClaimRef;
@@ -47,22 +45,17 @@ pub struct LimitOrder {
 pub enum LimitReport {
     /// There is no report about this order: it is missing, or about another generation or directory.
     Unreported,
-    /// The limit is in force.
-    InForce,
-    /// The limit is being set. Existing files are assigned one by one.
-    Pending {
-        /// Number of files and directories that were visited so far.
-        visited: u64,
-    },
-    /// The limit cannot be set.
-    Failed {
-        /// Kind of problem.
-        reason: SizeProblem,
-        /// What happened, and the remedy.
-        message: String,
-    },
+    /// The report is about this order.
+    Reported(LimitState),
     /// The file is damaged, or not signed with the key of this cluster.
     Unusable(String),
+}
+
+impl LimitReport {
+    /// Returns true if the limit is in force.
+    pub fn is_in_force(&self) -> bool {
+        *self == Self::Reported(LimitState::InForce)
+    }
 }
 
 /// What was found of the quota agent.
@@ -380,13 +373,9 @@ pub(crate) async fn report(
 
 /// Compares a report with the order that it should be about. Pure.
 fn judge(report: Report, order: &LimitOrder) -> LimitReport {
-    if (report.generation, report.file_id) != (order.generation, order.file_id) {
-        return LimitReport::Unreported;
-    }
-    match report.state {
-        LimitState::InForce => LimitReport::InForce,
-        LimitState::Pending { visited } => LimitReport::Pending { visited },
-        LimitState::Failed { reason, message } => LimitReport::Failed { reason, message },
+    match (report.generation, report.file_id) == (order.generation, order.file_id) {
+        true => LimitReport::Reported(report.state),
+        false => LimitReport::Unreported,
     }
 }
 
@@ -463,7 +452,7 @@ mod tests {
             state: LimitState::InForce,
         };
         for (generation, file_id, expected) in [
-            (7, 40, LimitReport::InForce),
+            (7, 40, LimitReport::Reported(LimitState::InForce)),
             (6, 40, LimitReport::Unreported),
             (8, 40, LimitReport::Unreported),
             (7, 41, LimitReport::Unreported),

@@ -8,13 +8,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval};
 
 use super::classify::{VolumeView, classify};
 use super::missing_directory::{self, StoppedReclaim};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
+use crate::background::runner;
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim::{ReclaimDecision, decide};
@@ -74,15 +75,13 @@ impl<'a> OrphanScan<'a> {
         export: &'a ExportStore,
         export_id: &'a str,
     ) -> Self {
-        let mut ticks = tokio::time::interval(Duration::from_secs(1) / CHECKS_PER_SECOND);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             ctx,
             backend,
             object,
             export,
             export_id,
-            ticks,
+            ticks: runner::ticks(CHECKS_PER_SECOND),
             checked: 0,
             found: OrphansStatus::default(),
         }

@@ -6,11 +6,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use tokio::sync::Notify;
-use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::api::backend::QuotaSettings;
 use crate::background::orphan_scan::is_export_error;
-use crate::background::runner::BackendTask;
+use crate::background::runner::{self, BackendTask};
 use crate::runtime::reads;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::WriteError;
@@ -106,7 +105,7 @@ impl QuotaSync {
         backend: &Backend,
         settings: &QuotaSettings,
     ) -> Result<Duration, SyncError> {
-        let mut ticks = ticks();
+        let mut ticks = runner::ticks(VOLUMES_PER_SECOND);
         loop {
             let batch = ctx.capacity.volumes_after(&backend.name, &self.after, BATCH);
             if batch.is_empty() {
@@ -150,7 +149,7 @@ impl QuotaSync {
 
 /// Removes all orders of a backend, and what the claims of its volumes report about them.
 async fn withdraw(ctx: &Context, backend: &Backend) -> Result<Duration, SyncError> {
-    let mut ticks = ticks();
+    let mut ticks = runner::ticks(VOLUMES_PER_SECOND);
     let export = connected(ctx, backend, None)?;
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     for name in export.ordered_volumes(&|_| false).await? {
@@ -206,10 +205,4 @@ fn skip_own_error(volume: &str, done: Result<(), ExportError>) -> Result<(), Syn
         }
         Ok(()) => Ok(()),
     }
-}
-
-fn ticks() -> Interval {
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) / VOLUMES_PER_SECOND);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
 }

@@ -13,7 +13,7 @@ use crate::background::runner::BackendTask;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{PendingLimit, condition_now, report_on_claim};
-use export_store::{ExportStore, LimitReport};
+use export_store::ExportStore;
 
 /// Interval of the reads of the heartbeat while the agent runs. It writes one at least as often.
 const FRESH_INTERVAL: Duration = Duration::from_secs(10);
@@ -126,7 +126,7 @@ async fn look(
             return;
         }
     };
-    let in_force = found == LimitReport::InForce;
+    let in_force = found.is_in_force();
     let planned = condition_now(backend, settings, &found);
     let is_news = backend.quota.record(volume, &pending.order, found);
     if in_force || is_news {

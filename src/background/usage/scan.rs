@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval};
 
 use super::plan::{advance, begin_attempt, is_halted, location};
 use super::publish;
@@ -16,6 +15,7 @@ use crate::api::archive::NfsArchive;
 use crate::api::names;
 use crate::api::requests::BackendRequest;
 use crate::background::orphan_scan::is_export_error;
+use crate::background::runner;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
@@ -62,12 +62,6 @@ pub(super) struct UsageScan<'a> {
     shared: HashMap<DirectoryPath, TreeUsage>,
 }
 
-fn ticks() -> Interval {
-    let mut ticks = tokio::time::interval(Duration::from_secs(1) / VOLUMES_PER_SECOND);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
 impl<'a> UsageScan<'a> {
     pub(super) fn new(
         ctx: &'a Context,
@@ -87,7 +81,7 @@ impl<'a> UsageScan<'a> {
             export,
             export_id: identity.id.clone(),
             rate: RateLimiter::of(ctx.settings.count_rate),
-            ticks: ticks(),
+            ticks: runner::ticks(VOLUMES_PER_SECOND),
             accounted: BTreeMap::new(),
             shared: HashMap::new(),
         })
@@ -296,7 +290,7 @@ async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, Wri
 
 /// Removes the results from volumes that are no longer counted: outdated numbers are worse than none.
 pub(super) async fn remove_results(ctx: &Context, backend: &Backend) -> Result<(), UsageScanError> {
-    let mut ticks = ticks();
+    let mut ticks = runner::ticks(VOLUMES_PER_SECOND);
     for name in ctx.usage.volumes_of(&backend.name) {
         if backend.last_probe().object.spec.usage.is_some() {
             return Err(UsageScanError::Unwanted);

@@ -15,7 +15,7 @@ use crate::api::conditions::PlannedCondition;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{condition_now, order_volume};
-use export_store::{ExportError, ExportStore, LimitReport, ProvisionedDirectory};
+use export_store::{ExportError, ExportStore, ProvisionedDirectory};
 
 /// Time for which a claim waits for its limit before it reports that. Most limits are in force sooner, and a report would
 /// cost two writes and an event.
@@ -53,9 +53,7 @@ pub(super) async fn order_size(
 ) -> Result<Option<PlannedCondition>, ExportError> {
     let found = order_volume(backend, export, settings, volume).await?;
     Ok(match found {
-        Some(found) if settings.is_required() && found != LimitReport::InForce => {
-            Some(condition_now(backend, settings, &found))
-        }
+        Some(found) if settings.is_required() && !found.is_in_force() => Some(condition_now(backend, settings, &found)),
         _ => None,
     })
 }
@@ -72,7 +70,7 @@ pub(super) fn still_awaited(ctx: &Context, volume: &str) -> Option<ProvisionOutc
         .as_ref()
         .filter(|settings| settings.is_required())?;
     let pending = backend.quota.pending(volume)?;
-    if pending.state == LimitReport::InForce {
+    if pending.state.is_in_force() {
         return None;
     }
     let condition = condition_now(&backend, settings, &pending.state);

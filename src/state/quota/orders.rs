@@ -36,7 +36,7 @@ pub async fn order_volume(
         true => LimitReport::Unreported,
         false => export.limit_report(volume, &order).await?,
     };
-    let is_reported = found == LimitReport::InForce && backend.quota.has_reported(volume, Reason::LimitInForce);
+    let is_reported = found.is_in_force() && backend.quota.has_reported(volume, Reason::LimitInForce);
     if is_reported {
         backend.quota.forget(volume);
     } else {

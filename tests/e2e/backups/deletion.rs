@@ -3,13 +3,13 @@
 use std::fs;
 
 use rig::TestEnv;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{archive_of_backup, backup_of, class_with_backups, nfs_backup, ready, refused};
 use crate::archives::objects::in_state;
 use crate::clones::claims::{at_full_speed, slow, staging, under_way};
 use crate::support::dedicated_cluster::DedicatedCluster;
-use crate::support::shared::{self, TIMEOUT, Test, text};
+use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 
 #[tokio::test]
 async fn a_held_archive_stays_when_its_backup_is_deleted() -> Test {
@@ -52,15 +52,21 @@ async fn a_backup_reports_that_an_administrator_deleted_its_archive_and_is_not_m
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_even_if_the_operator_is_killed() -> Test {
+/// Returns a cluster whose operator was killed while it made a backup, and the backup.
+async fn killed_during_a_backup() -> Result<(DedicatedCluster, Value), Failure> {
     let settings = json!({"probeInterval": "1s", "backups": {"selfService": {"maxBytesPerNamespace": "10Gi"}}});
-    let mut env = DedicatedCluster::start(settings).await?;
+    let env = DedicatedCluster::start(settings).await?;
     slow(&env).await?;
     let spec = json!({"source": {"claimName": "old"}});
     let backup = env.objects.create(&nfs_backup("default", "nightly", &spec)).await?;
     under_way(&env).await?;
     env.operator.kill9().await?;
+    Ok((env, backup))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_even_if_the_operator_is_killed() -> Test {
+    let (mut env, backup) = killed_during_a_backup().await?;
     env.objects.delete(&backup).await?;
     env.operator.restart().await?;
     env.objects.wait_gone(&backup, TIMEOUT).await?;
@@ -81,13 +87,7 @@ async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_even_if_the_ope
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_that_is_killed_during_a_backup_ends_with_one_archive() -> Test {
-    let settings = json!({"probeInterval": "1s", "backups": {"selfService": {"maxBytesPerNamespace": "10Gi"}}});
-    let mut env = DedicatedCluster::start(settings).await?;
-    slow(&env).await?;
-    let spec = json!({"source": {"claimName": "old"}});
-    let backup = env.objects.create(&nfs_backup("default", "nightly", &spec)).await?;
-    under_way(&env).await?;
-    env.operator.kill9().await?;
+    let (mut env, backup) = killed_during_a_backup().await?;
     at_full_speed(&env);
     env.operator.restart().await?;
     let ready = env.objects.wait_condition(&backup, "Ready", "True", None, TIMEOUT);

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::copy::{CopyError, CopyLimits, Outcome, Staging};
 use crate::limits::{self, LimitOrder, LimitReport, VolumeLimit};
+use crate::quota::LimitState;
 use crate::store::ExportStore;
 
 /// Time for which a copy waits for its limit. An agent that runs sets that of an empty directory within a second. The copy
@@ -49,10 +50,12 @@ async fn wait_until_in_force(store: &ExportStore, volume: &str, order: &LimitOrd
         tokio::time::sleep(delay).await;
         delay = (delay * 2).min(MAX_DELAY);
         let why = match store.limit_report(volume, order).await? {
-            LimitReport::InForce => return Ok(()),
-            LimitReport::Failed { reason, message } => format!("{reason:?}: {message}"),
+            LimitReport::Reported(LimitState::InForce) => return Ok(()),
+            LimitReport::Reported(LimitState::Failed { reason, message }) => format!("{reason:?}: {message}"),
             LimitReport::Unusable(why) => format!("the report of the quota agent cannot be used: {why}"),
-            LimitReport::Unreported | LimitReport::Pending { .. } => "the quota agent has not set it yet".to_owned(),
+            LimitReport::Unreported | LimitReport::Reported(LimitState::Pending { .. }) => {
+                "the quota agent has not set it yet".to_owned()
+            }
         };
         if Instant::now() >= end {
             return Err(CopyError::LimitNotInForce { why });
