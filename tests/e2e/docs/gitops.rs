@@ -6,7 +6,7 @@ use std::fs;
 use rig::assets::{Helm, Kubernetes};
 use rig::objects::{condition, reference};
 use rig::operator::repository_root;
-use rig::{Export, Objects, Operator};
+use rig::{Export, Objects, Operator, wait};
 use serde_json::{Value, json};
 
 use crate::docs::guide_cluster::GuideCluster;
@@ -97,10 +97,15 @@ impl ManagedFolder {
         Ok(())
     }
 
-    /// Checks that neither tool finds a difference.
+    /// Waits until neither tool finds a difference. `kubectl diff` reads an object and then requests what an apply would
+    /// make of it: a status that is written in between is a difference that the next comparison does not find.
     async fn compare(&self, shell: &Shell) -> Test {
         for command in &self.diffs {
-            shell.run(command).await?;
+            wait::until("no difference", TIMEOUT, async || {
+                let compared = shell.run_unchecked(command).await;
+                compared.map_err(|error| error.to_string())?.map(drop)
+            })
+            .await?;
         }
         Ok(())
     }

@@ -39,6 +39,12 @@ impl Shell {
 
     /// Runs commands that must all succeed. Returns their output.
     pub async fn run(&self, commands: &str) -> Result<String, Failure> {
+        let done = self.run_unchecked(commands).await?;
+        Ok(done.unwrap_or_else(|complaint| panic!("{complaint}")))
+    }
+
+    /// Runs commands. Returns their output, or if one fails, the commands and everything that was printed.
+    pub async fn run_unchecked(&self, commands: &str) -> Result<Result<String, String>, Failure> {
         let mut shell = Command::new("bash");
         shell
             .args(["-euo", "pipefail", "-c", commands])
@@ -49,7 +55,9 @@ impl Shell {
         let done = shell.output().await?;
         let reported = String::from_utf8_lossy(&done.stdout).into_owned();
         let complaint = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{commands}\n{reported}{complaint}");
-        Ok(reported)
+        Ok(match done.status.success() {
+            true => Ok(reported),
+            false => Err(format!("{commands}\n{reported}{complaint}")),
+        })
     }
 }
