@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use nfs_client::FsStat;
 use nfs_operator::api::names::{self, NamedObject};
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
+use nfs_operator::runtime::backend_slots::{BackendSlots, SlotUsage};
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
 use nfs_operator::runtime::process_metrics::ProcessMetrics;
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
@@ -135,6 +136,18 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         stuck: 0,
     };
     metrics.backend_probed("backend", &figures, Timestamp::UNIX_EPOCH);
+    drop(metrics.nfs_calls.observer("backend"));
+    let slots = SlotUsage {
+        limit: 1,
+        used: 0,
+        queued: 0,
+    };
+    metrics.slots.read_with(move || {
+        vec![BackendSlots {
+            backend: "backend".to_owned(),
+            work: ["claims", "reclaims", "archives"].map(|work| (work, slots)),
+        }]
+    });
     metrics.api_requests.record(&Method::GET, None, Duration::from_secs(1));
     let scanned = OrphansStatus {
         last_scan_time: Some(Time(Timestamp::UNIX_EPOCH)),

@@ -179,7 +179,13 @@ pub(super) fn wire(
         archive_requests,
         backup_requests,
     };
-    (wiring, Arc::new(ctx))
+    let ctx = Arc::new(ctx);
+    let observed = Arc::downgrade(&ctx);
+    ctx.metrics.slots.read_with(move || {
+        let backends = observed.upgrade().map(|ctx| ctx.backends.all()).unwrap_or_default();
+        backends.iter().map(|backend| backend.slots()).collect()
+    });
+    (wiring, ctx)
 }
 
 impl Wiring {

@@ -8,11 +8,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use crate::runtime::backend_slots::SlotUsage;
 use crate::runtime::waiting::WaitSet;
 use export_store::fair_queue::FairQueue;
 
 /// Concurrency limit of a backend for one kind of work. Namespaces take turns (docs/security.md, Budget).
 pub struct ConcurrencyLimiter<R> {
+    limit: usize,
     slots: Arc<Semaphore>,
     /// Slots that objects may occupy after a failure.
     retry_slots: Arc<Semaphore>,
@@ -119,9 +121,20 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
     /// Creates a limiter with this number of slots.
     pub fn new(slots: usize) -> Self {
         Self {
+            limit: slots,
             slots: Arc::new(Semaphore::new(slots)),
             retry_slots: Arc::new(Semaphore::new(slots.div_ceil(RETRY_SHARE))),
             queue: Mutex::default(),
+        }
+    }
+
+    /// Returns the current use of the slots.
+    pub fn usage(&self) -> SlotUsage {
+        let queue = self.queue();
+        SlotUsage {
+            limit: self.limit,
+            used: self.limit.saturating_sub(self.slots.available_permits()),
+            queued: queue.new.len() + queue.retries.len() + queue.woken.len(),
         }
     }
 

@@ -5,12 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::runtime::backend_slots::SlotUsage;
 use export_store::fair_queue::FairQueue;
 
 /// A limited number of permits. The namespaces that wait for one take turns (docs/security.md, Budget).
 pub struct FairSemaphore(Mutex<Permits>);
 
 struct Permits {
+    limit: usize,
     free: usize,
     queue: FairQueue<u64>,
     /// The tasks in the queue.
@@ -62,11 +64,22 @@ impl FairSemaphore {
     /// Creates a semaphore with this number of permits.
     pub fn new(permits: usize) -> Self {
         Self(Mutex::new(Permits {
+            limit: permits,
             free: permits,
             queue: FairQueue::default(),
             waiting: HashMap::new(),
             last: 0,
         }))
+    }
+
+    /// Returns the current use of the permits.
+    pub fn usage(&self) -> SlotUsage {
+        let permits = self.permits();
+        SlotUsage {
+            limit: permits.limit,
+            used: permits.limit.saturating_sub(permits.free),
+            queued: permits.waiting.len(),
+        }
     }
 
     /// Waits for a permit.

@@ -19,6 +19,8 @@ use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::api::{OrphanKind, OrphansStatus, Reason};
 use crate::runtime::api_requests::ApiRequests;
+use crate::runtime::backend_slots::SlotMetrics;
+use crate::runtime::nfs_calls::NfsCalls;
 use nfs_client::FsStat;
 
 /// Labels of the claim metrics.
@@ -79,6 +81,10 @@ pub struct Metrics {
     waiting: Arc<OnceLock<CountWaiting>>,
     /// Requests to the API server.
     pub api_requests: ApiRequests,
+    /// Calls to NFS servers.
+    pub nfs_calls: NfsCalls,
+    /// Limits on concurrent work.
+    pub slots: SlotMetrics,
     /// The only classes that become labels, so that no object can add series. Names in claims and volumes can be of
     /// classes that do not exist.
     classes: RwLock<HashSet<String>>,
@@ -217,6 +223,10 @@ impl Metrics {
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
         let api_requests = ApiRequests::default();
         api_requests.register(registry);
+        let nfs_calls = NfsCalls::default();
+        nfs_calls.register(registry);
+        let slots = SlotMetrics::default();
+        registry.register_collector(Box::new(slots.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -285,6 +295,8 @@ impl Metrics {
             ),
             waiting,
             api_requests,
+            nfs_calls,
+            slots,
             classes: RwLock::default(),
             registry: std::mem::take(registry),
         }
@@ -429,6 +441,7 @@ impl Metrics {
         self.remove_reasons(backend, None);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);
+        self.nfs_calls.remove(backend);
         for family in &self.backends {
             family.remove(&labels);
         }

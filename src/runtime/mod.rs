@@ -2,6 +2,7 @@
 
 pub mod api_error;
 pub mod api_requests;
+pub mod backend_slots;
 pub mod clients;
 pub mod clock;
 pub mod concurrency_limiter;
@@ -15,6 +16,7 @@ pub mod lease;
 pub mod lease_renewal;
 mod list_pages;
 pub mod metrics;
+pub mod nfs_calls;
 pub mod process_metrics;
 mod prometheus_text;
 pub mod readiness;

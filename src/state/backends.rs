@@ -21,6 +21,7 @@ pub use purge_turns::PurgeTurn;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ABANDON_LOST_VOLUMES;
 use crate::api::{NfsBackend, OrphansStatus};
+use crate::runtime::backend_slots::BackendSlots;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
@@ -145,6 +146,18 @@ impl Backend {
             live: LiveBackend::default(),
             state: Mutex::new(BackendState::new(ProbeSnapshot::not_probed(object, now), now)),
             removed: CancellationToken::new(),
+        }
+    }
+
+    /// Returns the use of the limits on concurrent work.
+    pub fn slots(&self) -> BackendSlots {
+        BackendSlots {
+            backend: self.name.clone(),
+            work: [
+                ("claims", self.claims.usage()),
+                ("reclaims", self.reclaims.usage()),
+                ("archives", self.archives.usage()),
+            ],
         }
     }
 

@@ -12,9 +12,9 @@ use crate::error::split_status;
 use crate::transport::{self, Tcp, Transport};
 use crate::types::RemoveKind;
 use crate::{
-    Attributes, ConnectionTest, CopyResult, Credential, FileHandle, FileRef, FsStat, FullAttributes, LookupResult,
-    MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, ReadResult, RemoveOutcome,
-    SetAttributes, SmallFile, Status, Target, VersionChoice, WriteResult,
+    Attributes, CallObserver, ConnectionTest, CopyResult, Credential, FileHandle, FileRef, FsStat, FullAttributes,
+    LookupResult, MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, ReadResult,
+    RemoveOutcome, SetAttributes, SmallFile, Status, Target, VersionChoice, WriteResult,
 };
 use crate::{v3, v4};
 
@@ -56,13 +56,18 @@ macro_rules! only_v4 {
 
 impl VersionedClient {
     /// Connects with the newest version that the target allows and the server supports.
-    async fn connect(target: Target, transport: Arc<dyn Transport>, deadline: Instant) -> Result<Self, NfsError> {
+    async fn connect(
+        target: Target,
+        transport: Arc<dyn Transport>,
+        observer: Arc<dyn CallObserver>,
+        deadline: Instant,
+    ) -> Result<Self, NfsError> {
         let v3 = async |target, transport| {
-            let client = v3::Client::connect(target, transport, IDLE_TIMEOUT, deadline).await?;
+            let client = v3::Client::connect(target, transport, observer.clone(), IDLE_TIMEOUT, deadline).await?;
             Ok(Self::V3(Arc::new(client)))
         };
         let v4 = async |target, transport| {
-            let client = v4::Client::connect(target, transport, IDLE_TIMEOUT, deadline).await?;
+            let client = v4::Client::connect(target, transport, observer.clone(), IDLE_TIMEOUT, deadline).await?;
             Ok(Self::V4(Arc::new(client)))
         };
         match target.version {
@@ -121,13 +126,23 @@ impl Client {
 
     /// The same over another transport than TCP, for every connection of the client.
     pub async fn connect_over(transport: Arc<dyn Transport>, target: Target) -> Result<Self, NfsError> {
+        Self::connect_observed(transport, Arc::new(()), target).await
+    }
+
+    /// The same, with an observer of all calls and connections of the client and its clones, from the first attempt to
+    /// connect on.
+    pub async fn connect_observed(
+        transport: Arc<dyn Transport>,
+        observer: Arc<dyn CallObserver>,
+        target: Target,
+    ) -> Result<Self, NfsError> {
         let (credential, deadline) = (target.credential, target.deadline);
         let options = CallOptions {
             credential,
             deadline: Instant::now() + deadline,
             generation: None,
         };
-        let client = VersionedClient::connect(target, transport, options.deadline).await?;
+        let client = VersionedClient::connect(target, transport, observer, options.deadline).await?;
         let client = Self {
             client,
             credential,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::auth::Auth;
 use crate::rpc::connection::Connection;
 use crate::transport::Transport;
-use crate::{Negotiated, NfsError, Protocol, Target};
+use crate::{CallObserver, Negotiated, NfsError, Protocol, Target};
 
 /// Time without a call after which the session is ended and the connection closed, so that idle clients take no
 /// resources on either side. Longer than the usual 30 s between two checks by a monitor, so that these reuse the
@@ -152,6 +152,8 @@ pub struct ConnectionManager<V: ProtocolVersion> {
     /// What the version's calls share.
     pub version: V,
     transport: Arc<dyn Transport>,
+    /// Observes calls and connections.
+    pub observer: Arc<dyn CallObserver>,
     auth: Auth,
     idle_timeout: Duration,
     link: watch::Sender<ConnectionState<V::Session>>,
@@ -170,12 +172,19 @@ pub struct ConnectionManager<V: ProtocolVersion> {
 
 impl<V: ProtocolVersion> ConnectionManager<V> {
     /// Starts the task, which runs until [`Self::close`].
-    pub fn start(target: Target, version: V, transport: Arc<dyn Transport>, idle_timeout: Duration) -> Arc<Self> {
+    pub fn start(
+        target: Target,
+        version: V,
+        transport: Arc<dyn Transport>,
+        observer: Arc<dyn CallObserver>,
+        idle_timeout: Duration,
+    ) -> Arc<Self> {
         let manager = Arc::new(Self {
             auth: Auth::sys(&target.machine_name),
             target,
             version,
             transport,
+            observer,
             idle_timeout,
             link: watch::Sender::new(ConnectionState {
                 session: None,
@@ -358,7 +367,9 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         let mut pause = MIN_PAUSE;
         while self.wait_for_demand().await {
             let attempt = self.attempts.fetch_add(1, Ordering::AcqRel) + 1;
-            match self.attempt(&mut state).await {
+            let attempted = self.attempt(&mut state).await;
+            self.observer.connect_ended(attempted.as_ref().err());
+            match attempted {
                 Ok(()) => {}
                 Err(NfsError::Fenced { .. }) => {
                     self.link.send_modify(|link| link.ended = Some(CloseReason::Fenced));

@@ -83,6 +83,7 @@ mod error;
 pub mod fuzzing;
 mod listing;
 mod managed_client;
+mod observer;
 mod rpc;
 mod small_file;
 mod transport;
@@ -95,6 +96,7 @@ mod xdr;
 
 pub use client::Client;
 pub use error::{NfsError, Status};
+pub use observer::{CallKind, CallObserver, CallOutcome};
 pub use transport::{Streams, Tcp, Transport};
 pub use types::{
     Attributes, ChangeToken, ClientOwner, ConnectionTest, CopyResult, Credential, Entry, FileHandle, FileKind, FileRef,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::connection_manager::{ConnectionManager, ProtocolVersion, RetryPolicy};
 use crate::transport::Transport;
-use crate::{Negotiated, NfsError, Target};
+use crate::{CallKind, CallObserver, CallOutcome, Negotiated, NfsError, Status, Target};
 
 /// A client of one server that speaks one major version. Dropping it ends its session and closes its connection.
 #[derive(Debug)]
@@ -20,10 +20,11 @@ impl<V: ProtocolVersion> ManagedClient<V> {
     pub async fn connect(
         target: Target,
         transport: Arc<dyn Transport>,
+        observer: Arc<dyn CallObserver>,
         idle_timeout: Duration,
         deadline: Instant,
     ) -> Result<Self, NfsError> {
-        let manager = ConnectionManager::start(target, V::default(), transport, idle_timeout);
+        let manager = ConnectionManager::start(target, V::default(), transport, observer, idle_timeout);
         let client = Self { manager };
         let demand = client.manager.demand();
         client
@@ -42,6 +43,20 @@ impl<V: ProtocolVersion> ManagedClient<V> {
     /// Returns the number of connections established so far.
     pub fn generation(&self) -> u64 {
         self.manager.generation()
+    }
+
+    /// Reports a call that began at `began` to the observer. `status`: the status of a reply; `None` for success.
+    pub fn observe<R>(
+        &self,
+        kind: CallKind,
+        began: Instant,
+        reply: &Result<R, NfsError>,
+        status: impl FnOnce(&R) -> Option<Status>,
+    ) {
+        let outcome = reply
+            .as_ref()
+            .map_or_else(CallOutcome::Failed, |reply| CallOutcome::Answered(status(reply)));
+        self.manager.observer.call_ended(kind, began.elapsed(), outcome);
     }
 
     /// Ends the session, if the version has sessions, and closes the connection. Waits for both.

@@ -519,7 +519,8 @@ async fn connection(
         previous.store.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
-    let export = nfs_client::Client::connect_over(Arc::clone(&ctx.transport), target.clone())
+    let observer = ctx.metrics.nfs_calls.observer(&backend.name);
+    let export = nfs_client::Client::connect_observed(Arc::clone(&ctx.transport), observer, target.clone())
         .await
         .map_err(|error| failed(&unusable(object, error)))?;
     let guard = ctx.write_fence.clone();

@@ -77,6 +77,59 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
 }
 
 #[tokio::test]
+async fn the_metrics_count_the_calls_to_each_server_until_its_backend_is_deleted() -> Test {
+    let env = TestEnv::new("calls").await?;
+    let object = env.backend("backend", serde_json::json!({"archivePolicy": {"onDelete": "Delete"}}));
+    let object = env.objects.create(&object).await?;
+    env.objects.wait_condition(&object, "Ready", "True", None, SEEN).await?;
+    let name = env.unique_name("backend");
+    let class = env.class("class", serde_json::json!({ "backend": name }));
+    let class = env.objects.create(&class).await?;
+    let backend = format!("backend=\"{name}\"");
+    let (claim, volume) = bound(&env, "data", &class).await?;
+    let text = env.rig.operator.metrics().await?;
+    let value = |name: &str, labels: &str| {
+        let series = format!("{name}{{{backend}{labels}}} ");
+        text.lines()
+            .find_map(|line| line.strip_prefix(&series)?.parse::<f64>().ok())
+    };
+    let calls = "nfs_operator_nfs_call_duration_seconds_count";
+    for operation in ["lookup", "list", "change"] {
+        let count = value(calls, &format!(",operation=\"{operation}\""));
+        assert!(count.is_some_and(|count| count > 0.0), "{operation}: {text}");
+    }
+    // The first connection only observes the export, the second one writes.
+    assert_eq!(value("nfs_operator_nfs_connections_total", ""), Some(2.0), "{text}");
+    assert_eq!(
+        value("nfs_operator_nfs_connection_failures_total", ""),
+        Some(0.0),
+        "{text}"
+    );
+    for work in ["claims", "reclaims", "archives"] {
+        let labels = format!(",work=\"{work}\"");
+        assert!(value("nfs_operator_backend_slots", &labels).is_some_and(|slots| slots >= 4.0));
+        assert_eq!(
+            value("nfs_operator_backend_slots_used", &labels),
+            Some(0.0),
+            "{work}: {text}"
+        );
+        assert_eq!(
+            value("nfs_operator_backend_queued", &labels),
+            Some(0.0),
+            "{work}: {text}"
+        );
+    }
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, SEEN).await?;
+    env.objects.delete(&object).await?;
+    env.objects.wait_gone(&object, SEEN).await?;
+    let text = env.rig.operator.metrics().await?;
+    let left: Vec<_> = text.lines().filter(|line| line.contains(&backend)).collect();
+    assert!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
     let Some(promtool) = promtool().await? else {
         return Ok(());

@@ -4,7 +4,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::attributes;
 use super::client::Client;
-use super::constants::{code, nfs_procedure};
+use super::constants::{code, nfs, nfs_procedure};
 use super::status::status;
 use crate::call_options::{Backoff, CallOptions};
 use crate::connection_manager::RetryPolicy;
@@ -12,7 +12,7 @@ use crate::rpc::call::{self, protocol_error, rejection_error};
 use crate::rpc::connection::{Connection, PendingCall};
 use crate::rpc::message::{Procedure, Rejection, RpcReply};
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{Attributes, Credential, FileHandle, Name, NfsError};
+use crate::{Attributes, CallKind, Credential, FileHandle, Name, NfsError, Status};
 
 /// The major version.
 const MAJOR: u32 = 3;
@@ -61,6 +61,16 @@ impl Call {
         call
     }
 
+    fn kind(&self) -> CallKind {
+        match self.procedure {
+            nfs::READ => CallKind::Read,
+            nfs::WRITE | nfs::COMMIT => CallKind::Write,
+            nfs::READDIR | nfs::READDIRPLUS => CallKind::List,
+            _ if self.is_modifying() => CallKind::Change,
+            _ => CallKind::Lookup,
+        }
+    }
+
     fn is_modifying(&self) -> bool {
         self.effect != Effect::ReadOnly
     }
@@ -102,6 +112,11 @@ impl Reply {
         }
     }
 
+    /// Returns the status, unless it is OK.
+    fn failure(&self) -> Option<Status> {
+        (self.code != code::OK).then(|| status(self.code))
+    }
+
     /// Decodes results.
     pub(super) fn take<T>(&mut self, take: impl FnOnce(&mut Decoder) -> Result<T, XdrError>) -> Result<T, NfsError> {
         take(&mut self.results).map_err(|error| self.protocol_error(error.to_string()))
@@ -136,6 +151,12 @@ impl Client {
     pub(super) async fn call(&self, options: CallOptions, call: &Call) -> Result<Reply, NfsError> {
         let _demand = self.manager.demand();
         let began = Instant::now();
+        let reply = self.call_until_answered(options, call, began).await;
+        self.observe(call.kind(), began, &reply, Reply::failure);
+        reply
+    }
+
+    async fn call_until_answered(&self, options: CallOptions, call: &Call, began: Instant) -> Result<Reply, NfsError> {
         let not_responding = |outcome_unknown| NfsError::NotResponding {
             action: call.action,
             after: began.elapsed(),

@@ -84,7 +84,14 @@ impl Server {
     }
 
     pub async fn connect(&self) -> Result<Client, NfsError> {
-        Client::connect(self.target(), Arc::new(Tcp), IDLE_TIMEOUT, within(60).deadline).await
+        Client::connect(
+            self.target(),
+            Arc::new(Tcp),
+            Arc::new(()),
+            IDLE_TIMEOUT,
+            within(60).deadline,
+        )
+        .await
     }
 
     pub async fn client(&self) -> Client {

@@ -55,7 +55,10 @@ impl Client {
     /// Sends a compound. The reply may hold any status that retrying within the deadline did not resolve.
     pub(super) async fn call(&self, options: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
         let _demand = self.manager.demand();
-        call(&self.manager, options, compound).await
+        let began = Instant::now();
+        let reply = call(&self.manager, options, compound).await;
+        self.observe(compound.kind(), began, &reply, Reply::failure);
+        reply
     }
 
     /// Whether the version in use is NFSv4.0.

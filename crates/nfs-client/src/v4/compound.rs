@@ -6,7 +6,7 @@ use super::attributes::{self, DecodedAttributes};
 use super::constants::{code, op};
 use super::status::status;
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes};
+use crate::{CallKind, FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
 
 /// Maximum length of a file handle, in bytes (RFC 8881 section 3.1).
 const MAX_HANDLE: usize = 128;
@@ -130,6 +130,17 @@ impl Compound {
         self.first_modifying.is_some()
     }
 
+    /// Kind of the call. The first operation that changes something decides, if there is one.
+    pub fn kind(&self) -> CallKind {
+        match self.first_modifying.and_then(|first| self.operations.get(first)) {
+            Some(&(op::WRITE | op::COMMIT | op::COPY | op::CLONE)) => CallKind::Write,
+            Some(_) => CallKind::Change,
+            None if self.operations.contains(&op::READDIR) => CallKind::List,
+            None if self.operations.contains(&op::READ) => CallKind::Read,
+            None => CallKind::Lookup,
+        }
+    }
+
     /// Encodes the arguments of the COMPOUND procedure, with `sequence` (encoded) as the first operation if given.
     pub fn arguments(&self, minor: u32, sequence: Option<&[u8]>) -> Vec<u8> {
         let mut message = Encoder::new();
@@ -198,6 +209,11 @@ impl Reply {
     /// Returns the status of the compound: that of the last operation that was executed.
     pub fn code(&self) -> u32 {
         self.status
+    }
+
+    /// Returns the status of the compound, unless that is success.
+    pub fn failure(&self) -> Option<Status> {
+        (self.status != code::OK).then(|| status(self.status))
     }
 
     /// Whether nothing was changed, so that the whole compound can be sent again: the operation that failed is the first

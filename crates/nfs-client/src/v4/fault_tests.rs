@@ -42,7 +42,7 @@ async fn connect(server: &Server) -> Result<Client, NfsError> {
         ..Target::new("in this process", "/")
     };
     let transport = Arc::new(server.clone());
-    Client::connect(target, transport, IDLE_TIMEOUT, Instant::now() + DEADLINE).await
+    Client::connect(target, transport, Arc::new(()), IDLE_TIMEOUT, Instant::now() + DEADLINE).await
 }
 
 /// A server of that minor version, and a client of it.

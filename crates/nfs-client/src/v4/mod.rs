@@ -46,6 +46,9 @@ mod fault_tests;
 )]
 mod garbled;
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod observer_tests;
+#[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod recovery_tests;
 #[cfg(test)]

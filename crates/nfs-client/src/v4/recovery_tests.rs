@@ -35,7 +35,7 @@ fn target(port: u16) -> Target {
 
 async fn connect(target: Target) -> Result<Client, NfsError> {
     let deadline = Instant::now() + target.deadline;
-    Client::connect(target, Arc::new(Tcp), IDLE_TIMEOUT, deadline).await
+    Client::connect(target, Arc::new(Tcp), Arc::new(()), IDLE_TIMEOUT, deadline).await
 }
 
 fn options(deadline: Duration) -> CallOptions {
@@ -62,7 +62,7 @@ async fn connected_in_process(faults: &[Fault]) -> (Server, Client) {
 
 async fn connect_in_process(server: &Server, idle: Duration) -> Client {
     let (transport, deadline) = (Arc::new(server.clone()), Instant::now() + DEADLINE);
-    Client::connect(target(server.port), transport, idle, deadline)
+    Client::connect(target(server.port), transport, Arc::new(()), idle, deadline)
         .await
         .unwrap()
 }

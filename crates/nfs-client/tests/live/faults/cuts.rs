@@ -38,6 +38,7 @@ const OPERATIONS: &[(&str, bool)] = &[
 const TESTED_ELSEWHERE: &[&str] = &[
     "connect",
     "connect_over",
+    "connect_observed",
     "resolve",
     "test_connection",
     "probe_versions",
