@@ -48,6 +48,7 @@ const ARCHIVE_PREFIX: &str = "nfsbackup-";
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = ("self == oldSelf", "spec can't be changed: create another NfsBackup"),
+    validation = ("!has(self.scheduleRef) || has(self.source.claimName)", "spec.scheduleRef requires source.claimName: only the operator sets it"),
     validation = ("!has(self.retention) || has(self.source.claimName)", "spec.retention requires source.claimName: administrators decide about the retention of an existing archive"),
 )]
 pub struct NfsBackupSpec {
@@ -59,6 +60,23 @@ pub struct NfsBackupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "backup_retention")]
     pub retention: Option<Duration>,
+    /// NfsBackupSchedule that requested the backup. Set by the operator: the backup counts toward `keepLast` of the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_ref: Option<ScheduleReference>,
+}
+
+/// NfsBackupSchedule that requested a backup.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleReference {
+    /// Name of the schedule.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// UID of the schedule.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
+    /// The scheduled time.
+    pub scheduled_time: Time,
 }
 
 /// What a backup is of. Exactly one member is set.

@@ -67,6 +67,19 @@ impl fmt::Display for BackupCondition {
     }
 }
 
+/// Condition types of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScheduleCondition {
+    /// Backups are requested at the scheduled times.
+    Ready,
+}
+
+impl fmt::Display for ScheduleCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Reason of a condition or an event. Each failure that a user can encounter has its own.
@@ -348,6 +361,16 @@ reasons! {
     SelfServiceNotAllowed,
     /// Tenants have the maximum number or size of backups on the backend.
     BackupQuotaExceeded,
+    /// The schedule requests backups at its times.
+    Scheduled,
+    /// The last scheduled time passed without backups.
+    ScheduleMissed,
+    /// The schedule requested no backup for some of its claims at the last time.
+    ClaimsSkipped,
+    /// The schedule selects no claims.
+    NoClaimsSelected,
+    /// The namespace has more schedules than are served.
+    TooManySchedules,
 
     /// The volumes of the backend are being recreated from its records; claims wait until that is complete.
     Readopting,

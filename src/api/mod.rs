@@ -15,6 +15,7 @@ mod planned_condition;
 mod quota;
 mod recovery_request;
 pub mod requests;
+pub mod schedule;
 mod schema;
 pub mod selector;
 pub mod usage;
@@ -26,6 +27,7 @@ pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
 pub use recovery_request::{AbandonedVolumes, RecoveryRequest};
+pub use schedule::{NfsBackupSchedule, NfsBackupScheduleSpec, NfsBackupScheduleStatus};
 pub use usage::UsageStatus;
 
 use kube::CustomResourceExt;
@@ -33,9 +35,14 @@ use kube::CustomResourceExt;
 /// Returns the CustomResourceDefinitions of this operator, in the order in which to install them.
 pub fn custom_resource_definitions()
 -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    [NfsBackend::crd(), NfsArchive::crd(), NfsBackup::crd()]
-        .map(explain::finish)
-        .into()
+    [
+        NfsBackend::crd(),
+        NfsArchive::crd(),
+        NfsBackup::crd(),
+        NfsBackupSchedule::crd(),
+    ]
+    .map(explain::finish)
+    .into()
 }
 
 /// Returns a definition as it is printed and applied. The Rust type has limits of numbers as floats, which would read as

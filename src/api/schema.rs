@@ -202,6 +202,16 @@ pub(super) fn backup_retention(_: &mut SchemaGenerator) -> Schema {
     duration_between("retention", ("1s", "2400000h"), ANY_DAYS, "30d")
 }
 
+/// Delay of the backups of a schedule.
+pub(super) fn jitter(_: &mut SchemaGenerator) -> Schema {
+    duration_between("jitter", ("1s", "24h"), "^1d$", "30m")
+}
+
+/// Time after which the backups of a schedule are no longer requested.
+pub(super) fn starting_deadline(_: &mut SchemaGenerator) -> Schema {
+    duration_between("startingDeadline", ("1s", "2400000h"), ANY_DAYS, "6h")
+}
+
 /// Pattern of durations with days.
 const ANY_DAYS: &str = "^[1-9][0-9]{0,4}d([0-9]{1,2}h)?([0-9]{1,2}m)?([0-9]{1,2}s)?$";
 

@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::caches::{report_filled, watch_config};
-use crate::api::{NfsArchive, NfsBackend, NfsBackup};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::background::orphan_scan::DIRECTORY_MISSING;
-use crate::controllers::{archive, backend, backup, claim, volume};
+use crate::controllers::{archive, backend, backup, claim, schedule, volume};
 use crate::decide::archive_object::drop_unused_annotations;
 use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
@@ -26,6 +26,7 @@ use crate::state::archives::{self, ArchiveIndexer};
 use crate::state::backups::{self, BackupPolicies};
 use crate::state::cached_claim::CachedClaim;
 use crate::state::context::Context;
+use crate::state::schedules;
 use crate::state::volume_indexer::VolumeIndexer;
 
 /// Input of one controller: the cache that its watch fills, and requests to reconcile an object now.
@@ -194,6 +195,42 @@ pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) -
     )
     .await;
     "the controller of backups"
+}
+
+/// Runs the controller of schedules until the operator shuts down.
+pub async fn run_schedules(ctx: Arc<Context>, input: ControllerInput<NfsBackupSchedule>) -> &'static str {
+    let cached = Arc::clone(&ctx);
+    let reader = input.writer.as_reader();
+    let stream = watcher(input.api, watch_config())
+        .default_backoff()
+        // A tenant can create any number of schedules.
+        .modify(|schedule| {
+            schedule.metadata.managed_fields = None;
+            schedule.metadata.labels = None;
+            schedule.metadata.annotations = None;
+            schedule.metadata.owner_references = None;
+        });
+    let stream = read_ahead(stream)
+        .reflect(input.writer)
+        .inspect(report_filled(&ctx, Cache::Schedules))
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                schedules::observe_cached(event, &cached);
+            }
+        });
+    // The operator's own status writes need no reconciliation.
+    let stream = applied(stream).predicate_filter(predicates::generation, PredicateConfig::default());
+    let controller = Controller::for_stream(stream, reader);
+    run(
+        ctx,
+        "schedule",
+        controller,
+        from_channel(input.requests),
+        schedule::reconcile,
+        schedule::on_error,
+    )
+    .await;
+    "the controller of schedules"
 }
 
 /// Runs the controller of claims until the operator shuts down.

@@ -40,7 +40,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Namespace in which the operator refuses to run.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Number of controllers. Watches of other kinds run until the process ends.
-const CONTROLLERS: usize = 5;
+const CONTROLLERS: usize = 6;
 
 /// The settings of a run.
 #[derive(Debug, Clone)]

@@ -19,7 +19,7 @@ use super::caches;
 use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Environment, Options};
 use crate::api::names::DEFAULT_PROVISIONER;
-use crate::api::{NfsArchive, NfsBackend, NfsBackup};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::controllers::{claim, storage_capacity};
 use crate::runtime::clock::ServerClock;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
@@ -65,11 +65,13 @@ pub(super) struct Wiring {
     backends: Writer<NfsBackend>,
     archives: Writer<NfsArchive>,
     backups: Writer<NfsBackup>,
+    schedules: Writer<NfsBackupSchedule>,
     claim_requests: mpsc::UnboundedReceiver<ClaimRef>,
     volume_requests: mpsc::UnboundedReceiver<VolumeRef>,
     backend_requests: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
     archive_requests: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
     backup_requests: mpsc::UnboundedReceiver<ObjectRef<NfsBackup>>,
+    schedule_requests: mpsc::UnboundedReceiver<ObjectRef<NfsBackupSchedule>>,
 }
 
 /// Builds the context and the input of the controllers.
@@ -89,11 +91,13 @@ pub(super) fn wire(
     let (backends, backend_writer) = reflector::store();
     let (archives, archive_writer) = reflector::store();
     let (backups, backup_writer) = reflector::store();
+    let (schedules, schedule_writer) = reflector::store();
     let (waiting_claims, claim_requests) = WaitSet::new();
     let (waiting_volumes, volume_requests) = WaitSet::new();
     let (probe_requests, backend_requests) = mpsc::unbounded_channel();
     let (archive_tx, archive_requests) = mpsc::unbounded_channel();
     let (backup_tx, backup_requests) = mpsc::unbounded_channel();
+    let (schedule_tx, schedule_requests) = mpsc::unbounded_channel();
     let Environment {
         transport, clock, host, ..
     } = environment;
@@ -129,6 +133,7 @@ pub(super) fn wire(
             backends,
             archives,
             backups,
+            schedules,
         },
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
@@ -162,6 +167,7 @@ pub(super) fn wire(
         probe_requests,
         archive_requests: archive_tx,
         backup_requests: backup_tx,
+        schedule_requests: schedule_tx,
         storage_capacity_changed: Notify::new(),
     };
     let wiring = Wiring {
@@ -173,11 +179,13 @@ pub(super) fn wire(
         backends: backend_writer,
         archives: archive_writer,
         backups: backup_writer,
+        schedules: schedule_writer,
         claim_requests,
         volume_requests,
         backend_requests,
         archive_requests,
         backup_requests,
+        schedule_requests,
     };
     let ctx = Arc::new(ctx);
     let observed = Arc::downgrade(&ctx);
@@ -231,6 +239,10 @@ impl Wiring {
         tasks.spawn(controllers::run_backups(
             ctx(),
             input(self.backups, self.backup_requests, client),
+        ));
+        tasks.spawn(controllers::run_schedules(
+            ctx(),
+            input(self.schedules, self.schedule_requests, client),
         ));
         tasks.spawn(controllers::run_claims(
             ctx(),

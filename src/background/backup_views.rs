@@ -51,6 +51,7 @@ pub async fn ensure_view(ctx: &Context, archive: &NfsArchive) -> Result<(), Writ
                 archive_name: Some(name),
             },
             retention: None,
+            schedule_ref: None,
         },
         status: None,
     };

@@ -5,5 +5,6 @@ pub mod archive;
 pub mod backend;
 pub mod backup;
 pub mod claim;
+pub mod schedule;
 pub mod storage_capacity;
 pub mod volume;

@@ -4,6 +4,7 @@
 //! - [`reclaim`]: what happens to a released volume, and where its directory is.
 //! - [`retention`]: when an archive expires.
 //! - [`self_service`]: which backups tenants may create.
+//! - [`schedule`]: when backups are due.
 //! - [`mount_options`]: the mount options of a volume.
 //! - [`quantity`]: parser of Kubernetes quantities.
 //! - [`storage_capacity`]: what the scheduler is told about the nodes and sizes that late-binding classes serve.
@@ -19,6 +20,7 @@ pub mod reclaim;
 pub mod reclaim_request;
 pub mod restore_source;
 pub mod retention;
+pub mod schedule;
 pub mod self_service;
 pub mod storage_capacity;
 pub mod terms;

@@ -301,7 +301,7 @@ fn is_namespace_refused(claim: &Claim<'_>, backend: &Candidate<'_>) -> bool {
 
 /// Parses a label selector by the rules of Kubernetes, which kube leaves to the API server: `In` and `NotIn` require values
 /// (an empty `NotIn` would select everything), `Exists` and `DoesNotExist` forbid them.
-fn parse_selector(selector: &LabelSelector) -> Option<Selector> {
+pub fn parse_selector(selector: &LabelSelector) -> Option<Selector> {
     let is_valid = selector.match_expressions.iter().flatten().all(|requirement| {
         let has_values = requirement.values.as_ref().is_some_and(|values| !values.is_empty());
         match requirement.operator.as_str() {

@@ -24,11 +24,13 @@ pub enum Cache {
     Archives,
     /// NfsBackups.
     Backups,
+    /// NfsBackupSchedules.
+    Schedules,
 }
 
 impl Cache {
     /// All caches.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Namespaces,
         Self::StorageClasses,
         Self::Nodes,
@@ -37,6 +39,7 @@ impl Cache {
         Self::Claims,
         Self::Archives,
         Self::Backups,
+        Self::Schedules,
     ];
 }
 
@@ -51,6 +54,7 @@ impl fmt::Display for Cache {
             Self::Claims => "claims",
             Self::Archives => "archives",
             Self::Backups => "backups",
+            Self::Schedules => "schedules",
         })
     }
 }

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
+use crate::api::archive::ArchiveSummary;
 use crate::api::backend::BackupSettings;
 use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::decide::restore_source::RestoreSource;
@@ -47,6 +48,12 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
     };
     let (namespace, source) = (backup.namespace(), RestoreSource::Backup(backup.name_any()));
     ctx.wake_restores(|of, requested| Some(of) == namespace.as_deref() && *requested == source);
+    let is_available = backup.observed().state == Some(ArchiveSummary::Available);
+    if let Some(schedule) = backup.spec.schedule_ref.as_ref().filter(|_| is_available) {
+        // Older ones may be more than it keeps.
+        let namespace = namespace.as_deref().unwrap_or_default();
+        ctx.requeue_schedule(ObjectRef::new(&schedule.name).within(namespace));
+    }
     if matches!(event, Event::Delete(_)) {
         let uid = backup.uid().unwrap_or_default();
         ctx.backup_retries.reset(&uid);

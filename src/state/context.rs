@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::api::{NfsArchive, NfsBackend, NfsBackup};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::decide::restore_source::RestoreSource;
 use crate::decide::storage_capacity::is_csi_driver_name;
 use crate::runtime::clients::Clients;
@@ -179,6 +179,8 @@ pub struct Stores {
     pub archives: Store<NfsArchive>,
     /// NfsBackups.
     pub backups: Store<NfsBackup>,
+    /// NfsBackupSchedules.
+    pub schedules: Store<NfsBackupSchedule>,
 }
 
 /// Shared state of all reconcilers.
@@ -260,6 +262,8 @@ pub struct Context {
     pub archive_requests: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
     /// Sends requests to reconcile a backup now.
     pub backup_requests: mpsc::UnboundedSender<ObjectRef<NfsBackup>>,
+    /// Sends requests to reconcile a schedule now.
+    pub schedule_requests: mpsc::UnboundedSender<ObjectRef<NfsBackupSchedule>>,
     /// Notified when the storage capacity of a class may have changed.
     pub storage_capacity_changed: Notify,
 }
@@ -281,6 +285,12 @@ impl Context {
     pub fn requeue_backup(&self, backup: ObjectRef<NfsBackup>) {
         // The receiver is dropped only at shutdown.
         let _ = self.backup_requests.send(backup);
+    }
+
+    /// Requests an immediate reconciliation of a schedule.
+    pub fn requeue_schedule(&self, schedule: ObjectRef<NfsBackupSchedule>) {
+        // The receiver is dropped only at shutdown.
+        let _ = self.schedule_requests.send(schedule);
     }
 
     /// Wakes the claims whose data source changed. `changed` gets the namespace of a claim and its source.

@@ -20,6 +20,7 @@ pub mod recovery;
 pub mod relist_diff;
 pub mod requests;
 pub mod reschedules;
+pub mod schedules;
 pub mod server_addresses;
 pub mod usage;
 pub mod volume_indexer;

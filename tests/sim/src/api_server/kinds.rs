@@ -53,7 +53,7 @@ const fn custom(plural: &'static str, kind: &'static str, namespaced: bool) -> K
 const CORE: (&str, &str) = ("", "v1");
 
 /// All kinds.
-pub static KINDS: [Kind; 13] = [
+pub static KINDS: [Kind; 14] = [
     built_in(CORE, "persistentvolumeclaims", "PersistentVolumeClaim", true, true),
     built_in(CORE, "persistentvolumes", "PersistentVolume", false, true),
     built_in(CORE, "namespaces", "Namespace", false, true),
@@ -79,6 +79,7 @@ pub static KINDS: [Kind; 13] = [
     custom("nfsbackends", "NfsBackend", false),
     custom("nfsarchives", "NfsArchive", false),
     custom("nfsbackups", "NfsBackup", true),
+    custom("nfsbackupschedules", "NfsBackupSchedule", true),
 ];
 
 impl Kind {
