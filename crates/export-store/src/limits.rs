@@ -284,14 +284,15 @@ async fn write(
         limit,
     };
     let former = match &found {
-        Found::Trusted(found) if *found == order(found.generation) => return Ok((on_export(found.generation), false)),
+        Found::Trusted(found) if *found == order(found.generation) => {
+            // An earlier process may have ended before it.
+            remove_restored(store, verified, folders, target).await?;
+            return Ok((on_export(found.generation), false));
+        }
         Found::Trusted(found) => found.generation,
         // What the agent knows of a removed order is in its report.
         Found::Nothing | Found::Untrusted(_) => reported_generation(store, verified, folders, volume).await?,
     };
-    if let Some(archive) = target.restores {
-        remove_restored(store, verified, folders, archive, file_id).await?;
-    }
     let generation = next_generation(former, store.unix_time());
     let content = seal(store, verified).seal(&order(generation));
     let content = content.map_err(|error| unusable(volume, &error))?;
@@ -300,22 +301,27 @@ async fn write(
         .replace_file(&folders.orders.handle, &name, &draft, &content, 0o600)
         .await
         .context(|| format!("writing {what}"))?;
+    remove_restored(store, verified, folders, target).await?;
     Ok((on_export(generation), true))
 }
 
 /// Removes the order of an archive whose directory became that of a volume: two orders for one directory exclude each other.
+/// The volume's order is there before: the agent then hands the project over, so the directory is never without a limit, and
+/// its files are not visited again.
 async fn remove_restored(
     store: &ExportStore,
     verified: &VerifiedRoot,
     folders: &QuotaFolders,
-    archive: &str,
-    file_id: u64,
+    target: &Target<'_>,
 ) -> Result<(), ExportError> {
+    let Some(archive) = target.restores else {
+        return Ok(());
+    };
     let _lock = store.lock_volume(archive).await?;
     let name = layout::record(archive)?;
     let what = format!("the quota order of archive {archive}");
     match read::<Order>(store, verified, &folders.orders, &name, &what).await? {
-        Found::Trusted(order) if order.file_id == file_id => remove(store, verified, archive).await,
+        Found::Trusted(order) if order.file_id == target.file_id => remove(store, verified, archive).await,
         _ => Ok(()),
     }
 }
@@ -450,6 +456,7 @@ mod tests {
             generation,
             project: Some(1),
             state: LimitState::InForce,
+            visit: Vec::new(),
         };
         for (generation, file_id, expected) in [
             (7, 40, LimitReport::Reported(LimitState::InForce)),

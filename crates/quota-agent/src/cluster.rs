@@ -23,6 +23,8 @@ pub(crate) struct Cluster {
     /// The reports that are believed, as they are on the export.
     pub written: BTreeMap<String, Report>,
     sequence: u64,
+    /// Why the orders cannot be listed. What is in force stays.
+    problem: Option<String>,
 }
 
 /// A volume with an order that was believed.
@@ -64,6 +66,7 @@ impl Cluster {
             volumes: BTreeMap::new(),
             written: BTreeMap::new(),
             sequence: 0,
+            problem: None,
         };
         if is_trusted {
             cluster.read_reports()?;
@@ -109,37 +112,53 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads the orders that changed.
-    pub fn read_orders(&mut self) -> Result<(), AgentError> {
+    /// Reads the orders that changed. Orders that cannot be read hinder no others, of this cluster or another one.
+    pub fn read_orders(&mut self) {
         if !self.is_trusted {
-            return Ok(());
+            return;
         }
-        let names: BTreeSet<String> = self.orders.names()?.into_iter().collect();
+        let names: BTreeSet<String> = match self.orders.names() {
+            Ok(names) => names.into_iter().collect(),
+            Err(error) => {
+                let problem = error.to_string();
+                if self.problem.as_ref() != Some(&problem) {
+                    tracing::warn!("the orders of a cluster are not enforced: {problem}; what is in force stays");
+                }
+                self.problem = Some(problem);
+                return;
+            }
+        };
+        self.problem = None;
         self.files.retain(|name, _| names.contains(name));
         self.ignored.retain(|name| names.contains(name));
         self.volumes.retain(|name, _| names.contains(name));
         for name in names {
-            let stamp = self.orders.stamp(&name)?;
+            let stamp = self.orders.stamp(&name).ok().flatten();
             if stamp.is_some() && self.files.get(&name) == stamp.as_ref() {
                 continue;
             }
-            let Some((stamp, bytes)) = self.orders.read(&name, Order::MAX_LEN)? else {
-                self.ignored.insert(name);
-                continue;
-            };
-            self.files.insert(name.clone(), stamp);
-            match self.believed(&name, &bytes) {
+            match self.read_order(&name) {
                 Ok(order) => {
                     self.ignored.remove(&name);
                     self.accept(name, order);
                 }
                 Err(why) => {
-                    tracing::warn!(volume = name, "ignoring an order: {why}; what is in force stays");
-                    self.ignored.insert(name);
+                    if self.ignored.insert(name.clone()) || stamp.is_some() {
+                        tracing::warn!(volume = name, "ignoring an order: {why}; what is in force stays");
+                    }
                 }
             }
         }
-        Ok(())
+    }
+
+    fn read_order(&mut self, name: &str) -> Result<Order, String> {
+        let read = self
+            .orders
+            .read(name, Order::MAX_LEN)
+            .map_err(|error| error.to_string())?;
+        let (stamp, bytes) = read.ok_or("it is not a regular file")?;
+        self.files.insert(name.to_owned(), stamp);
+        self.believed(name, &bytes)
     }
 
     fn believed(&self, name: &str, bytes: &[u8]) -> Result<Order, String> {
@@ -165,14 +184,24 @@ impl Cluster {
         self.volumes.insert(name, Volume { order, found });
     }
 
-    /// Returns the reports of volumes without an order.
+    /// Returns the reports of volumes without an order. Each order is looked up once more: a list may miss a file.
     pub fn released(&self) -> impl Iterator<Item = &Report> {
-        self.written.values().filter(|report| !self.has_order(&report.volume))
+        let is_gone = |name: &str| matches!(self.orders.entry(name), Ok(None));
+        let reports = self.written.values().filter(|_| self.problem.is_none());
+        reports.filter(move |report| !self.has_order(&report.volume) && is_gone(&report.volume))
+    }
+
+    /// Returns why the orders cannot be listed.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     /// Returns the projects of volumes whose order cannot be believed now: what is in force for them stays.
     pub fn held(&self) -> impl Iterator<Item = u32> {
-        let known = |report: &&Report| self.has_order(&report.volume) && !self.volumes.contains_key(&report.volume);
+        let is_unknown = self.problem.is_some();
+        let known = move |report: &&Report| {
+            (is_unknown || self.has_order(&report.volume)) && !self.volumes.contains_key(&report.volume)
+        };
         self.written.values().filter(known).filter_map(|report| report.project)
     }
 

@@ -10,6 +10,12 @@ pub enum AgentError {
     /// The process is not root.
     #[error("not root: only root can set quotas; run the agent as root where the file system is mounted")]
     NotRoot,
+    /// The kernel, or a filter of system calls, lacks openat2.
+    #[error("failed to open a path with openat2: {source}; run Linux 5.6 or later, and allow the system call openat2")]
+    Kernel {
+        /// Cause.
+        source: std::io::Error,
+    },
     /// No export was named.
     #[error("no export; name each one with --export PATH")]
     NoExport,

@@ -14,6 +14,9 @@ use crate::error::AgentError;
 /// Prefix of the file to which a file is written before it replaces the previous one.
 const DRAFT: &str = ".draft-";
 
+/// Maximum number of entries of a folder that is listed: an agent has 10,000 volumes, and its memory is limited.
+const MAX_NAMES: usize = 200_000;
+
 /// A directory that is open.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -134,14 +137,25 @@ impl Folder {
             {
                 names.push(name.to_owned());
             }
+            if names.len() > MAX_NAMES {
+                let action = format!("list {}", self.name);
+                let source = std::io::Error::other(format!("it has more than {MAX_NAMES} entries"));
+                return Err(AgentError::Export { action, source });
+            }
         }
         Ok(names)
     }
 
     /// Returns the stamp of a regular file; `None` if it is missing or something else.
     pub fn stamp(&self, name: &str) -> Result<Option<Stamp>, AgentError> {
+        let entry = self.entry(name)?.filter(is_regular);
+        Ok(entry.as_ref().map(Stamp::of))
+    }
+
+    /// Looks up an entry of any kind. Returns `None` if it is missing.
+    pub fn entry(&self, name: &str) -> Result<Option<Stat>, AgentError> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(is_regular(&stat).then(|| Stamp::of(&stat))),
+            Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(self.failed("look up", name, error.into())),
         }

@@ -13,13 +13,16 @@
 
 mod agent;
 mod cluster;
+mod directory;
 mod error;
+mod export;
 mod folder;
 mod linux;
 mod plan;
 mod projects;
 mod quotas;
 mod tree;
+mod visits;
 mod watch;
 
 pub use agent::{Agent, Settings, run};

@@ -2,7 +2,8 @@
 //!
 //! Files are passed to `xfs_io` as `/proc/PID/fd/N` of this process: nobody can replace what such a path names, unlike
 //! a name in a directory in which a tenant writes. `chattr` cannot be used: it does not follow such paths, and by name it
-//! may follow a symbolic link that replaced the file.
+//! may follow a symbolic link that replaced the file. They are opened with `-n` (O_NONBLOCK): without it, opening a file
+//! for which an NFS client has a delegation waits until the client returns it, so one client could stop the agent.
 
 mod mount;
 mod output;
@@ -111,7 +112,7 @@ impl Quotas for LinuxQuotas {
             let paths: Vec<String> = batch.iter().map(path_of).collect();
             let mut script = String::new();
             for path in &paths {
-                let _ = writeln!(script, "open -r {path}\nlsproj\nlsattr\nclose");
+                let _ = writeln!(script, "open -r -n {path}\nlsproj\nlsattr\nclose");
             }
             let printed = XFS_IO.run_script(script).await?.0;
             let found = output::tags(&printed);
@@ -126,7 +127,7 @@ impl Quotas for LinuxQuotas {
             for assignment in batch {
                 let (path, project) = (path_of(&assignment.file), assignment.project);
                 let inherits = if assignment.inherits { "chattr +P\n" } else { "" };
-                let _ = writeln!(script, "open -r {path}\nchproj {project}\n{inherits}close");
+                let _ = writeln!(script, "open -r -n {path}\nchproj {project}\n{inherits}close");
             }
             let (_, errors) = XFS_IO.run_script(script).await?;
             if !errors.is_empty() {

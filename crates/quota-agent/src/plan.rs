@@ -100,12 +100,26 @@ struct Holders<'a> {
 }
 
 impl<'a> Holders<'a> {
-    /// Of several orders for a directory, the one with a project counts, otherwise the first.
+    /// Of several orders for a directory, the one whose project it has counts. If there is none, the recorded fileid may
+    /// have been reused: the order that names the directory's place counts, otherwise the first one.
     fn of(subjects: &'a BTreeMap<Key, Subject<'_>>) -> Self {
+        let mut tags = BTreeMap::new();
+        for subject in subjects.values() {
+            if let Found::Directory(tag) = subject.found {
+                tags.insert(subject.order.file_id, tag.project);
+            }
+        }
+        let rank = |subject: &Subject<'_>| {
+            let recorded = recorded_project(subject);
+            let is_agreed =
+                recorded.is_some_and(|own| tags.get(&subject.order.file_id).is_none_or(|found| *found == own));
+            let is_there = matches!(subject.found, Found::Directory(_));
+            std::cmp::Reverse((is_agreed, is_there, recorded.is_some()))
+        };
+        let mut ranked: Vec<_> = subjects.iter().collect();
+        ranked.sort_by_key(|(_, subject)| rank(subject));
         let (mut by_file_id, mut by_path) = (BTreeMap::new(), BTreeMap::new());
-        let has_project = |subject: &Subject<'_>| recorded_project(subject).is_some();
-        let (first, second): (Vec<_>, Vec<_>) = subjects.iter().partition(|(_, subject)| has_project(subject));
-        for (key, subject) in first.into_iter().chain(second) {
+        for (key, subject) in ranked {
             by_file_id.entry(subject.order.file_id).or_insert(key);
             if matches!(subject.found, Found::Directory(_)) {
                 by_path.entry(subject.order.directory.segments()).or_insert(key);

@@ -6,7 +6,9 @@
     reason = "a test fails by panicking"
 )]
 
+mod attacks;
 mod fixture;
 mod orders;
 mod projects;
 mod robustness;
+mod visits;

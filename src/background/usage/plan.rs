@@ -123,9 +123,14 @@ pub(super) fn over_request(claim: &PersistentVolumeClaim, now: &VolumeUsage) -> 
         return None;
     }
     let at_least = if now.unread > 0 { "at least " } else { "" };
+    // Only the quota agent does not know the sizes of files, and it reports the usage of volumes with a limit in force.
+    let limit = match now.apparent {
+        Some(_) => "The limit is not enforced",
+        None => "The limit is enforced: it cannot grow",
+    };
     Some(format!(
         "its data uses {at_least}{} on the server's disk ({} bytes, {} names), and the claim requests {request}: delete some, or \
-         request more. The limit is not enforced",
+         request more. {limit}",
         format_bytes(now.bytes.into()),
         now.bytes,
         now.files

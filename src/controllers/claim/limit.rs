@@ -11,15 +11,18 @@ use super::placement::pending_backend;
 use super::provision::{ProvisionAttempt, ProvisionTarget, unresolved};
 use super::report::ProvisionOutcome;
 use crate::api::backend::QuotaSettings;
-use crate::api::conditions::PlannedCondition;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{condition_now, order_volume};
-use export_store::{ExportError, ExportStore, ProvisionedDirectory};
+use export_store::{ExportError, ExportStore, LimitReport, ProvisionedDirectory};
 
 /// Time for which a claim waits for its limit before it reports that. Most limits are in force sooner, and a report would
 /// cost two writes and an event.
 const REPORT_AFTER: Duration = Duration::from_secs(2);
+/// What a claim reports if the record of its directory cannot be believed, or changed after it was written.
+const NO_RECORD: &str = "the limit of the volume cannot be ordered: its record on the export is missing, or was changed by \
+                         somebody else; check who can write to the folder .nfs-operator on the export";
 
 /// Orders the limit of a directory. Returns the outcome if the volume must not be created now.
 pub(super) async fn order_limit(
@@ -34,9 +37,15 @@ pub(super) async fn order_limit(
     }
     let (backend, export) = (&target.backend, &target.export);
     let volume = (attempt.volume.as_str(), attempt.request.bytes);
-    match order_size(backend, export, settings, volume).await {
-        Ok(None) => None,
-        Ok(Some(condition)) => Some(awaiting(backend, &attempt.volume, condition)),
+    match order_volume(backend, export, settings, volume).await {
+        Ok(None) if settings.is_required() => {
+            let condition = PlannedCondition::fails(Reason::LimitPending, NO_RECORD);
+            Some(awaiting(backend, Duration::ZERO, condition))
+        }
+        Ok(found) => {
+            let condition = unmet(backend, settings, found.as_ref())?;
+            Some(awaiting(backend, report_in(backend, &attempt.volume), condition))
+        }
         Err(error) => {
             attempt.ctx.request_probe(&backend.name);
             Some(unresolved(backend, &error))
@@ -52,10 +61,13 @@ pub(super) async fn order_size(
     volume: (&str, u128),
 ) -> Result<Option<PlannedCondition>, ExportError> {
     let found = order_volume(backend, export, settings, volume).await?;
-    Ok(match found {
-        Some(found) if settings.is_required() && !found.is_in_force() => Some(condition_now(backend, settings, &found)),
-        _ => None,
-    })
+    Ok(unmet(backend, settings, found.as_ref()))
+}
+
+/// Returns the condition of a limit that is required and not in force.
+fn unmet(backend: &Backend, settings: &QuotaSettings, found: Option<&LimitReport>) -> Option<PlannedCondition> {
+    let found = found.filter(|found| settings.is_required() && !found.is_in_force())?;
+    Some(condition_now(backend, settings, found))
 }
 
 /// Returns the outcome of a claim that still waits for its limit, without a call on the export: the background reads the
@@ -74,16 +86,21 @@ pub(super) fn still_awaited(ctx: &Context, volume: &str) -> Option<ProvisionOutc
         return None;
     }
     let condition = condition_now(&backend, settings, &pending.state);
-    Some(awaiting(&backend, volume, condition))
+    Some(awaiting(&backend, report_in(&backend, volume), condition))
 }
 
-fn awaiting(backend: &Backend, volume: &str, condition: PlannedCondition) -> ProvisionOutcome {
+/// Returns the time until a claim reports that it waits for its limit.
+fn report_in(backend: &Backend, volume: &str) -> Duration {
     let waited = backend.quota.pending(volume).map(|pending| pending.since.elapsed());
+    REPORT_AFTER.saturating_sub(waited.unwrap_or_default())
+}
+
+fn awaiting(backend: &Backend, report_in: Duration, condition: PlannedCondition) -> ProvisionOutcome {
     ProvisionOutcome::AwaitingLimit {
         condition: PlannedCondition {
             message: format!("backend {}: {}", backend.name, condition.message),
             ..condition
         },
-        report_in: REPORT_AFTER.saturating_sub(waited.unwrap_or_default()),
+        report_in,
     }
 }

@@ -198,6 +198,7 @@ impl Worker {
             generation: order.generation,
             project: Some(1000),
             state: LimitState::InForce,
+            visit: Vec::new(),
         };
         let reports = self.quota.join("reports");
         let answer = *self.answer.lock().unwrap();

@@ -6,6 +6,9 @@ use crate::signature::Purpose;
 /// Maximum size of a report in bytes, including its signature.
 pub const MAX_REPORT_LEN: usize = 4096;
 
+/// Maximum number of directories in [`Report::visit`]: two numbers of 20 digits each.
+pub const MAX_VISIT_PLACE: usize = 50;
+
 /// What is in force for one volume: the file `reports/<volume>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,6 +26,10 @@ pub struct Report {
     /// Whether the limits of that order are in force.
     #[serde(flatten)]
     pub state: LimitState,
+    /// How far the existing files are added, for the agent itself: the inode of each directory from the volume's to the one
+    /// that is being listed, and the position in it. Empty unless pending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visit: Vec<(u64, i64)>,
 }
 
 /// Whether the limits of an order are in force.
@@ -79,6 +86,9 @@ impl QuotaFile for Report {
 
     fn check(&self, _: &str) -> Result<(), String> {
         check_volume(&self.volume)?;
+        if self.visit.len() > MAX_VISIT_PLACE {
+            return Err(format!("visit must have at most {MAX_VISIT_PLACE} directories"));
+        }
         match &self.state {
             LimitState::Failed { message, .. } => check_message(message),
             LimitState::InForce if self.project.is_none() => Err("it has no project".into()),

@@ -31,6 +31,7 @@ fn report(state: LimitState) -> Report {
         generation: 3,
         project: Some(1_000_001),
         state,
+        visit: Vec::new(),
     }
 }
 

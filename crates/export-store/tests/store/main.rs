@@ -21,6 +21,7 @@ mod groups;
 mod heap;
 mod identity;
 mod kernel;
+mod limits;
 #[path = "../../../nfs-client/tests/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "some helpers are for the tests of the client")]
 mod nfs;

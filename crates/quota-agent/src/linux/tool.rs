@@ -9,8 +9,9 @@ use crate::quotas::QuotasError;
 
 /// Folders of the tools on all distributions. `PATH` is not used: what runs as root is found in known places.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-/// A tool takes milliseconds, or seconds for tens of thousands of projects. Longer on a file system that hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// A tool takes milliseconds, or seconds for tens of thousands of projects. Longer on a file system that hangs. Shorter
+/// than the time after which the operator takes the agent for dead, so that the next heartbeat can tell.
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of the output, in bytes: 200,000 projects in 100 bytes each.
 const MAX_OUTPUT: u64 = 20 * 1024 * 1024;
 /// What libedit, with which `xfs_io` reads its script, prints where no terminal is described.

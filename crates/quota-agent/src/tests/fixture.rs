@@ -30,6 +30,8 @@ pub struct World {
     pub immutable: Vec<u64>,
     /// Number of calls of tools.
     pub calls: usize,
+    /// Number of files and directories that were assigned, each time.
+    pub assigned: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -122,6 +124,7 @@ impl Quotas for Fake {
                 }
                 let (project, inherits) = (assignment.project, assignment.inherits);
                 world.tags.insert(inode, Tag { project, inherits });
+                world.assigned += 1;
             }
         }
         self.place().await;
@@ -261,7 +264,11 @@ impl Fixture {
     }
 
     pub fn report(&self, volume: &str) -> Option<Report> {
-        self.open(CLUSTER, &format!("reports/{volume}"), volume)
+        self.report_in(CLUSTER, volume)
+    }
+
+    pub fn report_in(&self, cluster: &str, volume: &str) -> Option<Report> {
+        self.open(cluster, &format!("reports/{volume}"), volume)
     }
 
     pub fn heartbeat(&self) -> Heartbeat {

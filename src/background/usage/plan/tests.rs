@@ -215,6 +215,14 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
         ..holds(GIB + 1)
     };
     assert!(over_request(&claim("1Gi"), &partly).unwrap().contains("at least 1Gi"));
+    // The figures of the quota agent: a volume that held more than its limit when it got it.
+    assert!(message.ends_with("The limit is enforced: it cannot grow"), "{message}");
+    let counted = VolumeUsage {
+        apparent: Some(1),
+        ..holds(GIB + 1)
+    };
+    let message = over_request(&claim("1Gi"), &counted).unwrap();
+    assert!(message.ends_with("The limit is not enforced"), "{message}");
     assert_eq!(over_request(&claim("nonsense"), &holds(u64::MAX)), None);
 }
 

@@ -1,0 +1,747 @@
+//! One export: observes, decides with [`crate::plan`], and acts. What was done so far is on the export and in the file
+//! system, so that any step may be the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use export_store::layout;
+use export_store::quota::{
+    AgentProblem, Heartbeat, KeyFile, LimitState, MAX_VISIT_PLACE, Report, SizeProblem, Usage, VolumeUsage,
+};
+
+use crate::cluster::Cluster;
+use crate::directory::open_directory;
+use crate::error::AgentError;
+use crate::folder::Folder;
+use crate::plan::{Decision, Enforcement, FileSystem, Found, Key, Subject, plan};
+use crate::projects::{ProjectRange, ReservedProjects};
+use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+use crate::tree::{TreeVisit, Visited};
+use crate::visits::{Start, Visits};
+use crate::watch::Interest;
+
+/// Number of directories that are open at once. The usual limit of a process is 1,024 files.
+const OPEN: usize = 200;
+/// Number of volumes that are changed between two looks at the clock, so that heartbeats are not late.
+const ROUND: usize = 500;
+/// Maximum number of clusters, unless the key file has more. Each one has three open folders, and whoever is root on an
+/// export can create folders that look like those of clusters.
+const MAX_CLUSTERS: usize = 64;
+/// Maximum size of the identity file, in bytes.
+const MAX_IDENTITY_LEN: usize = 4096;
+
+/// An export and what is known of it.
+pub(crate) struct Export<Q> {
+    path: PathBuf,
+    root: Folder,
+    /// The folder `.nfs-operator`, once it is there.
+    reserved: Option<Folder>,
+    quotas: Q,
+    capabilities: Capabilities,
+    clusters: BTreeMap<String, Cluster>,
+    visits: Visits,
+    /// Volumes that were tried since the orders were read.
+    tried: BTreeSet<Key>,
+    /// The last round left volumes to change.
+    is_unfinished: bool,
+}
+
+impl<Q: Quotas> Export<Q> {
+    pub fn new(path: PathBuf, quotas: Q) -> Result<Self, AgentError> {
+        let root = Folder::root(&path)?;
+        let unknown = Capabilities {
+            file_system: "unknown".to_owned(),
+            enforced: false,
+            inodes_counted: false,
+            problem: None,
+        };
+        Ok(Self {
+            path,
+            root,
+            reserved: None,
+            quotas,
+            capabilities: unknown,
+            clusters: BTreeMap::new(),
+            visits: Visits::default(),
+            tried: BTreeSet::new(),
+            is_unfinished: false,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn device(&self) -> u64 {
+        self.root.device()
+    }
+
+    /// Reports whether the last round left volumes to change.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_unfinished
+    }
+
+    /// Reports whether a tree is visited, or waits for that.
+    pub fn is_visiting_any(&self) -> bool {
+        !self.visits.is_idle()
+    }
+
+    /// Tries all volumes again.
+    pub fn begin_round(&mut self) {
+        self.tried.clear();
+    }
+
+    /// Ends a round that failed.
+    pub fn give_up(&mut self, error: &AgentError) {
+        tracing::warn!(export = %self.path.display(), "cannot enforce sizes: {error}");
+        self.is_unfinished = false;
+        self.capabilities.problem = Some((AgentProblem::ToolFailed, error.to_string()));
+    }
+
+    /// Returns the folders in which changes matter.
+    pub fn watched(&self) -> Vec<(BorrowedFd<'_>, Interest)> {
+        let orders = self
+            .clusters
+            .values()
+            .map(|cluster| (cluster.orders.fd(), Interest::Files));
+        // Until an operator uses the export, its folder is expected in the root.
+        let top = self.reserved.as_ref().unwrap_or(&self.root);
+        orders.chain([(top.fd(), Interest::Folders)]).collect()
+    }
+
+    /// Opens the folders of new clusters and of those whose key changed.
+    pub fn open_clusters(&mut self, keys: Option<&KeyFile>) -> Result<(), AgentError> {
+        self.reserved = self.root.open(layout::RESERVED)?;
+        let Some(reserved) = &self.reserved else {
+            return Ok(());
+        };
+        let Some((_, identity)) = reserved.read(layout::IDENTITY, MAX_IDENTITY_LEN)? else {
+            return Ok(());
+        };
+        let Some(export_id) = export_store::parse_export_id(&identity).map_err(|error| AgentError::NotAnExport {
+            path: self.path.clone(),
+            why: error.to_string(),
+        })?
+        else {
+            return Ok(());
+        };
+        let has_key = |id: &String| keys.is_some_and(|keys| keys.key(id).is_some());
+        let (with_key, without): (Vec<_>, Vec<_>) = reserved.names()?.into_iter().partition(has_key);
+        for (id, is_expected) in with_key
+            .into_iter()
+            .map(|id| (id, true))
+            .chain(without.into_iter().map(|id| (id, false)))
+        {
+            let known = self.clusters.get(&id);
+            if known.is_some_and(|known| known.is_current(reserved, &id, &export_id, keys)) {
+                continue;
+            }
+            if known.is_none() && !is_expected && self.clusters.len() >= MAX_CLUSTERS {
+                tracing::warn!(
+                    cluster = id,
+                    "not served: the export has folders of more than {MAX_CLUSTERS} clusters"
+                );
+                break;
+            }
+            match Cluster::open(reserved, &id, &export_id, keys) {
+                Ok(Some(cluster)) => drop(self.clusters.insert(id, cluster)),
+                Ok(None) => drop(self.clusters.remove(&id)),
+                Err(error) => tracing::warn!(cluster = id, "cannot serve a cluster: {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn check_capabilities(&mut self) {
+        let mut capabilities = self.quotas.capabilities().await;
+        if capabilities.problem.is_none() {
+            capabilities.problem = match self.quotas.tags(&[self.root.fd()]).await {
+                Ok(tags) if tags.iter().flatten().any(|tag| tag.inherits && tag.project != 0) => Some((
+                    AgentProblem::RootInheritsProject,
+                    format!(
+                        "the directory {0} passes its project on to new directories, so deleted volumes cannot be \
+                         moved to the trash; run xfs_io -c 'chattr -P' -c 'chproj 0' {0}",
+                        self.path.display()
+                    ),
+                )),
+                Ok(_) => None,
+                Err(error) => Some((AgentProblem::ToolFailed, error.to_string())),
+            };
+        }
+        if capabilities != self.capabilities {
+            match &capabilities.problem {
+                Some((_, message)) => tracing::error!(export = %self.path.display(), "cannot enforce sizes: {message}"),
+                None => tracing::info!(
+                    export = %self.path.display(),
+                    file_system = capabilities.file_system,
+                    "enforcing sizes"
+                ),
+            }
+        }
+        self.capabilities = capabilities;
+    }
+
+    /// Looks up all directories again.
+    pub fn forget_directories(&mut self) {
+        let volumes = self
+            .clusters
+            .values_mut()
+            .flat_map(|cluster| cluster.volumes.values_mut());
+        volumes.for_each(|volume| volume.found = None);
+        self.visits.forget_refusals();
+    }
+
+    /// Looks up the directories again that were not found.
+    pub fn forget_missing(&mut self) {
+        let volumes = self
+            .clusters
+            .values_mut()
+            .flat_map(|cluster| cluster.volumes.values_mut());
+        let missing = volumes.filter(|volume| matches!(volume.found, Some(Found::Missing(..))));
+        missing.for_each(|volume| volume.found = None);
+    }
+
+    pub fn projects(&self) -> impl Iterator<Item = u32> {
+        let reports = self.clusters.values().flat_map(|cluster| cluster.written.values());
+        reports.filter_map(|report| report.project)
+    }
+
+    pub async fn enforce(
+        &mut self,
+        range: &ProjectRange,
+        reserved: &ReservedProjects,
+        mut taken: BTreeSet<u32>,
+    ) -> Result<(), AgentError> {
+        self.is_unfinished = false;
+        if self.capabilities.problem.is_some() {
+            return Ok(());
+        }
+        self.clusters.values_mut().for_each(Cluster::read_orders);
+        self.forget_disputed();
+        let accounted = self.quotas.accounted().await?;
+        self.look_up().await?;
+        taken.extend(self.clusters.values().flat_map(Cluster::held));
+        let released = self.released();
+        let by_file_id = released
+            .iter()
+            .filter(|(_, report)| report.state == LimitState::InForce);
+        let by_file_id = by_file_id.filter_map(|(_, report)| Some((report.file_id, report.project?)));
+        let decisions = plan(
+            &self.subjects(),
+            FileSystem {
+                accounted: &accounted,
+                range,
+                reserved,
+                taken: &taken,
+                released: &by_file_id.collect(),
+            },
+        );
+        self.release(&released, &decisions, &accounted, &taken).await?;
+        self.carry_out(decisions).await
+    }
+
+    /// Looks up the directories again that several orders name: which one has it is decided by where it is now.
+    fn forget_disputed(&mut self) {
+        let volumes = || self.clusters.values().flat_map(|cluster| cluster.volumes.values());
+        let (mut once, mut disputed) = (BTreeSet::new(), BTreeSet::new());
+        for volume in volumes() {
+            if !once.insert(volume.order.file_id) {
+                disputed.insert(volume.order.file_id);
+            }
+        }
+        let volumes = self
+            .clusters
+            .values_mut()
+            .flat_map(|cluster| cluster.volumes.values_mut());
+        let disputed = volumes.filter(|volume| disputed.contains(&volume.order.file_id));
+        disputed.for_each(|volume| volume.found = None);
+    }
+
+    /// Looks up the directories that are not known.
+    async fn look_up(&mut self) -> Result<(), AgentError> {
+        let volumes = self
+            .clusters
+            .values_mut()
+            .flat_map(|cluster| cluster.volumes.values_mut());
+        let mut unknown: Vec<_> = volumes.filter(|volume| volume.found.is_none()).collect();
+        for batch in unknown.chunks_mut(OPEN) {
+            let opened: Vec<_> = batch
+                .iter()
+                .map(|volume| open_directory(&self.root, &volume.order))
+                .collect();
+            let directories: Vec<BorrowedFd<'_>> = opened.iter().flatten().map(OwnedFd::as_fd).collect();
+            let mut tags = self.quotas.tags(&directories).await?.into_iter();
+            for (volume, opened) in batch.iter_mut().zip(&opened) {
+                volume.found = match opened {
+                    // An unreadable tag is looked up again in the next round.
+                    Ok(_) => tags.next().flatten().map(Found::Directory),
+                    Err((reason, message)) => Some(Found::Missing(*reason, message.clone())),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn subjects(&self) -> BTreeMap<Key, Subject<'_>> {
+        let mut subjects = BTreeMap::new();
+        for (id, cluster) in &self.clusters {
+            for (name, volume) in &cluster.volumes {
+                let Some(found) = &volume.found else { continue };
+                let subject = Subject {
+                    order: &volume.order,
+                    report: cluster.written.get(name),
+                    found,
+                };
+                subjects.insert((id.clone(), name.clone()), subject);
+            }
+        }
+        subjects
+    }
+
+    /// Returns the reports of volumes without an order, with their clusters.
+    fn released(&self) -> Vec<(String, Report)> {
+        let clusters = self.clusters.iter();
+        let released = clusters.flat_map(|(id, cluster)| cluster.released().map(|report| (id.clone(), report.clone())));
+        released.collect()
+    }
+
+    /// Removes the limits of volumes without an order, then their reports.
+    async fn release(
+        &mut self,
+        released: &[(String, Report)],
+        decisions: &BTreeMap<Key, Decision>,
+        accounted: &BTreeMap<u32, Accounted>,
+        taken: &BTreeSet<u32>,
+    ) -> Result<(), AgentError> {
+        let mut used = taken.clone();
+        used.extend(decisions.values().filter_map(|decision| match decision {
+            Decision::Enforce(enforcement) => Some(enforcement.project),
+            Decision::Fail(..) | Decision::Outdated => None,
+        }));
+        // The volumes that are left as they are.
+        for cluster in self.clusters.values() {
+            let kept = cluster
+                .written
+                .iter()
+                .filter(|(name, _)| cluster.volumes.contains_key(*name));
+            used.extend(kept.filter_map(|(_, report)| report.project));
+        }
+        let is_limited = |project: &u32| {
+            accounted
+                .get(project)
+                .is_some_and(|entry| entry.limits != Limits::default())
+        };
+        let unlimited: Vec<(u32, Limits)> = released
+            .iter()
+            .filter_map(|(_, report)| report.project)
+            .filter(|project| !used.contains(project) && is_limited(project))
+            .map(|project| (project, Limits::default()))
+            .collect();
+        let removed = match unlimited.is_empty() {
+            true => Ok(()),
+            false => self.quotas.set_limits(&unlimited).await,
+        };
+        match removed {
+            Err(QuotasError::Failed { output, .. }) => {
+                // The reports stay, so that it is tried again.
+                tracing::warn!("cannot remove the limits of volumes without an order: {output}");
+                return Ok(());
+            }
+            result => result?,
+        }
+        for (id, report) in released {
+            let key = (id.clone(), report.volume.clone());
+            self.visits.forget(&key);
+            match self
+                .clusters
+                .get_mut(id)
+                .map(|cluster| cluster.remove_report(&report.volume))
+            {
+                Some(Err(error)) => tracing::warn!(cluster = id, "{error}"),
+                _ => tracing::info!(cluster = id, volume = report.volume, "removed the limit"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&mut self, decisions: BTreeMap<Key, Decision>) -> Result<(), AgentError> {
+        let mut enforced: BTreeMap<Key, Enforcement> = BTreeMap::new();
+        for (key, decision) in decisions {
+            match decision {
+                Decision::Outdated => tracing::warn!(volume = key.1, "ignoring an order that a newer one replaced"),
+                Decision::Fail(reason, message) => self.fail(&key, self.recorded_project(&key), reason, message),
+                Decision::Enforce(enforcement) if self.tried.contains(&key) || self.is_settled(&key, enforcement) => {}
+                Decision::Enforce(_) if enforced.len() >= ROUND => {
+                    self.is_unfinished = true;
+                    break;
+                }
+                Decision::Enforce(enforcement) => {
+                    self.tried.insert(key.clone());
+                    // Recorded before the file system changes, so that nobody else gets the project.
+                    let pending = LimitState::Pending { visited: 0 };
+                    if enforcement.complete
+                        || self.is_recorded(&key, enforcement.project)
+                        || self.report(&key, Some(enforcement.project), pending)
+                    {
+                        enforced.insert(key, enforcement);
+                    }
+                }
+            }
+        }
+        self.set_limits(&mut enforced).await?;
+        self.tag(&mut enforced).await?;
+        for (key, enforcement) in enforced {
+            let project = enforcement.project;
+            if enforcement.complete {
+                self.report(&key, Some(project), LimitState::InForce);
+            } else if enforcement.tag {
+                self.begin_visit(key, project, Start::New).await;
+            } else if let Some(why) = self.visits.refusal(&key).cloned() {
+                self.fail(&key, Some(project), SizeProblem::ChangeRefused, why);
+            } else if !self.visits.contains(&key) {
+                self.begin_visit(key, project, Start::Recorded).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the project that a volume had before its order failed: its limit is removed with the order.
+    fn recorded_project(&self, key: &Key) -> Option<u32> {
+        let report = self.clusters.get(&key.0)?.written.get(&key.1)?;
+        report.project.filter(|_| {
+            self.volume(key)
+                .is_some_and(|volume| volume.order.file_id == report.file_id)
+        })
+    }
+
+    /// Reports whether the volume has a report with the project that does not promise a limit.
+    fn is_recorded(&self, key: &Key, project: u32) -> bool {
+        let report = self
+            .clusters
+            .get(&key.0)
+            .and_then(|cluster| cluster.written.get(&key.1));
+        report.is_some_and(|report| report.project == Some(project) && report.state != LimitState::InForce)
+    }
+
+    /// Reports whether nothing is left to do for a volume, except for what a visit does.
+    fn is_settled(&self, key: &Key, enforcement: Enforcement) -> bool {
+        let (Some(volume), Some(cluster)) = (self.volume(key), self.clusters.get(&key.0)) else {
+            return true;
+        };
+        let is_reported = cluster.written.get(&key.1).is_some_and(|report| {
+            report.generation == volume.order.generation
+                && (enforcement.complete == (report.state == LimitState::InForce))
+        });
+        let is_underway = enforcement.complete || self.visits.contains(key) || self.visits.refusal(key).is_some();
+        is_reported && is_underway && !enforcement.tag && !enforcement.set_limits
+    }
+
+    /// Sets all limits at once; if that fails, one by one, and what fails then is reported and removed from `enforced`.
+    async fn set_limits(&mut self, enforced: &mut BTreeMap<Key, Enforcement>) -> Result<(), AgentError> {
+        let changes = enforced.iter().filter(|(_, enforcement)| enforcement.set_limits);
+        let changes: Vec<(Key, (u32, Limits))> = changes
+            .map(|(key, enforcement)| (key.clone(), (enforcement.project, enforcement.limits)))
+            .collect();
+        let all: Vec<(u32, Limits)> = changes.iter().map(|(_, limits)| *limits).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        match self.quotas.set_limits(&all).await {
+            Ok(()) => return Ok(()),
+            Err(QuotasError::Failed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for (key, limits) in changes {
+            match self.quotas.set_limits(&[limits]).await {
+                Ok(()) => {}
+                Err(QuotasError::Failed { output, .. }) => {
+                    enforced.remove(&key);
+                    self.fail(&key, Some(limits.0), SizeProblem::ChangeRefused, output);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives directories to their projects, and reads back whether they have them. What failed is reported and removed
+    /// from `enforced`.
+    async fn tag(&mut self, enforced: &mut BTreeMap<Key, Enforcement>) -> Result<(), AgentError> {
+        let keys = enforced
+            .iter()
+            .filter(|(_, enforcement)| enforcement.tag)
+            .map(|(key, _)| key.clone());
+        let keys: Vec<Key> = keys.collect();
+        for batch in keys.chunks(OPEN) {
+            let mut opened = Vec::new();
+            for key in batch {
+                let (Some(volume), Some(enforcement)) = (self.volume(key), enforced.get(key)) else {
+                    continue;
+                };
+                match open_directory(&self.root, &volume.order) {
+                    Ok(directory) => opened.push((key, enforcement.project, directory)),
+                    // Moved or replaced since it was looked up: it is looked up again.
+                    Err(_) => {
+                        enforced.remove(key);
+                        self.set_found(key, None);
+                    }
+                }
+            }
+            let assignments = opened.iter().map(|(_, project, directory)| Assignment {
+                file: directory.as_fd(),
+                project: *project,
+                inherits: true,
+            });
+            let assignments: Vec<Assignment<'_>> = assignments.collect();
+            let refused = match self.quotas.assign(&assignments).await {
+                Ok(()) => None,
+                Err(QuotasError::Failed { output, .. }) => Some(output),
+                Err(error) => return Err(error.into()),
+            };
+            let directories: Vec<BorrowedFd<'_>> = opened.iter().map(|(_, _, directory)| directory.as_fd()).collect();
+            let tags = self.quotas.tags(&directories).await?;
+            for ((key, project, _), tag) in opened.iter().zip(tags) {
+                let wanted = Tag {
+                    project: *project,
+                    inherits: true,
+                };
+                self.set_found(key, tag.map(Found::Directory));
+                if tag != Some(wanted) {
+                    enforced.remove(*key);
+                    let message = refused
+                        .clone()
+                        .unwrap_or_else(|| "the directory did not get its project".to_owned());
+                    self.fail(key, Some(*project), SizeProblem::ChangeRefused, message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn volume(&self, key: &Key) -> Option<&crate::cluster::Volume> {
+        self.clusters.get(&key.0)?.volumes.get(&key.1)
+    }
+
+    fn set_found(&mut self, key: &Key, found: Option<Found>) {
+        let cluster = self.clusters.get_mut(&key.0);
+        if let Some(volume) = cluster.and_then(|cluster| cluster.volumes.get_mut(&key.1)) {
+            volume.found = found;
+        }
+    }
+
+    /// Begins to visit a tree. Most are empty, and done at once.
+    async fn begin_visit(&mut self, key: Key, project: u32, start: Start) {
+        self.visits.forget(&key);
+        let Some(volume) = self.volume(&key) else { return };
+        let directory = match open_directory(&self.root, &volume.order) {
+            Ok(directory) => directory,
+            Err((_, why)) => {
+                // Moved after it got the project. It is found again when its order names its place.
+                tracing::warn!(volume = key.1, "cannot assign existing files to the project: {why}");
+                self.set_found(&key, None);
+                return;
+            }
+        };
+        let visit = match TreeVisit::new(directory.as_fd(), project) {
+            Ok(visit) => visit,
+            Err(error) => {
+                tracing::warn!(volume = key.1, "failed to list the directory: {error}");
+                return;
+            }
+        };
+        if !visit.is_done() && !self.visits.has_room() {
+            if start == Start::New {
+                // A place in the report is no longer one.
+                self.report(&key, Some(project), LimitState::Pending { visited: 0 });
+            }
+            self.visits.wait(key, project, start);
+            return;
+        }
+        let resumed = match start {
+            Start::Recorded if !visit.is_done() => self.resume(&key, &directory, project).await,
+            Start::Recorded | Start::New => None,
+        };
+        self.visits.put(key.clone(), resumed.unwrap_or(visit));
+        self.visit_one(&key, &mut 0).await;
+    }
+
+    /// Returns the visit of a tree at the place in its report, if there is one that can be used.
+    async fn resume(&self, key: &Key, directory: &OwnedFd, project: u32) -> Option<TreeVisit> {
+        let report = self.clusters.get(&key.0)?.written.get(&key.1)?;
+        let LimitState::Pending { visited } = report.state else {
+            return None;
+        };
+        let is_same = report.project == Some(project) && report.file_id == self.volume(key)?.order.file_id;
+        if !is_same || report.visit.is_empty() {
+            return None;
+        }
+        let place = (report.visit.as_slice(), visited);
+        match TreeVisit::resume(directory.as_fd(), project, place, &self.quotas).await {
+            Ok(Some(visit)) => {
+                tracing::info!(volume = key.1, visited, "resuming to assign existing files");
+                Some(visit)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                tracing::warn!(volume = key.1, "beginning again to assign existing files: {error}");
+                None
+            }
+        }
+    }
+
+    /// Assigns some existing files.
+    pub async fn visit(&mut self, budget: &mut usize) {
+        while let Some((key, project, start)) = self.visits.take_waiting() {
+            self.begin_visit(key, project, start).await;
+        }
+        // A part for each, so that a large volume does not delay the others.
+        let keys: Vec<Key> = self.visits.running().map(|(key, _)| key.clone()).collect();
+        let part = budget.div_ceil(keys.len().max(1));
+        for key in keys {
+            let mut own = part.min(*budget);
+            *budget -= own;
+            self.visit_one(&key, &mut own).await;
+            *budget += own;
+        }
+    }
+
+    async fn visit_one(&mut self, key: &Key, budget: &mut usize) {
+        let Some(mut visit) = self.visits.take(key) else {
+            return;
+        };
+        let project = visit.project();
+        match visit.advance(&self.quotas, budget).await {
+            Ok(Visited::Partly) => self.visits.put(key.clone(), visit),
+            Ok(Visited::Moved) => {
+                self.report(key, Some(project), LimitState::Pending { visited: 0 });
+                self.visits.wait(key.clone(), project, Start::New);
+            }
+            Ok(Visited::Completely { refused: None }) => {
+                self.report(key, Some(project), LimitState::InForce);
+            }
+            Ok(Visited::Completely {
+                refused: Some((why, count)),
+            }) => {
+                let why = format!("{count} files or directories do not count towards the size: {why}");
+                self.visits.refuse(key.clone(), why.clone());
+                self.fail(key, Some(project), SizeProblem::ChangeRefused, why);
+            }
+            // Begun again in the next round.
+            Err(error) => tracing::warn!(volume = key.1, "cannot assign files to a project: {error}"),
+        }
+    }
+
+    /// Reports how far the visits are.
+    fn report_progress(&mut self) {
+        let progress = self.visits.running().map(|(key, visit)| {
+            let state = LimitState::Pending {
+                visited: visit.visited(),
+            };
+            (key.clone(), visit.project(), state, visit.place(MAX_VISIT_PLACE))
+        });
+        for (key, project, state, place) in progress.collect::<Vec<_>>() {
+            self.report_at(&key, Some(project), state, place);
+        }
+    }
+
+    fn fail(&mut self, key: &Key, project: Option<u32>, reason: SizeProblem, why: String) {
+        let message = message(why);
+        self.report(key, project, LimitState::Failed { reason, message });
+    }
+
+    fn report(&mut self, key: &Key, project: Option<u32>, state: LimitState) -> bool {
+        self.report_at(key, project, state, Vec::new())
+    }
+
+    /// Writes a report with the place of a visit. Returns false if it cannot be written: that hinders no other volume.
+    fn report_at(&mut self, key: &Key, project: Option<u32>, state: LimitState, visit: Vec<(u64, i64)>) -> bool {
+        let Some(cluster) = self.clusters.get_mut(&key.0) else {
+            return false;
+        };
+        let Some(volume) = cluster.volumes.get(&key.1) else {
+            return false;
+        };
+        let report = Report {
+            volume: volume.order.volume.clone(),
+            file_id: volume.order.file_id,
+            generation: volume.order.generation,
+            project,
+            state,
+            visit,
+        };
+        if let LimitState::Failed { message, .. } = &report.state
+            && cluster.written.get(&key.1) != Some(&report)
+        {
+            tracing::warn!(volume = key.1, "cannot enforce a size: {message}");
+        }
+        let written = cluster.write_report(report);
+        if let Err(error) = &written {
+            tracing::warn!(volume = key.1, "cannot report about a volume: {error}");
+        }
+        written.is_ok()
+    }
+
+    pub async fn write_usage(&mut self, instance: &str) -> Result<(), AgentError> {
+        if self.capabilities.problem.is_some() {
+            return Ok(());
+        }
+        let accounted = self.quotas.accounted().await?;
+        for cluster in self.clusters.values().filter(|cluster| cluster.is_trusted()) {
+            let enforced = cluster
+                .written
+                .values()
+                .filter(|report| report.state == LimitState::InForce);
+            let volumes = enforced.filter_map(|report| {
+                let used = accounted.get(&report.project?).copied().unwrap_or_default();
+                let usage = VolumeUsage {
+                    bytes: used.bytes,
+                    inodes: used.inodes,
+                };
+                Some((report.volume.clone(), usage))
+            });
+            cluster.write_usage(Usage {
+                instance: instance.to_owned(),
+                sequence: 0,
+                volumes: volumes.collect(),
+            })?;
+        }
+        Ok(())
+    }
+
+    pub fn write_heartbeats(&mut self, instance: &str) {
+        self.report_progress();
+        for (id, cluster) in &mut self.clusters {
+            let untrusted = || {
+                let message = "the key file has no line for this cluster, or without a key file, others than the owner \
+                               can enter the folder .nfs-operator; add the line that kubectl nfs secret quota-key prints";
+                (AgentProblem::KeyMissing, message.to_owned())
+            };
+            let unread = || Some((AgentProblem::ToolFailed, cluster.problem()?.to_owned()));
+            let problem = match cluster.is_trusted() {
+                true => self.capabilities.problem.clone().or_else(unread),
+                false => Some(untrusted()),
+            };
+            let (reason, why) = problem.unzip();
+            let heartbeat = Heartbeat {
+                instance: instance.to_owned(),
+                sequence: 0,
+                agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+                file_system: self.capabilities.file_system.clone(),
+                enforced: self.capabilities.enforced && reason.is_none(),
+                inodes_counted: self.capabilities.inodes_counted,
+                ignored_orders: 0,
+                reason,
+                message: why.map(message),
+            };
+            if let Err(error) = cluster.write_heartbeat(heartbeat) {
+                tracing::warn!(cluster = id, "{error}");
+            }
+        }
+    }
+}
+
+/// Shortens a message to what a file may contain.
+fn message(text: String) -> String {
+    export_store::text::abbreviate(&text, 1000)
+}
