@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVo
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use nfs_client::FsStat;
+use nfs_operator::api::backend::QuotaEnforcement;
 use nfs_operator::api::names::{self, NamedObject};
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::backend_slots::{BackendSlots, SlotUsage};
-use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
+use nfs_operator::runtime::metrics::{BackendMetrics, Metrics, QuotaMetrics};
 use nfs_operator::runtime::process_metrics::ProcessMetrics;
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::usage::{UsageStore, VolumeUsage};
@@ -134,6 +135,11 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         archives: Some(0),
         trash: 0,
         stuck: 0,
+        quota: Some(QuotaMetrics {
+            enforce: QuotaEnforcement::Required,
+            reason: Reason::QuotaAgentReady,
+            pending: 0,
+        }),
     };
     metrics.backend_probed("backend", &figures, Timestamp::UNIX_EPOCH);
     drop(metrics.nfs_calls.observer("backend"));

@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
+use crate::api::backend::QuotaEnforcement;
 use crate::api::{OrphanKind, OrphansStatus, Reason};
 use crate::runtime::api_requests::ApiRequests;
 use crate::runtime::backend_slots::SlotMetrics;
@@ -53,6 +54,14 @@ struct ReasonLabels {
     reason: String,
 }
 
+/// Labels of the metric about the reason of a backend's condition QuotasEnforced.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QuotaLabels {
+    backend: String,
+    enforce: &'static str,
+    reason: String,
+}
+
 /// Labels of the metrics about orphans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OrphanLabels {
@@ -75,6 +84,8 @@ pub struct Metrics {
     /// In the order of [`OF_BACKENDS`].
     backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
     reasons: Family<ReasonLabels, Gauge>,
+    quota_reasons: Family<QuotaLabels, Gauge>,
+    pending_limits: Family<BackendLabels, Gauge>,
     orphans: Family<OrphanLabels, Gauge>,
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
@@ -133,6 +144,19 @@ pub struct BackendMetrics {
     pub trash: u64,
     /// Number of names that could not be purged.
     pub stuck: u64,
+    /// Enforced sizes. Unset without `spec.quota`.
+    pub quota: Option<QuotaMetrics>,
+}
+
+/// The values of the metrics about enforced sizes on a backend.
+#[derive(Debug, Clone, Copy)]
+pub struct QuotaMetrics {
+    /// Whether claims wait for their limits.
+    pub enforce: QuotaEnforcement,
+    /// Reason of the condition QuotasEnforced.
+    pub reason: Reason,
+    /// Number of limits that are not in force.
+    pub pending: u64,
 }
 
 impl BackendMetrics {
@@ -275,6 +299,18 @@ impl Metrics {
                 "1 for the reason of the condition Ready",
                 Family::default(),
             ),
+            quota_reasons: registered(
+                registry,
+                "nfs_operator_backend_quotas_enforced_reason",
+                "1 for the reason of the condition QuotasEnforced",
+                Family::default(),
+            ),
+            pending_limits: registered(
+                registry,
+                "nfs_operator_backend_pending_limits",
+                "Volumes and claims whose limit was ordered from the quota agent and is not in force",
+                Family::default(),
+            ),
             orphans: registered(
                 registry,
                 "nfs_operator_backend_orphans",
@@ -313,6 +349,17 @@ fn orphan_labels(backend: &str, kind: OrphanKind) -> OrphanLabels {
 fn reason_labels(backend: &str, reason: Reason) -> ReasonLabels {
     ReasonLabels {
         backend: backend.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+fn quota_labels(backend: &str, enforce: QuotaEnforcement, reason: Reason) -> QuotaLabels {
+    QuotaLabels {
+        backend: backend.to_owned(),
+        enforce: match enforce {
+            QuotaEnforcement::Required => "Required",
+            QuotaEnforcement::Preferred => "Preferred",
+        },
         reason: reason.to_string(),
     }
 }
@@ -407,6 +454,28 @@ impl Metrics {
         self.reasons
             .get_or_create(&reason_labels(backend, figures.reason))
             .set(1);
+        self.set_quota(backend, figures.quota);
+    }
+
+    /// Replaces the series about enforced sizes.
+    fn set_quota(&self, backend: &str, figures: Option<QuotaMetrics>) {
+        let current = figures.map(|figures| quota_labels(backend, figures.enforce, figures.reason));
+        for enforce in [QuotaEnforcement::Required, QuotaEnforcement::Preferred] {
+            for reason in Reason::ALL {
+                let labels = quota_labels(backend, enforce, *reason);
+                if current.as_ref() != Some(&labels) {
+                    self.quota_reasons.remove(&labels);
+                }
+            }
+        }
+        match (current, figures) {
+            (Some(labels), Some(figures)) => {
+                self.quota_reasons.get_or_create(&labels).set(1);
+                let pending = i64::try_from(figures.pending).unwrap_or(i64::MAX);
+                self.pending_limits.get_or_create(&backend_labels(backend)).set(pending);
+            }
+            _ => drop(self.pending_limits.remove(&backend_labels(backend))),
+        }
     }
 
     /// Removes the series of reasons that a backend no longer has.
@@ -439,6 +508,7 @@ impl Metrics {
             self.orphans.remove(&orphan_labels(backend, kind));
         }
         self.remove_reasons(backend, None);
+        self.set_quota(backend, None);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);
         self.nfs_calls.remove(backend);
@@ -480,6 +550,7 @@ mod tests {
                 archives: None,
                 trash: 0,
                 stuck: 0,
+                quota: None,
             };
             metrics.backend_probed("main", &figures, Timestamp::UNIX_EPOCH);
             let series = format!("nfs_operator_backend_reason{{backend=\"main\",reason=\"{reason}\"}} 1");
@@ -487,6 +558,55 @@ mod tests {
         }
         metrics.remove_backend("main");
         assert_eq!(reasons(&metrics), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_backend_has_one_reason_for_its_quotas_and_none_without_them() {
+        let metrics = Metrics::default();
+        let probed = |quota| {
+            let figures = BackendMetrics {
+                ready: true,
+                reason: Reason::AllChecksPassed,
+                statistics: None,
+                volumes: 0,
+                provisioned: 0,
+                archives: None,
+                trash: 0,
+                stuck: 0,
+                quota,
+            };
+            metrics.backend_probed("main", &figures, Timestamp::UNIX_EPOCH);
+            let text = metrics.text().unwrap();
+            let names = [
+                "nfs_operator_backend_quotas_enforced_reason{",
+                "nfs_operator_backend_pending_limits{",
+            ];
+            let is_about_quotas = |line: &&str| names.iter().any(|name| line.starts_with(name));
+            text.lines()
+                .filter(is_about_quotas)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        for (enforce, reason, pending) in [
+            (QuotaEnforcement::Required, Reason::QuotaAgentReady, 0),
+            (QuotaEnforcement::Required, Reason::QuotaAgentNotResponding, 3),
+            (QuotaEnforcement::Preferred, Reason::QuotaAgentNotResponding, 2),
+        ] {
+            let series = probed(Some(QuotaMetrics {
+                enforce,
+                reason,
+                pending,
+            }));
+            let expected = [
+                format!(
+                    "nfs_operator_backend_quotas_enforced_reason{{backend=\"main\",enforce=\"{enforce:?}\",\
+                     reason=\"{reason}\"}} 1"
+                ),
+                format!("nfs_operator_backend_pending_limits{{backend=\"main\"}} {pending}"),
+            ];
+            assert_eq!(series, expected);
+        }
+        assert_eq!(probed(None), Vec::<String>::new());
     }
 
     #[test]

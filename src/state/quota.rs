@@ -183,6 +183,13 @@ impl QuotaState {
         self.state().reported.insert(volume.to_owned(), reported);
     }
 
+    /// Returns the number of limits that are not in force.
+    pub fn count_pending(&self) -> u64 {
+        let state = self.state();
+        let pending = state.pending.values().filter(|pending| !pending.state.is_in_force());
+        pending.count() as u64
+    }
+
     /// Returns the pending limit of a volume.
     pub fn pending(&self, volume: &str) -> Option<PendingLimit> {
         self.state().pending.get(volume).cloned()

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::runner;
 use crate::api::NfsBackend;
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
+use crate::runtime::metrics::QuotaMetrics;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use sync::QuotaSync;
@@ -55,4 +56,14 @@ pub fn condition(backend: &Backend, object: &NfsBackend) -> Option<PlannedCondit
         )),
         None => None,
     }
+}
+
+/// Returns the values of the metrics about enforced sizes. `None` without `spec.quota`.
+pub fn figures(backend: &Backend, object: &NfsBackend) -> Option<QuotaMetrics> {
+    let settings = object.spec.quota.as_ref()?;
+    Some(QuotaMetrics {
+        enforce: settings.enforce,
+        reason: backend.quota.condition(settings, Instant::now()).reason,
+        pending: backend.quota.count_pending(),
+    })
 }

@@ -246,6 +246,7 @@ fn apply_probe(
         archives: probe.archives,
         trash: purged.left.entries,
         stuck: purged.failed,
+        quota: quota::figures(backend, object),
     };
     ctx.metrics.backend_probed(&backend.name, &figures, ctx.clock.now());
     (ready.clone(), status::status(&observed, &ready))

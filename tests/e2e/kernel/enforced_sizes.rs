@@ -12,16 +12,20 @@ use crate::support::shared::{TIMEOUT, Test, backend_reference, reclaim, wait_ref
 const TENANT: u32 = 1001;
 const MIB: u64 = 1 << 20;
 
+/// Returns the size of a mounted volume, as `df` shows it.
+async fn size(vm: &KernelVm, at: &str) -> rig::Result<u64> {
+    let found = vm.run(&format!("stat -f -c '%b %S' {at}")).await?;
+    let numbers = found.split_whitespace().filter_map(|number| number.parse::<u64>().ok());
+    Ok(numbers.product())
+}
+
 /// Waits until a mounted volume has a size, within 1 %.
 async fn wait_size(vm: &KernelVm, at: &str, expected: u64) -> Test {
     let waited = wait::until("the size", TIMEOUT, async || {
-        let found = vm.run(&format!("stat -f -c '%b %S' {at}")).await;
-        let found = found.map_err(|error| error.to_string())?;
-        let numbers = found.split_whitespace().filter_map(|number| number.parse::<u64>().ok());
-        let size: u64 = numbers.product();
+        let size = size(vm, at).await.map_err(|error| error.to_string())?;
         match size.abs_diff(expected) * 100 <= expected {
             true => Ok(()),
-            false => Err(format!("{found}: {size} instead of {expected}")),
+            false => Err(format!("{size} instead of {expected}")),
         }
     });
     Ok(waited.await?)
@@ -99,5 +103,24 @@ async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is
 
     vm.run(&format!("umount {}", mounted.at)).await?;
     reclaim(&env, &claim, &volume, "VolumeArchived").await?;
+
+    // The archive becomes a volume of another size, with its data. The limit is in force when the claim is bound.
+    let mut again = env.claim("again", &class);
+    let name = volume["metadata"]["name"].clone();
+    again["spec"]["dataSourceRef"] = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": name});
+    again["spec"]["resources"]["requests"]["storage"] = json!("24Mi");
+    let again = env.objects.create(&again).await?;
+    let restored = env.wait_bound(&again).await?;
+    let mounted = Mounted::volume(&vm, &restored, None).await?;
+    let found = size(&vm, &mounted.at).await?;
+    assert!(
+        found.abs_diff(24 * MIB) * 100 <= 24 * MIB,
+        "{found} when the claim is bound"
+    );
+    let content = mounted.as_user(TENANT, "cat file").await?;
+    assert_eq!(content.trim(), "content");
+    let refused = mounted.refused(TENANT, fill).await?;
+    assert!(refused.contains("No space left on device"), "{refused}");
+    vm.run(&format!("umount {}", mounted.at)).await?;
     Ok(())
 }

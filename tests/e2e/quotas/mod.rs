@@ -2,4 +2,5 @@
 
 mod agent;
 mod claims;
+mod manifests;
 mod volumes;

@@ -67,7 +67,15 @@ async fn the_order_follows_a_volume_to_its_archive_and_back_and_is_removed_with_
         &mut restored,
         &json!({"spec": {"dataSourceRef": source, "resources": {"requests": {"storage": "3Mi"}}}}),
     );
+    agent.answer(Answer::Nothing);
     let restored = env.objects.create(&restored).await?;
+    let new = format!("pvc-{}", text(&restored, "/metadata/uid"));
+    agent.wait_order(&new, |order| order.bytes == Some(3 << 20)).await?;
+    // The data is at its place, and nobody can mount it before the limit of the claim is in force.
+    shared::wait_refused(&env, &restored, "LimitPending").await?;
+    let pv = reference("v1", "PersistentVolume", None, &new);
+    assert_eq!(env.objects.get(&pv).await?, None);
+    agent.answer(Answer::InForce);
     let again = env.wait_bound(&restored).await?;
     let new_name = text(&again, "/metadata/name").to_owned();
     let order = agent.order(&new_name).unwrap();
