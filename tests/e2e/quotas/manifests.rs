@@ -13,6 +13,13 @@ fn folder() -> PathBuf {
     repository_root().join("config/quota-agent")
 }
 
+/// Returns a manifest without what the API server of the tests refuses: it allows no privileged containers.
+fn unprivileged(name: &str) -> std::io::Result<String> {
+    let text = std::fs::read_to_string(folder().join(name))?;
+    assert!(text.contains("privileged: true"), "{name}");
+    Ok(text.replace("privileged: true", "privileged: false"))
+}
+
 /// Has the API server check a manifest as it would check one to create, unknown fields included.
 async fn dry_run(env: &TestEnv, manifest: &Path) -> rig::Result<Value> {
     let path = manifest.display().to_string();
@@ -41,7 +48,7 @@ async fn the_api_server_accepts_the_daemon_set_and_the_sidecar() -> Test {
     let env = TestEnv::new("quotafiles").await?;
     let run = RunDir::new()?;
     let files = run.new_dir("files")?;
-    let text = std::fs::read_to_string(folder().join("daemonset.yaml"))?;
+    let text = unprivileged("daemonset.yaml")?;
     // A dry run needs the namespace.
     let moved = text.replace(
         "namespace: nfs-operator-quota-agent",
@@ -74,11 +81,10 @@ async fn the_api_server_accepts_the_daemon_set_and_the_sidecar() -> Test {
         },
     });
     let (base, patched) = (files.join("server.json"), files.join("patched.json"));
+    let patch = files.join("sidecar.yaml");
+    std::fs::write(&patch, unprivileged("sidecar.yaml")?)?;
     std::fs::write(&base, server.to_string())?;
-    let (base, patch) = (
-        base.display().to_string(),
-        folder().join("sidecar.yaml").display().to_string(),
-    );
+    let (base, patch) = (base.display().to_string(), patch.display().to_string());
     let args = ["patch", "--local", "-o", "json", "-f", &base, "--patch-file", &patch];
     std::fs::write(&patched, env.rig.cluster.kubectl(args).await?)?;
     let created = dry_run(&env, &patched).await?;
