@@ -33,7 +33,7 @@ pub fn watch_config() -> watcher::Config {
 }
 
 /// Maintains the cache of StorageClasses. Returns only if the watch ends.
-pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
+pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) {
     let stream = watcher(api, watch_config())
         .default_backoff()
         .reflect(writer)
@@ -48,7 +48,7 @@ pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api:
         }
         nfs_subdir::volume::class_changed(&ctx, class);
     })
-    .await
+    .await;
 }
 
 /// Maintains the cache of Namespaces: names, UIDs and labels. A change of labels wakes the claims of the namespace.
@@ -57,7 +57,7 @@ pub async fn watch_namespaces(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Namespace>>,
     api: Api<PartialObjectMeta<Namespace>>,
-) -> &'static str {
+) {
     let stream = watcher(api, watch_config())
         .default_backoff()
         .modify(|namespace| {
@@ -76,7 +76,7 @@ pub async fn watch_namespaces(
             ctx.backends.object_appeared(&MissingDependency::Namespace(name));
         },
     )
-    .await
+    .await;
 }
 
 /// Maintains the cache of Nodes: names and labels. A change of labels wakes the claims for which the Node is selected.
@@ -85,7 +85,7 @@ pub async fn watch_nodes(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Node>>,
     api: Api<PartialObjectMeta<Node>>,
-) -> &'static str {
+) {
     let stream = watcher(api, watch_config())
         .default_backoff()
         .modify(|node| {
@@ -99,7 +99,7 @@ pub async fn watch_nodes(
         ctx.waiting_claims
             .wake_if(|_, blockers| blockers.node.as_ref() == Some(&name));
     })
-    .await
+    .await;
 }
 
 /// Calls `wake` for every change, because a claim may be waiting for the object.
@@ -107,7 +107,7 @@ async fn wake_on_change<K>(
     what: &'static str,
     stream: impl Stream<Item = Result<K, watcher::Error>>,
     wake: impl Fn(&K),
-) -> &'static str {
+) {
     let mut stream = std::pin::pin!(stream);
     while let Some(change) = stream.next().await {
         match change {
@@ -115,5 +115,4 @@ async fn wake_on_change<K>(
             Err(error) => tracing::warn!("watch of {what}: {}", watch_error_text(&error)),
         }
     }
-    what
 }

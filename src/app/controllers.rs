@@ -44,7 +44,7 @@ where
 }
 
 /// Runs the controller of backends until the operator shuts down.
-pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>) -> &'static str {
+pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>) {
     let (mut removals, mut policies) = (backend::BackendRemovalWatcher::default(), BackupPolicies::default());
     let cached = Arc::clone(&ctx);
     // The operator's own status writes must not cause a probe.
@@ -76,11 +76,10 @@ pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>)
         backend::on_error,
     )
     .await;
-    "the controller of backends"
 }
 
 /// Runs the controller of volumes until the operator shuts down.
-pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVolume>) -> &'static str {
+pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVolume>) {
     let mut indexer = VolumeIndexer::default();
     let (indexed, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let reader = input.writer.as_reader();
@@ -108,11 +107,10 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
         volume::on_error,
     )
     .await;
-    "the controller of volumes"
 }
 
 /// Runs the controller of archives until the operator shuts down.
-pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>) -> &'static str {
+pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>) {
     let mut indexer = ArchiveIndexer::default();
     let (indexed, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
     // The operator's own status writes need no reconciliation, but a status that was lost is written again.
@@ -156,11 +154,10 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
         archive::on_error,
     )
     .await;
-    "the controller of archives"
 }
 
 /// Runs the controller of backups until the operator shuts down.
-pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) -> &'static str {
+pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) {
     let cached = Arc::clone(&ctx);
     // The operator's own status writes need no reconciliation.
     let changes = predicates::generation.combine(predicates::finalizers);
@@ -194,11 +191,10 @@ pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) -
         backup::on_error,
     )
     .await;
-    "the controller of backups"
 }
 
 /// Runs the controller of schedules until the operator shuts down.
-pub async fn run_schedules(ctx: Arc<Context>, input: ControllerInput<NfsBackupSchedule>) -> &'static str {
+pub async fn run_schedules(ctx: Arc<Context>, input: ControllerInput<NfsBackupSchedule>) {
     let cached = Arc::clone(&ctx);
     let reader = input.writer.as_reader();
     let stream = watcher(input.api, watch_config())
@@ -230,11 +226,10 @@ pub async fn run_schedules(ctx: Arc<Context>, input: ControllerInput<NfsBackupSc
         schedule::on_error,
     )
     .await;
-    "the controller of schedules"
 }
 
 /// Runs the controller of claims until the operator shuts down.
-pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim, CachedClaim>) -> &'static str {
+pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolumeClaim, CachedClaim>) {
     let (observer, deleted) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let (settled, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let reader = input.writer.as_reader();
@@ -286,7 +281,6 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
         claim::on_error,
     )
     .await;
-    "the controller of claims"
 }
 
 /// Runs a controller until the operator shuts down.

@@ -15,7 +15,7 @@ use crate::compat::nfs_subdir::backend::{NfsSubdirBackendError, NfsSubdirExport}
 use crate::runtime::clients::{ApiService, ClientError, Clients};
 use crate::runtime::clock::Clock;
 use crate::runtime::election::{Election, LeaderElector, LeaseError};
-use crate::runtime::http::{self, HttpOptions, ListenError};
+use crate::runtime::http::{self, HttpOptions, ListenError, Probed};
 use crate::runtime::lease::HolderIdentity;
 use crate::runtime::lease_renewal::LeaseRenewer;
 use crate::runtime::metrics::Metrics;
@@ -24,6 +24,7 @@ use crate::runtime::readiness::Readiness;
 use crate::runtime::records_secret::{RecordsSecret, RecordsSecretData, SecretError};
 use crate::runtime::retry::BackoffLimits;
 use crate::runtime::shutdown::shutdown_signal;
+use crate::runtime::watchdog::Watchdog;
 use crate::runtime::write_fence::WriteFence;
 use crate::state::context::Context;
 use crate::state::copy_jobs::CopyJobs;
@@ -39,6 +40,8 @@ const HANDOVER: Duration = Duration::from_secs(1);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Namespace in which the operator refuses to run.
 const SYSTEM_NAMESPACE: &str = "kube-system";
+/// Name of the task that renews the Lease.
+const RENEWAL: &str = "the renewal of the Lease";
 /// Number of controllers. Watches of other kinds run until the process ends.
 const CONTROLLERS: usize = 6;
 
@@ -162,9 +165,9 @@ pub async fn run_until_cancelled(
     shutdown: CancellationToken,
 ) -> Result<(), OperatorError> {
     let endpoints = Endpoints::open(options.http.clone(), options.volume_metrics, &environment.clock).await?;
-    let elected = shutdown
-        .run_until_cancelled(endpoints.wait_for_lease(&options, &environment))
-        .await;
+    let waiting = endpoints.wait_for_lease(&options, &environment);
+    let waiting = endpoints.watchdog.watch("waiting for the Lease", waiting);
+    let elected = shutdown.run_until_cancelled(waiting).await;
     let Some(elected) = elected else {
         return Ok(());
     };
@@ -172,7 +175,7 @@ pub async fn run_until_cancelled(
     endpoints.set_leading();
     let task = LeaderTask::new(&options);
     let (wiring, ctx) = wire(options, environment, endpoints, access, lease.leadership(), shutdown);
-    lead(lease, task.run(wiring, &ctx), close_sessions(&ctx)).await
+    lead(lease, &ctx.watchdog, task.run(wiring, &ctx), close_sessions(&ctx)).await
 }
 
 /// HTTP endpoints and the state behind them, which exist in the leader and in standbys.
@@ -182,6 +185,7 @@ pub(super) struct Endpoints {
     pub(super) usage: UsageStore,
     pub(super) readiness: Readiness,
     pub(super) write_fence: WriteFence,
+    pub(super) watchdog: Watchdog,
 }
 
 /// Access to the cluster: API clients, and the identity and key for records.
@@ -206,10 +210,16 @@ impl Endpoints {
             usage,
             readiness: Readiness::default(),
             write_fence: WriteFence::new(clock.clone()),
+            watchdog: Watchdog::default(),
         };
         if let Some(http) = http {
-            let (readiness, fence) = (endpoints.readiness.clone(), endpoints.write_fence.clone());
-            http::serve(http, readiness, fence, Arc::clone(&endpoints.metrics)).await?;
+            let probed = Probed {
+                watchdog: endpoints.watchdog.clone(),
+                readiness: endpoints.readiness.clone(),
+                write_fence: endpoints.write_fence.clone(),
+            };
+            http::serve(http, probed, Arc::clone(&endpoints.metrics)).await?;
+            endpoints.watchdog.start().map_err(ListenError::Watchdog)?;
         }
         Ok(endpoints)
     }
@@ -296,17 +306,18 @@ fn check_namespace(own: &str) -> Result<(), OperatorError> {
 /// Lease is lost: another process may lead already.
 async fn lead(
     lease: LeaseRenewer,
+    watchdog: &Watchdog,
     work: impl Future<Output = Result<(), OperatorError>>,
     close: impl Future<Output = ()>,
 ) -> Result<(), OperatorError> {
     let (release, released) = oneshot::channel();
-    let mut renewal = tokio::spawn(lease.run(released));
+    let mut renewal = tokio::spawn(watchdog.watch(RENEWAL, lease.run(released)));
     let ended = tokio::select! {
         ended = work => ended,
         renewed = &mut renewal => {
             return Err(match renewed {
                 Ok(Err(lost)) => lost.into(),
-                Ok(Ok(())) | Err(_) => OperatorError::Ended("the renewal of the Lease"),
+                Ok(Ok(())) | Err(_) => OperatorError::Ended(RENEWAL),
             });
         }
     };

@@ -28,6 +28,7 @@ use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
+use crate::runtime::watchdog::Watchdog;
 use crate::state::backends::BackendRegistry;
 use crate::state::backup_admissions::BackupAdmissions;
 use crate::state::cached_claim::CachedClaim;
@@ -147,6 +148,7 @@ pub(super) fn wire(
         waiting_volumes,
         readiness: endpoints.readiness,
         write_fence: endpoints.write_fence,
+        watchdog: endpoints.watchdog,
         leadership,
         shutdown,
         copy_jobs: endpoints.copy_jobs,
@@ -199,61 +201,104 @@ pub(super) fn wire(
 impl Wiring {
     /// Starts the watches and controllers. Each task returns its name when it ends.
     pub(super) fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
-        let capacity = Arc::clone(ctx);
-        tokio::spawn(async move {
-            loop {
-                capacity.waiting_claims.wait_for_capacity().await;
-                wake_fitting_claims(&capacity);
-            }
-        });
+        let (capacity, groups) = (Arc::clone(ctx), Arc::clone(ctx));
+        tokio::spawn(
+            ctx.watchdog
+                .watch("the wakeup of claims that wait for capacity", async move {
+                    loop {
+                        capacity.waiting_claims.wait_for_capacity().await;
+                        wake_fitting_claims(&capacity);
+                    }
+                }),
+        );
         storage_capacity::start(ctx);
-        let groups = Arc::clone(ctx);
-        tokio::spawn(async move {
-            loop {
-                groups.path_reservations.groups.freed().await;
-                groups.waiting_claims.group_freed();
-            }
-        });
-        let client = &ctx.clients.watches;
+        tokio::spawn(
+            ctx.watchdog
+                .watch("the wakeup of claims that wait for a group", async move {
+                    loop {
+                        groups.path_reservations.groups.freed().await;
+                        groups.waiting_claims.group_freed();
+                    }
+                }),
+        );
+        let (watchdog, client) = (&ctx.watchdog, &ctx.clients.watches);
         let ctx = || Arc::clone(ctx);
         let mut tasks = JoinSet::new();
-        tasks.spawn(caches::watch_classes(ctx(), self.classes, Api::all(client.clone())));
-        tasks.spawn(caches::watch_namespaces(
-            ctx(),
-            self.namespaces,
-            Api::all(client.clone()),
-        ));
-        tasks.spawn(caches::watch_nodes(ctx(), self.nodes, Api::all(client.clone())));
-        tasks.spawn(controllers::run_backends(
-            ctx(),
-            input(self.backends, self.backend_requests, client),
-        ));
-        tasks.spawn(controllers::run_volumes(
-            ctx(),
-            input(self.volumes, self.volume_requests, client),
-        ));
-        tasks.spawn(controllers::run_archives(
-            ctx(),
-            input(self.archives, self.archive_requests, client),
-        ));
-        tasks.spawn(controllers::run_backups(
-            ctx(),
-            input(self.backups, self.backup_requests, client),
-        ));
-        tasks.spawn(controllers::run_schedules(
-            ctx(),
-            input(self.schedules, self.schedule_requests, client),
-        ));
-        tasks.spawn(controllers::run_claims(
-            ctx(),
-            ControllerInput {
-                writer: self.claims,
-                requests: self.claim_requests,
-                api: Api::all(client.clone()),
-            },
-        ));
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the watch of StorageClasses",
+            caches::watch_classes(ctx(), self.classes, Api::all(client.clone())),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the watch of Namespaces",
+            caches::watch_namespaces(ctx(), self.namespaces, Api::all(client.clone())),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the watch of Nodes",
+            caches::watch_nodes(ctx(), self.nodes, Api::all(client.clone())),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the controller of backends",
+            controllers::run_backends(ctx(), input(self.backends, self.backend_requests, client)),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the controller of volumes",
+            controllers::run_volumes(ctx(), input(self.volumes, self.volume_requests, client)),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the controller of archives",
+            controllers::run_archives(ctx(), input(self.archives, self.archive_requests, client)),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the controller of backups",
+            controllers::run_backups(ctx(), input(self.backups, self.backup_requests, client)),
+        );
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the controller of schedules",
+            controllers::run_schedules(ctx(), input(self.schedules, self.schedule_requests, client)),
+        );
+        let claims = ControllerInput {
+            writer: self.claims,
+            requests: self.claim_requests,
+            api: Api::all(client.clone()),
+        };
+        spawn(
+            &mut tasks,
+            watchdog,
+            "the controller of claims",
+            controllers::run_claims(ctx(), claims),
+        );
         tasks
     }
+}
+
+/// Starts a task that is watched, and returns its name when it ends.
+fn spawn(
+    tasks: &mut JoinSet<&'static str>,
+    watchdog: &Watchdog,
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    let watched = watchdog.watch(name, work);
+    tasks.spawn(async move {
+        watched.await;
+        name
+    });
 }
 
 fn input<K>(writer: Writer<K>, requests: mpsc::UnboundedReceiver<ObjectRef<K>>, client: &Client) -> ControllerInput<K>

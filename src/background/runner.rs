@@ -34,7 +34,8 @@ pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut tas
     let ctx = Arc::clone(ctx);
     let (requested, removal_token) = (Arc::clone(T::requested(backend)), backend.removal_token());
     let backend = Arc::downgrade(backend);
-    tokio::spawn(async move {
+    let watchdog = ctx.watchdog.clone();
+    tokio::spawn(watchdog.watch("the background work of a backend", async move {
         loop {
             tokio::select! {
                 () = ctx.shutdown.cancelled() => return,
@@ -52,5 +53,5 @@ pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut tas
                 false => run.await,
             };
         }
-    });
+    }));
 }

@@ -43,7 +43,8 @@ const LATE: &str = "WaitForFirstConsumer";
 pub fn start(ctx: &Arc<Context>) {
     if ctx.settings.csi_driver_names().next().is_some() {
         let (publisher, shutdown) = (Publisher::new(Arc::clone(ctx)), ctx.shutdown.clone());
-        tokio::spawn(async move { shutdown.run_until_cancelled(publisher.run()).await });
+        let publishing = async move { shutdown.run_until_cancelled(publisher.run()).await };
+        tokio::spawn(ctx.watchdog.watch("the publication of storage capacity", publishing));
     }
 }
 

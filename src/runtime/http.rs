@@ -29,6 +29,7 @@ use tokio::task::AbortHandle;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::prometheus_text::{self, OPEN_METRICS, PLAIN};
 use crate::runtime::readiness::{Readiness, ReadinessState};
+use crate::runtime::watchdog::Watchdog;
 use crate::runtime::write_fence::WriteFence;
 use metrics_token::{MetricsToken, TokenError};
 
@@ -71,15 +72,23 @@ pub enum ListenError {
         #[source]
         cause: io::Error,
     },
+    /// The thread of the watchdog cannot be started.
+    #[error("cannot start the thread of the watchdog, which /healthz needs: {0}")]
+    Watchdog(#[source] io::Error),
     /// The token of `/metrics` cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
 }
 
-#[derive(Clone)]
-struct ProbeEndpoints {
-    readiness: Readiness,
-    write_fence: WriteFence,
+/// What `/healthz` and `/readyz` report.
+#[derive(Clone, Default)]
+pub struct Probed {
+    /// For `/healthz`.
+    pub watchdog: Watchdog,
+    /// For `/readyz`.
+    pub readiness: Readiness,
+    /// For `/readyz`.
+    pub write_fence: WriteFence,
 }
 
 #[derive(Clone)]
@@ -93,12 +102,7 @@ struct MetricsEndpoint {
 ///
 /// # Errors
 /// An address cannot be bound, or the token cannot be read.
-pub async fn serve(
-    options: HttpOptions,
-    readiness: Readiness,
-    write_fence: WriteFence,
-    metrics: Arc<Metrics>,
-) -> Result<(), ListenError> {
+pub async fn serve(options: HttpOptions, probed: Probed, metrics: Arc<Metrics>) -> Result<(), ListenError> {
     let token = match options.metrics_token_file {
         Some(path) => Some(MetricsToken::open(path).await?),
         None => None,
@@ -109,9 +113,9 @@ pub async fn serve(
         texts: Arc::new(Semaphore::new(MAX_METRICS_TEXTS)),
     };
     let probes = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(ProbeEndpoints { readiness, write_fence });
+        .with_state(probed);
     let all = Router::new()
         .route("/metrics", get(metrics_text))
         .with_state(endpoint)
@@ -191,7 +195,14 @@ async fn serve_connection(stream: TcpStream, app: Router) {
     }
 }
 
-async fn readyz(State(endpoints): State<ProbeEndpoints>) -> Response {
+async fn healthz(State(probed): State<Probed>) -> Response {
+    match probed.watchdog.check() {
+        Ok(()) => "ok\n".into_response(),
+        Err(stuck) => (StatusCode::SERVICE_UNAVAILABLE, format!("{stuck}\n")).into_response(),
+    }
+}
+
+async fn readyz(State(endpoints): State<Probed>) -> Response {
     let not_yet = |what: String| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {what}\n")).into_response();
     match endpoints.readiness.state() {
         ReadinessState::Leading(_) if !endpoints.write_fence.may_write() => {

@@ -27,5 +27,6 @@ pub mod shutdown;
 mod throttle;
 pub mod waiting;
 pub mod watch_filters;
+pub mod watchdog;
 pub mod write_fence;
 pub mod writes;

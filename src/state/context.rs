@@ -27,6 +27,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::retry::Backoff;
 use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
+use crate::runtime::watchdog::Watchdog;
 use crate::runtime::write_fence::WriteFence;
 use crate::state::backends::{Backend, BackendRegistry};
 use crate::state::backup_admissions::BackupAdmissions;
@@ -252,6 +253,8 @@ pub struct Context {
     pub readiness: Readiness,
     /// Allows writes only while this process is the leader.
     pub write_fence: WriteFence,
+    /// Watches the loops of the operator.
+    pub watchdog: Watchdog,
     /// Checks with the API server that this process is the leader.
     pub leadership: Leadership,
     /// Cancelled when the operator shuts down.

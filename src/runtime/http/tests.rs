@@ -7,6 +7,10 @@ use super::*;
 
 /// Serves on free ports of loopback, and returns the options with the addresses.
 async fn served(token_file: Option<PathBuf>) -> HttpOptions {
+    served_with(token_file, Probed::default()).await
+}
+
+async fn served_with(token_file: Option<PathBuf>, probed: Probed) -> HttpOptions {
     let (http, probe) = (reserved_port(), reserved_port());
     let options = HttpOptions {
         http_addr: http.local_addr().unwrap(),
@@ -14,8 +18,7 @@ async fn served(token_file: Option<PathBuf>) -> HttpOptions {
         metrics_token_file: token_file,
     };
     let metrics = Arc::new(Metrics::default());
-    let (readiness, fence) = (Readiness::default(), WriteFence::default());
-    serve(options.clone(), readiness, fence, metrics).await.unwrap();
+    serve(options.clone(), probed, metrics).await.unwrap();
     options
 }
 
@@ -49,6 +52,31 @@ async fn exchange(address: SocketAddr, text: &str) -> String {
 
 async fn get_path(address: SocketAddr, path: &str, header: &str) -> String {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n")).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn the_liveness_probe_fails_while_a_loop_blocks_its_thread() {
+    let probed = Probed::default();
+    let watchdog = probed.watchdog.clone();
+    let options = served_with(None, probed).await;
+    let (blocks, blocked) = std::sync::mpsc::channel::<()>();
+    let (begins, begun) = tokio::sync::oneshot::channel();
+    let work = async move {
+        begins.send(()).unwrap();
+        blocked.recv()
+    };
+    let stuck = tokio::spawn(watchdog.watch("the test", work));
+    begun.await.unwrap();
+    assert!(get_path(options.probe_addr, "/healthz", "").await.ends_with("\r\nok\n"));
+    for _ in 0..100 {
+        watchdog.beat();
+    }
+    let answer = get_path(options.probe_addr, "/healthz", "").await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.ends_with("made no progress for 120 s: the test\n"), "{answer}");
+    drop(blocks);
+    let _ended = stuck.await;
+    assert!(get_path(options.probe_addr, "/healthz", "").await.ends_with("\r\nok\n"));
 }
 
 #[tokio::test]
