@@ -13,6 +13,7 @@ use nfs_operator::api::backend::QuotaEnforcement;
 use nfs_operator::api::names::{self, NamedObject};
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::backend_slots::{BackendSlots, SlotUsage};
+use nfs_operator::runtime::backup_metrics::BackupFigures;
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics, QuotaMetrics};
 use nfs_operator::runtime::process_metrics::ProcessMetrics;
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
@@ -153,6 +154,10 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
             backend: "backend".to_owned(),
             work: ["claims", "reclaims", "archives"].map(|work| (work, slots)),
         }]
+    });
+    metrics.backups.read_with(|| BackupFigures {
+        schedules: BTreeMap::from([("Scheduled".to_owned(), 1)]),
+        newest: BTreeMap::from([(("team".to_owned(), "data".to_owned()), Timestamp::UNIX_EPOCH)]),
     });
     metrics.api_requests.record(&Method::GET, None, Duration::from_secs(1));
     let scanned = OrphansStatus {

@@ -108,6 +108,16 @@ impl NfsArchive {
             .is_some_and(|id| id.parse::<u64>().is_ok())
     }
 
+    /// Returns true if the data exist and stay: the archive is complete, was found where it is recorded, and has not expired.
+    pub fn is_good(&self) -> bool {
+        self.is_complete()
+            && self.metadata.deletion_timestamp.is_none()
+            && matches!(
+                self.observed().state,
+                Some(ArchiveSummary::Available | ArchiveSummary::Held)
+            )
+    }
+
     /// Returns the backend, also while the status is lost. Empty if it is not known.
     pub fn backend_name(&self) -> &str {
         self.location(&self.observed().backend_name, ARCHIVE_BACKEND)

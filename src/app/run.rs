@@ -66,7 +66,7 @@ pub struct Options {
     pub scan_interval: Duration,
     /// Maximum number of names that a usage scan reads per second and backend.
     pub count_rate: u32,
-    /// Export usage metrics per volume.
+    /// Export metrics per volume and per claim.
     pub volume_metrics: bool,
     /// The Secret with the key that signs records.
     pub records: RecordsSecret,

@@ -40,6 +40,7 @@ use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
+use crate::state::schedules::figures;
 use crate::state::server_addresses::ServerAddresses;
 use export_store::PathReservations;
 
@@ -106,6 +107,11 @@ pub(super) fn wire(
     endpoints
         .metrics
         .count_waiting(move || claim::waiting_by_reason(counted.state().iter().map(Arc::as_ref)));
+    let (measured, archives_of_claims, of_each_claim) = (schedules.clone(), archives.clone(), options.volume_metrics);
+    endpoints.metrics.backups.read_with(move || {
+        let archives = of_each_claim.then(|| archives_of_claims.state());
+        figures(measured.state().into_iter(), archives.into_iter().flatten())
+    });
     let controller = options.provisioners.first().map_or(DEFAULT_PROVISIONER, String::as_str);
     let ctx = Context {
         events: Events::start(access.clients.calls.clone(), controller, &host, clock.clone()),

@@ -21,6 +21,7 @@ use crate::api::backend::QuotaEnforcement;
 use crate::api::{OrphanKind, OrphansStatus, Reason};
 use crate::runtime::api_requests::ApiRequests;
 use crate::runtime::backend_slots::SlotMetrics;
+use crate::runtime::backup_metrics::BackupMetrics;
 use crate::runtime::nfs_calls::NfsCalls;
 use nfs_client::FsStat;
 
@@ -96,6 +97,8 @@ pub struct Metrics {
     pub nfs_calls: NfsCalls,
     /// Limits on concurrent work.
     pub slots: SlotMetrics,
+    /// Backups and their schedules.
+    pub backups: BackupMetrics,
     /// The only classes that become labels, so that no object can add series. Names in claims and volumes can be of
     /// classes that do not exist.
     classes: RwLock<HashSet<String>>,
@@ -251,6 +254,8 @@ impl Metrics {
         nfs_calls.register(registry);
         let slots = SlotMetrics::default();
         registry.register_collector(Box::new(slots.clone()));
+        let backups = BackupMetrics::default();
+        registry.register_collector(Box::new(backups.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -333,6 +338,7 @@ impl Metrics {
             api_requests,
             nfs_calls,
             slots,
+            backups,
             classes: RwLock::default(),
             registry: std::mem::take(registry),
         }

@@ -7,8 +7,9 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
-use crate::api::NfsBackupSchedule;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::{NfsArchive, NfsBackupSchedule};
+use crate::runtime::backup_metrics::BackupFigures;
 use crate::state::context::Context;
 
 /// Maximum number of schedules of a namespace that request backups. Each may run once a minute, which costs a few requests
@@ -45,6 +46,30 @@ pub fn check_number(ctx: &Context, schedule: &NfsBackupSchedule) -> Result<(), P
     Err(PlannedCondition::fails(Reason::TooManySchedules, message))
 }
 
+/// Returns the figures for the metrics. `archives` is empty unless metrics of each claim are enabled.
+pub fn figures(
+    schedules: impl Iterator<Item = Arc<NfsBackupSchedule>>,
+    archives: impl Iterator<Item = Arc<NfsArchive>>,
+) -> BackupFigures {
+    let mut figures = BackupFigures::default();
+    for schedule in schedules {
+        let ready = schedule.status.as_ref().and_then(|status| status.conditions.first());
+        // Only names of reasons become labels, whatever the status contains.
+        if let Some(reason) = ready.and_then(|ready| Reason::parse(&ready.reason)) {
+            *figures.schedules.entry(reason.to_string()).or_default() += 1;
+        }
+    }
+    for archive in archives.filter(|archive| archive.is_on_demand() && archive.is_good()) {
+        let claim = &archive.spec.claim_ref;
+        if let Some(time) = &archive.observed().archive_time {
+            let newest = figures.newest.entry((claim.namespace.clone(), claim.name.clone()));
+            let newest = newest.or_insert(time.0);
+            *newest = time.0.max(*newest);
+        }
+    }
+    figures
+}
+
 /// Handles a change of the cache of schedules: the place of a deleted one is taken by the next one.
 pub fn observe_cached(event: &Event<NfsBackupSchedule>, ctx: &Context) {
     let Event::Delete(deleted) = event else { return };
@@ -59,5 +84,49 @@ pub fn observe_cached(event: &Event<NfsBackupSchedule>, ctx: &Context) {
     others.sort_by_cached_key(|other| rank(other));
     if let Some(next) = others.get(MAX_PER_NAMESPACE - 1) {
         ctx.requeue_schedule(ObjectRef::from_obj(next.as_ref()));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_metrics_are_of_the_newest_requested_backup_whose_data_exist() {
+        let archive = |name: &str, state: &str, time: &str| -> Arc<NfsArchive> {
+            let spec = json!({"claimRef": {"namespace": "team", "name": "data"}});
+            let status = json!({"state": state, "fileID": "7", "volumeName": "pvc-1", "archiveTime": time});
+            Arc::new(
+                serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec, "status": status})).unwrap(),
+            )
+        };
+        let archives = [
+            archive("nfsbackup-1", "Available", "2026-01-01T00:00:00Z"),
+            archive("nfsbackup-2", "Held", "2026-01-03T00:00:00Z"),
+            archive("nfsbackup-3", "Missing", "2026-01-04T00:00:00Z"),
+            archive("nfsbackup-4", "Available", "2026-01-02T00:00:00Z"),
+            // The archive of a deleted claim.
+            archive("pvc-1", "Available", "2026-01-05T00:00:00Z"),
+        ];
+        let schedule = |reason: &str| -> Arc<NfsBackupSchedule> {
+            let time = "2026-01-01T00:00:00Z";
+            let ready =
+                json!({"type": "Ready", "status": "True", "reason": reason, "message": "", "lastTransitionTime": time});
+            let spec = json!({"schedule": "@daily", "claims": {"selector": {}}});
+            let object = json!({"metadata": {"name": "s"}, "spec": spec, "status": {"conditions": [ready]}});
+            Arc::new(serde_json::from_value(object).unwrap())
+        };
+        let schedules = ["Scheduled", "ClaimsSkipped", "Scheduled", "written-by-a-tenant"].map(schedule);
+        let figures = figures(schedules.into_iter(), archives.into_iter());
+        let of_claim = ("team".to_owned(), "data".to_owned());
+        let newest = BTreeMap::from([(of_claim, "2026-01-03T00:00:00Z".parse().unwrap())]);
+        assert_eq!(figures.newest, newest);
+        let by_reason = [("ClaimsSkipped".to_owned(), 1), ("Scheduled".to_owned(), 2)];
+        assert_eq!(figures.schedules, BTreeMap::from(by_reason));
     }
 }

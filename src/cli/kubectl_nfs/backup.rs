@@ -1,4 +1,4 @@
-//! `kubectl nfs backup`: an archive of a claim in use.
+//! `kubectl nfs backup`: an archive of a claim in use, or for users without rights on archives, an NfsBackup.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,17 +7,20 @@ use clap::Args;
 use export_store::text::truncate;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
 use super::names::{condition, parse_archive, parse_claim};
 use super::progress::{self, Progress};
 use crate::api::archive::{ArchivedClaim, DeletionPolicy};
-use crate::api::{NfsArchive, NfsArchiveSpec};
+use crate::api::backend::Duration as Retention;
+use crate::api::backup::{BackupSource, NfsBackupSpec};
+use crate::api::{NfsArchive, NfsArchiveSpec, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, CommandError, failed, get};
 use crate::cli::duration::parse_duration;
 use crate::cli::output::{ListFormat, print, print_json};
+use crate::runtime::writes::http_status;
 
 /// Maximum length of an archive's name.
 const MAX_NAME: usize = 110;
@@ -25,7 +28,7 @@ const MAX_NAME: usize = 110;
 /// Arguments of `kubectl nfs backup`.
 #[derive(Args)]
 pub struct BackupArguments {
-    /// Claim to copy.
+    /// Claim to copy. If you may not create NfsArchives, an NfsBackup is created in its namespace.
     #[arg(value_name = "pvc/NAME", value_parser = parse_claim)]
     claim: String,
     /// Namespace of the claim. If unset, that of the context.
@@ -37,7 +40,8 @@ pub struct BackupArguments {
     /// Time after which the backup may be purged (Go duration, or days). If unset, it is kept until somebody deletes it.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     expires_in: Option<Duration>,
-    /// Purge the data when the archive is deleted. If unset, they stay on the export.
+    /// Purge the data when the archive is deleted. If unset, they stay on the export. The data of an NfsBackup are always
+    /// deleted with it.
     #[arg(long)]
     delete_data: bool,
     /// Wait until the copy is complete.
@@ -93,6 +97,9 @@ pub async fn run(arguments: BackupArguments) -> Result<ExitCode, CommandError> {
         status: None,
     };
     let created = archives.create(&PostParams::default(), &request).await;
+    if created.as_ref().is_err_and(|error| http_status(error) == Some(403)) {
+        return as_tenant(&arguments, &Api::namespaced(client.clone(), namespace), &name).await;
+    }
     let mut archive = created.map_err(failed(format!("create NfsArchive {name}")))?;
     if arguments.wait {
         archive = wait_available(&archives, &name, arguments.timeout).await?;
@@ -106,6 +113,56 @@ pub async fn run(arguments: BackupArguments) -> Result<ExitCode, CommandError> {
         ))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Creates an NfsBackup, which an administrator allows with `spec.backups.selfService` of the backend.
+async fn as_tenant(arguments: &BackupArguments, api: &Api<NfsBackup>, name: &str) -> Result<ExitCode, CommandError> {
+    let request = NfsBackup {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: NfsBackupSpec {
+            source: BackupSource {
+                claim_name: Some(arguments.claim.clone()),
+                archive_name: None,
+            },
+            retention: arguments
+                .expires_in
+                .map(|after| Retention(format!("{}s", after.as_secs()))),
+            schedule_ref: None,
+        },
+        status: None,
+    };
+    let what = format!("NfsBackup {name}");
+    let created = api.create(&PostParams::default(), &request).await;
+    let mut backup = created.map_err(failed(format!("create {what}")))?;
+    if arguments.wait {
+        backup = progress::wait(&what, arguments.timeout, async || {
+            let backup = get(api, name, &what).await?;
+            match condition(&backup.observed().conditions, "Ready") {
+                Some(ready) if ready.status == "True" => Ok(Progress::Done(backup)),
+                ready => Ok(Progress::Waits(explained(ready))),
+            }
+        })
+        .await?;
+    }
+    match arguments.output {
+        ListFormat::Json => print_json(&backup)?,
+        ListFormat::Name => print(&format!("nfsbackup/{name}"))?,
+        ListFormat::Table if arguments.wait => print(&format!("backup {name} is complete"))?,
+        ListFormat::Table => print(&format!(
+            "backup {name} requested; kubectl get nfsbackup {name} shows its state"
+        ))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explained(condition: Option<&Condition>) -> String {
+    match condition {
+        Some(condition) => format!("{}: {}", condition.reason, condition.message),
+        None => "the operator has not seen it yet".to_owned(),
+    }
 }
 
 /// Returns a point in time after `now`.
@@ -135,10 +192,7 @@ async fn wait_available(archives: &Api<NfsArchive>, name: &str, timeout: Duratio
         if is_available && archive.is_complete() {
             return Ok(Progress::Done(archive));
         }
-        Ok(Progress::Waits(match available {
-            Some(available) => format!("{}: {}", available.reason, available.message),
-            None => "the operator has not seen it yet".to_owned(),
-        }))
+        Ok(Progress::Waits(explained(available)))
     })
     .await
 }

@@ -13,6 +13,7 @@ mod orphans;
 mod progress;
 mod report;
 mod requests;
+mod schedules;
 mod secret;
 mod status;
 mod suspend;
@@ -51,8 +52,10 @@ enum Command {
     /// List, hold, expire and restore archives.
     #[command(subcommand)]
     Archives(archives::ArchivesCommand),
-    /// Create an archive of a claim in use.
+    /// Back up a claim in use.
     Backup(backup::BackupArguments),
+    /// List schedules of backups: last and next time, and what was missed or skipped.
+    Schedules(schedules::SchedulesArguments),
     /// Show which volumes use most.
     #[command(subcommand)]
     Usage(usage::UsageCommand),
@@ -90,6 +93,7 @@ pub async fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments).await,
         Command::Archives(command) => archives::run(command).await,
         Command::Backup(arguments) => backup::run(arguments).await,
+        Command::Schedules(arguments) => schedules::run(arguments).await,
         Command::Usage(command) => usage::run(command).await,
         Command::Orphans(arguments) => orphans::run(arguments).await,
         Command::Suspend(arguments) => suspend::run(arguments, true).await,

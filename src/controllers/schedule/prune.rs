@@ -8,7 +8,6 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use crate::api::NfsArchive;
-use crate::api::archive::ArchiveSummary;
 use crate::api::backup::NfsBackup;
 use crate::api::schedule::NfsBackupSchedule;
 use crate::decide::schedule::is_of_schedule;
@@ -78,9 +77,7 @@ pub(super) async fn prune(ctx: &Context, schedule: &NfsBackupSchedule) -> Result
 /// Returns the backup if its data exist. Its own status is not used: tenants may be able to write it.
 fn good_backup(backup: &Arc<NfsBackup>, archive: &NfsArchive, namespace_uid: &str) -> Option<GoodBackup> {
     let observed = archive.observed();
-    let is_good = archive.is_complete()
-        && matches!(observed.state, Some(ArchiveSummary::Available | ArchiveSummary::Held))
-        && archive.metadata.deletion_timestamp.is_none()
+    let is_good = archive.is_good()
         && backup.metadata.deletion_timestamp.is_none()
         && !observed.claim_uid.is_empty()
         && is_archive_of(backup, archive, namespace_uid);

@@ -4,8 +4,10 @@ mod archives;
 mod explain;
 mod program;
 mod requests;
+mod schedules;
 mod status;
 
+use std::path::Path;
 use std::process::Output;
 
 use rig::Cluster;
@@ -17,9 +19,14 @@ use super::program::text;
 
 /// Runs the plugin as an administrator of the cluster.
 async fn nfs(cluster: &Cluster, args: &[&str]) -> Output {
+    nfs_as(cluster.kubeconfig(), args).await
+}
+
+/// Runs the plugin with a kubeconfig.
+async fn nfs_as(kubeconfig: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(find_binary().unwrap());
     command.arg0("/usr/local/bin/kubectl-nfs").args(args).kill_on_drop(true);
-    command.env("KUBECONFIG", cluster.kubeconfig()).output().await.unwrap()
+    command.env("KUBECONFIG", kubeconfig).output().await.unwrap()
 }
 
 /// Runs it. Returns its output, which must not be an error.

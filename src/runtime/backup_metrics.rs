@@ -1,0 +1,60 @@
+//! Metrics of backups and their schedules.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// What is measured of backups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BackupFigures {
+    /// Number of schedules, by the reason of their condition.
+    pub schedules: BTreeMap<String, u64>,
+    /// Time when the data of the newest backup were complete, by namespace and name of the claim. Empty unless metrics of each
+    /// claim are enabled.
+    pub newest: BTreeMap<(String, String), Timestamp>,
+}
+
+type ReadFigures = Box<dyn Fn() -> BackupFigures + Send + Sync>;
+
+/// Reads the figures when they are scraped. Clones share the function that reads them.
+#[derive(Clone, Default)]
+pub struct BackupMetrics(Arc<OnceLock<ReadFigures>>);
+
+impl BackupMetrics {
+    /// Sets the function that reads the figures.
+    pub fn read_with(&self, read: impl Fn() -> BackupFigures + Send + Sync + 'static) {
+        // A process runs one operator, which sets it once.
+        let _already = self.0.set(Box::new(read));
+    }
+}
+
+impl fmt::Debug for BackupMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BackupMetrics")
+    }
+}
+
+impl Collector for BackupMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let figures = self.0.get().map(|read| read()).unwrap_or_default();
+        let help = "Schedules of backups, by the reason in their condition";
+        let mut family = encoder.encode_descriptor("nfs_operator_backup_schedules", help, None, MetricType::Gauge)?;
+        for (reason, count) in figures.schedules {
+            ConstGauge::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
+        }
+        let help = "Time when the data of the claim's newest backup were complete, as a Unix timestamp";
+        let name = "nfs_operator_claim_last_backup_timestamp_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for ((namespace, claim), time) in figures.newest {
+            let labels = [("claim", claim), ("claim_namespace", namespace)];
+            ConstGauge::new(time.as_second()).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! `kubectl nfs schedules`, and `backup` with the rights of a tenant.
+
+use rig::TestEnv;
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
+
+use super::nfs_as;
+use crate::backups::{class_with_backups, tenant};
+use crate::support::shared::{TIMEOUT, Test};
+
+#[tokio::test]
+async fn a_tenant_backs_up_and_lists_schedules_without_rights_on_archives() -> Test {
+    let env = TestEnv::new("nfs-tenant").await?;
+    let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "10Gi"})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    env.wait_bound(&claim).await?;
+    let tenant = tenant(&env).await?;
+    let kubeconfig = env.rig.cluster.service_account_kubeconfig(&env.name, "tenant").await?;
+    let run = async |args: &[&str]| {
+        let args = [args, &["-n", &env.name, "-o", "json"]].concat();
+        let output = nfs_as(&kubeconfig, &args).await;
+        let printed = serde_json::from_slice::<Value>(&output.stdout);
+        printed
+            .map(|printed| (output.status.code(), printed))
+            .map_err(|error| format!("{error}: {output:?}"))
+    };
+    let (code, backup) = run(&["backup", "pvc/data", "--expires-in", "30d", "--wait"]).await?;
+    assert_eq!((code, &backup["kind"]), (Some(0), &json!("NfsBackup")), "{backup}");
+    assert_eq!(
+        backup["spec"],
+        json!({"source": {"claimName": "data"}, "retention": "2592000s"})
+    );
+    assert_eq!(backup["status"]["state"], "Available", "{backup}");
+    let create = async |name: &str, times: &str| {
+        let mut object = reference("nfs-operator.io/v1alpha1", "NfsBackupSchedule", Some(&env.name), name);
+        merge(
+            &mut object,
+            &json!({"spec": {"schedule": times, "claims": {"matchNames": ["data"]}}}),
+        );
+        let object = tenant.create(&object).await?;
+        let reported = |found: &Value| match found["status"]["conditions"][0]["type"] == "Ready" {
+            true => Ok(()),
+            false => Err(found.to_string()),
+        };
+        env.objects.wait(&object, "to be reported", TIMEOUT, reported).await
+    };
+    create("good", "@yearly").await?;
+    let (code, listed) = run(&["schedules"]).await?;
+    assert_eq!(
+        (code, &listed["schedules"][0]["name"]),
+        (Some(0), &json!("good")),
+        "{listed}"
+    );
+    assert!(
+        listed["schedules"][0]["status"]["nextScheduleTime"].is_string(),
+        "{listed}"
+    );
+    create("wrong", "61 * * * *").await?;
+    let (code, listed) = run(&["schedules"]).await?;
+    assert_eq!(
+        (code, listed["schedules"].as_array().map(Vec::len)),
+        (Some(1), Some(2)),
+        "{listed}"
+    );
+    Ok(())
+}
