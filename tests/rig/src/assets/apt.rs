@@ -1,10 +1,14 @@
 //! Debian packages: installing them as root, or only downloading them.
 
-use std::{path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use super::{Progress, find_program};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -47,6 +51,85 @@ pub(super) async fn disable_service(service: &str) -> Result<()> {
     run(command).await?;
     eprintln!("rig: stopped and disabled {service}, which its package had started");
     Ok(())
+}
+
+/// Another release of Debian, whose packages are unpacked and never installed. Its package lists are in a directory of
+/// its own.
+pub(super) struct OtherRelease {
+    folder: PathBuf,
+}
+
+impl OtherRelease {
+    /// Downloads the package lists of a release into an empty directory.
+    pub(super) async fn fetch(codename: &str, folder: PathBuf) -> Result<Self> {
+        for name in ["state/lists/partial", "cache/archives/partial"] {
+            let path = folder.join(name);
+            fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+        }
+        let mirror = mirror().await?;
+        let sources =
+            format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {codename} main\n");
+        for (name, text) in [("sources.list", sources.as_str()), ("state/status", "")] {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        }
+        let release = Self { folder };
+        run(release.command(apt_get(&["update"]))).await?;
+        Ok(release)
+    }
+
+    /// Downloads packages, and of their dependencies those whose names satisfy `include`.
+    pub(super) async fn download(
+        &self,
+        packages: &[&str],
+        include: impl Fn(&str) -> bool,
+        folder: &Path,
+    ) -> Result<()> {
+        let mut depends = self.command(Command::new("apt-cache"));
+        depends.args(["depends", "--important", "--no-pre-depends", "--recurse"]);
+        depends.args(packages);
+        let mut names = parse_depends(&run(depends).await?);
+        names.retain(|name| include(name));
+        names.extend(packages.iter().map(|name| (*name).to_owned()));
+        let mut download = self.command(apt_get(&["download"]));
+        download.args(names).current_dir(folder);
+        run(download).await.map(drop)
+    }
+
+    /// Adds the options that replace the machine's own releases by this one.
+    fn command(&self, mut command: Command) -> Command {
+        let folder = self.folder.display();
+        for option in [
+            format!("Dir::Etc::sourcelist={folder}/sources.list"),
+            "Dir::Etc::sourceparts=-".to_owned(),
+            format!("Dir::State={folder}/state"),
+            format!("Dir::State::status={folder}/state/status"),
+            format!("Dir::Cache={folder}/cache"),
+            // apt's own user may not be able to write to that directory.
+            "APT::Sandbox::User=root".to_owned(),
+        ] {
+            command.args(["-o", &option]);
+        }
+        command
+    }
+}
+
+/// Returns the address from which the packages of this machine's own Debian release come.
+async fn mirror() -> Result<String> {
+    let mut targets = apt_get(&[
+        "indextargets",
+        "--format",
+        "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)",
+    ]);
+    targets.arg("Created-By: Packages");
+    let targets = run(targets).await?;
+    let mirrors = targets
+        .lines()
+        .filter_map(|line| line.strip_prefix("Debian Debian main "));
+    mirrors.last().map(str::to_owned).ok_or_else(|| Error::Missing {
+        what: "a mirror of Debian".into(),
+        remedy: "list one in /etc/apt/sources.list, and run `apt-get update`".into(),
+    })
 }
 
 /// Updates the package lists if this process may do that. A machine may have none, or old ones whose packages no longer

@@ -7,6 +7,7 @@ pub(crate) mod go_nfs;
 mod helm;
 mod kernel_vm;
 mod kubernetes;
+mod newer_ganesha;
 mod node;
 mod promtool;
 
@@ -16,7 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, node::NodeAssets};
+pub use self::{
+    helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, newer_ganesha::NewerGanesha, node::NodeAssets,
+};
 use crate::error::{Error, Result, ResultExt};
 
 /// The programs of a cluster and of an NFS server.
@@ -45,6 +48,14 @@ impl Assets {
     /// Finds or installs only nfs-ganesha's server, and returns its path.
     pub async fn find_or_install_ganesha() -> Result<PathBuf> {
         ganesha::find_or_install().await
+    }
+
+    /// Finds or downloads a newer nfs-ganesha than that of this machine's Debian release.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] with what this machine lacks.
+    pub async fn find_or_download_newer_ganesha() -> Result<NewerGanesha> {
+        newer_ganesha::find_or_download().await
     }
 
     /// Returns the path of `rpcbind`, which is installed with nfs-ganesha.

@@ -144,6 +144,8 @@ pub struct NfsOptions {
     pub private_mounts: bool,
     /// Sends owners as names instead of numbers, if the server knows a name.
     pub named_owners: bool,
+    /// More parameters in `NFS_CORE_PARAM`.
+    pub core_params: Vec<(&'static str, String)>,
 }
 
 impl Default for NfsOptions {
@@ -159,6 +161,7 @@ impl Default for NfsOptions {
             grace_seconds: None,
             private_mounts: false,
             named_owners: false,
+            core_params: Vec::new(),
         }
     }
 }
@@ -192,9 +195,13 @@ pub(super) fn render_config(
     };
     // nfs-ganesha rejects an empty list.
     let minors = if minors.is_empty() { "0".into() } else { minors };
+    let core_params = options.core_params.iter();
+    let core_params: String = core_params
+        .map(|(name, value)| format!("  {name} = {value};\n"))
+        .collect();
     let mut text = format!(
         "NFS_CORE_PARAM {{
-  NFS_Protocols = {protocols};
+{core_params}  NFS_Protocols = {protocols};
   Bind_addr = {address};
   NFS_Port = {port};
   MNT_Port = {mount_port};
