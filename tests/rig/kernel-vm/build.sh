@@ -62,6 +62,7 @@ release=$(basename "$from"/*lib/modules/*)
 tree=$from/lib/modules/$release
 [ -d "$tree" ] || tree=$from/usr/lib/modules/$release
 cp "$from/boot/vmlinuz-$release" vmlinuz
+find "$tree" -name '*.ko.xz' -exec "$busybox" unxz {} +
 mkdir -p "$to/lib64/modules/$release"
 "$busybox" depmod -b "$(dirname "$(dirname "$(dirname "$tree")")")" "$release"
 # Lines of modules.dep are "path: dependencies". Names may contain `-` where modprobe accepts `_`.

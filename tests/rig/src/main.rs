@@ -9,7 +9,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result, ResultExt as _,
-    assets::{Helm, KernelVmAssets, NodeAssets},
+    assets::{Debian, Helm, KernelVmAssets, NodeAssets},
     bench::{BenchOptions, bench},
 };
 
@@ -120,9 +120,11 @@ async fn assets() -> Result<()> {
 }
 
 async fn kernel_vm() -> Result<()> {
-    let assets = KernelVmAssets::find_or_install().await?;
+    let assets = KernelVmAssets::find_or_install(Debian::Own).await?;
+    let newer = KernelVmAssets::find_or_install(Debian::V13).await?;
     println!("emulator:      {}", assets.emulator.display());
     println!("its kernel:    {}", assets.kernel.display());
+    println!("a newer one:   {}", newer.kernel.display());
     Ok(())
 }
 

@@ -1,12 +1,8 @@
 //! Debian packages: installing them as root, or only downloading them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
-use super::{Progress, find_program};
+use super::{Debian, Progress, find_program};
 use crate::{
     error::{Error, Result, ResultExt},
     process::run,
@@ -53,62 +49,86 @@ pub(super) async fn disable_service(service: &str) -> Result<()> {
     Ok(())
 }
 
-/// Another release of Debian, whose packages are unpacked and never installed. Its package lists are in a directory of
-/// its own.
-pub(super) struct OtherRelease {
-    folder: PathBuf,
+/// Updates the package lists of this machine if this process may do that. A machine may have none, or old ones whose
+/// packages no longer exist.
+async fn refresh() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    run(apt_get(&["update"])).await.map(drop)
 }
 
-impl OtherRelease {
-    /// Downloads the package lists of a release into an empty directory.
-    pub(super) async fn fetch(codename: &str, folder: PathBuf) -> Result<Self> {
+/// A release of Debian whose packages are downloaded, and not installed.
+pub(super) struct Release {
+    /// Options that replace the machine's own package lists by others.
+    options: Vec<String>,
+}
+
+impl Release {
+    /// Returns the release that a cache entry is built from. Another one than the machine's own has its package lists
+    /// in a new directory `lists`.
+    pub(super) async fn open(debian: Debian, lists: &Path) -> Result<Self> {
+        refresh().await?;
+        match debian.codename() {
+            None => Ok(Self { options: Vec::new() }),
+            Some(codename) => Self::other(codename, lists).await,
+        }
+    }
+
+    async fn other(codename: &str, lists: &Path) -> Result<Self> {
         for name in ["state/lists/partial", "cache/archives/partial"] {
-            let path = folder.join(name);
+            let path = lists.join(name);
             fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         }
         let mirror = mirror().await?;
         let sources =
             format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {codename} main\n");
         for (name, text) in [("sources.list", sources.as_str()), ("state/status", "")] {
-            let path = folder.join(name);
+            let path = lists.join(name);
             fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         }
-        let release = Self { folder };
+        let lists = lists.display();
+        let options = [
+            format!("Dir::Etc::sourcelist={lists}/sources.list"),
+            "Dir::Etc::sourceparts=-".to_owned(),
+            format!("Dir::State={lists}/state"),
+            format!("Dir::State::status={lists}/state/status"),
+            format!("Dir::Cache={lists}/cache"),
+        ];
+        let release = Self {
+            options: options.into(),
+        };
         run(release.command(apt_get(&["update"]))).await?;
         Ok(release)
     }
 
-    /// Downloads packages, and of their dependencies those whose names satisfy `include`.
-    pub(super) async fn download(
-        &self,
-        packages: &[&str],
-        include: impl Fn(&str) -> bool,
-        folder: &Path,
-    ) -> Result<()> {
-        let mut depends = self.command(Command::new("apt-cache"));
-        depends.args(["depends", "--important", "--no-pre-depends", "--recurse"]);
-        depends.args(packages);
-        let mut names = parse_depends(&run(depends).await?);
-        names.retain(|name| include(name));
-        names.extend(packages.iter().map(|name| (*name).to_owned()));
+    /// Downloads packages into a directory. Needs no root if package lists exist.
+    pub(super) async fn download(&self, packages: &[String], folder: &Path) -> Result<()> {
         let mut download = self.command(apt_get(&["download"]));
-        download.args(names).current_dir(folder);
+        download.args(packages).current_dir(folder);
         run(download).await.map(drop)
     }
 
-    /// Adds the options that replace the machine's own releases by this one.
+    /// Returns the packages that `packages` depend on, directly or (`recurse`) also indirectly, without virtual ones.
+    pub(super) async fn depends(&self, packages: &[&str], recurse: bool) -> Result<Vec<String>> {
+        let mut depends = self.command(Command::new("apt-cache"));
+        depends.args(["depends", "--important", "--no-pre-depends"]);
+        if recurse {
+            depends.arg("--recurse");
+        }
+        depends.args(packages);
+        Ok(parse_depends(&run(depends).await?))
+    }
+
     fn command(&self, mut command: Command) -> Command {
-        let folder = self.folder.display();
-        for option in [
-            format!("Dir::Etc::sourcelist={folder}/sources.list"),
-            "Dir::Etc::sourceparts=-".to_owned(),
-            format!("Dir::State={folder}/state"),
-            format!("Dir::State::status={folder}/state/status"),
-            format!("Dir::Cache={folder}/cache"),
-            // apt's own user may not be able to write to that directory.
-            "APT::Sandbox::User=root".to_owned(),
-        ] {
-            command.args(["-o", &option]);
+        // apt's own user may not be able to write to the directories.
+        for option in self
+            .options
+            .iter()
+            .map(String::as_str)
+            .chain(["APT::Sandbox::User=root"])
+        {
+            command.args(["-o", option]);
         }
         command
     }
@@ -116,49 +136,20 @@ impl OtherRelease {
 
 /// Returns the address from which the packages of this machine's own Debian release come.
 async fn mirror() -> Result<String> {
-    let mut targets = apt_get(&[
-        "indextargets",
-        "--format",
-        "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)",
-    ]);
-    targets.arg("Created-By: Packages");
-    let targets = run(targets).await?;
-    let mirrors = targets
+    let format = "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)";
+    let printed = run(apt_get(&["indextargets", "--format", format, "Created-By: Packages"])).await?;
+    let mut mirrors = printed
         .lines()
         .filter_map(|line| line.strip_prefix("Debian Debian main "));
-    mirrors.last().map(str::to_owned).ok_or_else(|| Error::Missing {
+    mirrors.next_back().map(str::to_owned).ok_or_else(|| Error::Missing {
         what: "a mirror of Debian".into(),
         remedy: "list one in /etc/apt/sources.list, and run `apt-get update`".into(),
     })
 }
 
-/// Updates the package lists if this process may do that. A machine may have none, or old ones whose packages no longer
-/// exist.
-pub(super) async fn refresh() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    run(apt_get(&["update"])).await.map(drop)
-}
-
-/// Downloads packages into a directory without installing them. Needs no root if package lists exist.
-pub(super) async fn download(packages: &[String], folder: &Path) -> Result<()> {
-    let mut command = apt_get(&["download"]);
-    // apt's own user may not be able to write to that directory.
-    command.args(["-o", "APT::Sandbox::User=root"]);
-    command.args(packages).current_dir(folder);
-    run(command).await.map(drop)
-}
-
-/// Returns the packages that `packages` depend on, directly or (`recurse`) also indirectly, without virtual ones.
-pub(super) async fn depends(packages: &[&str], recurse: bool) -> Result<Vec<String>> {
-    let mut command = Command::new("apt-cache");
-    command.args(["depends", "--important", "--no-pre-depends"]);
-    if recurse {
-        command.arg("--recurse");
-    }
-    command.args(packages);
-    Ok(parse_depends(&run(command).await?))
+/// Reports whether a package contains a shared library, by its name.
+pub(super) fn is_library(package: &str) -> bool {
+    package.starts_with("lib") || package == "zlib1g"
 }
 
 /// Parses the output of `apt-cache depends`. Names in `<…>` are virtual packages.

@@ -8,7 +8,11 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{BuildDir, Progress, apt, cache_dir, find_program, lock_cache, short_hash};
+use super::{
+    BuildDir, Debian, Progress,
+    apt::{self, Release},
+    cache_dir, find_program, lock_cache, short_hash,
+};
 use crate::{
     error::{Error, Result, ResultExt},
     process::{command_bound_to_parent, run},
@@ -60,15 +64,15 @@ impl KernelVmAssets {
     ///
     /// # Errors
     /// [`Error::Missing`] with what this machine lacks: Debian's package tools, permission to install, packages.
-    pub async fn find_or_install() -> Result<Self> {
+    pub async fn find_or_install(debian: Debian) -> Result<Self> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(missing("it is only available for x86-64"));
         }
         let emulator = find_or_install_emulator().await?;
-        let folder = cache_dir()?.join(format!("kernel-vm-{}", key()));
+        let folder = cache_dir()?.join(format!("kernel-vm-{}", key(debian)));
         let _lock = lock_cache().await?;
         if !folder.is_dir() {
-            build(&folder).await?;
+            build(debian, &folder).await?;
         }
         Ok(Self {
             emulator,
@@ -103,24 +107,29 @@ async fn find_or_install_emulator() -> Result<PathBuf> {
 
 /// Returns the key in the cache: a hash of everything that determines the result except the versions of the packages, so
 /// that a machine that was built once works without a network.
-fn key() -> String {
+fn key(debian: Debian) -> String {
     let mut hash = Sha256::new();
     for (name, text) in SOURCES {
         hash.update(name);
         hash.update(text);
     }
-    for name in [KERNEL_PACKAGE].iter().chain(&PACKAGES).chain(&FILES) {
+    for name in [KERNEL_PACKAGE]
+        .iter()
+        .chain(&PACKAGES)
+        .chain(&FILES)
+        .chain(&debian.codename())
+    {
         hash.update(name);
     }
     short_hash(&hash.finalize())
 }
 
-async fn build(folder: &Path) -> Result<()> {
+async fn build(debian: Debian, folder: &Path) -> Result<()> {
     for tool in ["apt-get", "apt-cache", "dpkg-deb"] {
         find_program(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
     }
     let progress = Progress::start(&format!(
-        "building a virtual machine from Debian's {KERNEL_PACKAGE} and NFS programs: packages are downloaded and \
+        "building a virtual machine from {KERNEL_PACKAGE} and NFS programs of {debian}: packages are downloaded and \
          unpacked, not installed (about 45 MB, and as much for {})",
         folder.display()
     ));
@@ -128,9 +137,11 @@ async fn build(folder: &Path) -> Result<()> {
     let packages = work.path().join("packages.d");
     fs::create_dir(&packages).with_context(|| format!("create {}", packages.display()))?;
     let failed = |error: Error| missing(&error.to_string());
-    apt::refresh().await.map_err(failed)?;
-    let names = package_names().await.map_err(failed)?;
-    apt::download(&names, &packages).await.map_err(failed)?;
+    let release = Release::open(debian, &work.path().join("lists"))
+        .await
+        .map_err(failed)?;
+    let names = package_names(&release).await.map_err(failed)?;
+    release.download(&names, &packages).await.map_err(failed)?;
     progress.step(&format!("{} packages are downloaded", names.len()));
     for (name, text) in SOURCES {
         work.write(name, text)?;
@@ -144,12 +155,12 @@ async fn build(folder: &Path) -> Result<()> {
 }
 
 /// Returns the packages to unpack: the kernel, the programs, and the libraries that they depend on.
-async fn package_names() -> Result<Vec<String>> {
-    let kernel = apt::depends(&[KERNEL_PACKAGE], false).await?;
+async fn package_names(release: &Release) -> Result<Vec<String>> {
+    let kernel = release.depends(&[KERNEL_PACKAGE], false).await?;
     let kernel = kernel.into_iter().find(|name| name.starts_with("linux-image-"));
     let kernel = kernel.ok_or_else(|| missing(&format!("{KERNEL_PACKAGE} depends on no kernel")))?;
-    let mut names = apt::depends(&PACKAGES, true).await?;
-    names.retain(|name| name.starts_with("lib") && !UNUSED.iter().any(|prefix| name.starts_with(prefix)));
+    let mut names = release.depends(&PACKAGES, true).await?;
+    names.retain(|name| apt::is_library(name) && !UNUSED.iter().any(|prefix| name.starts_with(prefix)));
     names.extend(PACKAGES.iter().chain(&FILES).map(|name| (*name).to_owned()));
     names.push(kernel);
     names.sort();
@@ -159,9 +170,12 @@ async fn package_names() -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use super::Debian;
+
     #[test]
     fn the_key_is_a_hash() {
         // Eight bytes of the hash in hexadecimal digits.
-        assert_eq!(super::key().len(), 16);
+        assert_ne!(super::key(Debian::Own), super::key(Debian::V13));
+        assert_eq!(super::key(Debian::Own).len(), 16);
     }
 }

@@ -12,6 +12,7 @@ mod node;
 mod promtool;
 
 use std::{
+    fmt,
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -21,6 +22,33 @@ pub use self::{
     helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, newer_ganesha::NewerGanesha, node::NodeAssets,
 };
 use crate::error::{Error, Result, ResultExt};
+
+/// A release of Debian whose packages are unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Debian {
+    /// That of this machine.
+    Own,
+    /// Debian 13, whose NFS servers are newer.
+    V13,
+}
+
+impl Debian {
+    fn codename(self) -> Option<&'static str> {
+        match self {
+            Self::Own => None,
+            Self::V13 => Some("trixie"),
+        }
+    }
+}
+
+impl fmt::Display for Debian {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "this machine's Debian",
+            Self::V13 => "Debian 13",
+        })
+    }
+}
 
 /// The programs of a cluster and of an NFS server.
 #[derive(Clone, Debug)]

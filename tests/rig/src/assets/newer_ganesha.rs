@@ -10,14 +10,12 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{BuildDir, Progress, apt::OtherRelease, cache_dir, find_program, lock_cache, short_hash};
+use super::{BuildDir, Debian, Progress, apt, cache_dir, find_program, lock_cache, short_hash};
 use crate::{
     error::{Error, Result, ResultExt},
     process::run,
 };
 
-/// The codename of Debian 13.
-const RELEASE: &str = "trixie";
 const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
 /// Starts the server with the libraries of its own release.
 const WRAPPER: &str = r#"#!/bin/sh
@@ -44,10 +42,10 @@ pub(super) async fn find_or_download() -> Result<NewerGanesha> {
         return Err(missing("it is only available for x86-64"));
     }
     let mut hash = Sha256::new();
-    for text in PACKAGES.iter().chain(&[RELEASE, WRAPPER]) {
+    for text in PACKAGES.iter().chain(&[WRAPPER]) {
         hash.update(text);
     }
-    let folder = cache_dir()?.join(format!("ganesha-{RELEASE}-{}", short_hash(&hash.finalize())));
+    let folder = cache_dir()?.join(format!("newer-ganesha-{}", short_hash(&hash.finalize())));
     let _lock = lock_cache().await?;
     if !folder.is_dir() {
         download(&folder).await.map_err(|error| missing(&error.to_string()))?;
@@ -67,7 +65,7 @@ pub(super) async fn find_or_download() -> Result<NewerGanesha> {
 
 fn missing(why: &str) -> Error {
     Error::Missing {
-        what: format!("nfs-ganesha of Debian {RELEASE}"),
+        what: "nfs-ganesha of Debian 13".into(),
         remedy: format!("{why}; it is downloaded with apt-get from the mirror of this machine's own release"),
     }
 }
@@ -77,17 +75,19 @@ async fn download(folder: &Path) -> Result<()> {
         find_program(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
     }
     let progress = Progress::start(&format!(
-        "downloading nfs-ganesha of Debian {RELEASE}: packages are unpacked, not installed (30 MB, and 60 MB for {})",
+        "downloading nfs-ganesha of Debian 13: packages are unpacked, not installed (30 MB, and 60 MB for {})",
         folder.display()
     ));
     let work = BuildDir::new("ganesha")?;
     let [lists, packages, root] = ["lists", "packages", "root"].map(|name| work.path().join(name));
-    for path in [&lists, &packages, &root] {
+    for path in [&packages, &root] {
         fs::create_dir(path).with_context(|| format!("create {}", path.display()))?;
     }
-    let release = OtherRelease::fetch(RELEASE, lists).await?;
-    let is_library = |name: &str| name.starts_with("lib");
-    release.download(&PACKAGES, is_library, &packages).await?;
+    let release = apt::Release::open(Debian::V13, &lists).await?;
+    let mut names = release.depends(&PACKAGES, true).await?;
+    names.retain(|name| apt::is_library(name));
+    names.extend(PACKAGES.map(str::to_owned));
+    release.download(&names, &packages).await?;
     progress.step("packages are downloaded");
     for package in entries(&packages)? {
         let mut unpack = Command::new("dpkg-deb");

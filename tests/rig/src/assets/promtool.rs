@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use super::{BuildDir, Progress, apt, cache_dir, find_program, lock_cache};
+use super::{BuildDir, Debian, Progress, apt::Release, cache_dir, find_program, lock_cache};
 use crate::{
     error::{Error, Result, ResultExt},
     process::run,
@@ -45,8 +45,8 @@ async fn download(program: &Path) -> Result<()> {
         program.display()
     ));
     let work = BuildDir::new(PROGRAM)?;
-    apt::refresh().await?;
-    apt::download(&[PACKAGE.to_owned()], work.path()).await?;
+    let release = Release::open(Debian::Own, work.path()).await?;
+    release.download(&[PACKAGE.to_owned()], work.path()).await?;
     let entries = fs::read_dir(work.path()).with_context(|| format!("list {}", work.path().display()))?;
     let package = entries.flatten().map(|entry| entry.path()).next();
     let package = package.ok_or_else(|| missing("apt-get downloaded nothing"))?;

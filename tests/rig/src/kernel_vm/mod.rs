@@ -16,7 +16,7 @@ pub use self::{
     shared::{ExclusiveKernelVm, SharedKernelVm},
 };
 use crate::{
-    assets::KernelVmAssets,
+    assets::{Debian, KernelVmAssets},
     error::Result,
     ports,
     process::{Process, ProcessSpec, while_running},
@@ -44,7 +44,7 @@ pub struct KernelVm {
 impl KernelVm {
     /// Starts a machine in a run's directory and waits until its NFS server is ready. Builds the machine if necessary.
     pub async fn start(run: &RunDir) -> Result<Self> {
-        Self::start_with(run, &KernelVmAssets::find_or_install().await?).await
+        Self::start_with(run, &KernelVmAssets::find_or_install(Debian::Own).await?).await
     }
 
     /// Starts a machine from given assets.

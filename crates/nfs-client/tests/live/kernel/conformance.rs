@@ -1,16 +1,14 @@
-//! The suite with the kernel's server.
+//! The suite with the servers of two kernels.
 
 use std::sync::Arc;
 
 use nfs_client::{Protocol, Tcp};
-use rig::KernelVm;
+use rig::assets::{Debian, KernelVmAssets};
+use rig::{KernelVm, RunDir};
 
 use crate::conformance::{ServerUnderTest, check_table, run, write};
 
-const NAME: &str = "Linux knfsd 6.1";
-
-async fn conforms(version: Protocol) {
-    let vm = KernelVm::shared().await.unwrap();
+async fn conforms(name: &'static str, vm: &KernelVm, version: Protocol) {
     let small = format!("small-{}", rig::random_suffix());
     let prepare = format!(
         ". /sbin/functions
@@ -19,7 +17,7 @@ async fn conforms(version: Protocol) {
     );
     vm.run(&prepare).await.unwrap();
     let under_test = ServerUnderTest {
-        name: NAME,
+        name,
         transport: Arc::new(Tcp),
         server: "127.0.0.1".into(),
         port: vm.nfs_port(),
@@ -36,26 +34,36 @@ async fn conforms(version: Protocol) {
         may_fail: false,
     };
     let outcomes = run(&under_test, version).await;
-    println!("{}", write(NAME, version, &outcomes).display());
-    check_table(NAME, version, &outcomes);
+    println!("{}", write(name, version, &outcomes).display());
+    check_table(name, version, &outcomes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_4_2() {
-    conforms(Protocol::V4_2).await;
+    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V4_2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_4_1() {
-    conforms(Protocol::V4_1).await;
+    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V4_1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_4_0() {
-    conforms(Protocol::V4_0).await;
+    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V4_0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_3() {
-    conforms(Protocol::V3).await;
+    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_kernel_conforms_to_the_table() {
+    let run = RunDir::new().unwrap();
+    let assets = KernelVmAssets::find_or_install(Debian::V13).await.unwrap();
+    let vm = KernelVm::start_with(&run, &assets).await.unwrap();
+    for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V4_0, Protocol::V3] {
+        conforms("Linux knfsd 6.12", &vm, version).await;
+    }
 }
