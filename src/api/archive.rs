@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::backend::AllowedNamespaces;
+use super::backend::{AllowedNamespaces, BackupDestination};
 use super::names::{ARCHIVE_BACKEND, ARCHIVE_EXPORT_ID};
 pub use super::schema::FileId;
 use super::usage::ArchiveUsage;
@@ -75,6 +75,11 @@ pub struct NfsArchiveSpec {
     /// Namespaces, in addition to the claim's own, that may restore the archive. If unset, no other namespace may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
+    /// Backend that gets the backup. If unset, `spec.backups.destination` of the backend of the claim decides when the backup
+    /// begins. Has no effect on archives of deleted claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self == oldSelf", "destination can't be changed: create an archive with another name"))]
+    pub destination: Option<BackupDestination>,
     /// NfsBackup of the claim's namespace that the operator created this archive for. Deleting the NfsBackup deletes the
     /// archive, unless it is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -393,6 +393,20 @@ pub struct BackupSettings {
     /// create backups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub self_service: Option<SelfServiceBackups>,
+    /// Where backups of the claims on this backend are stored, unless the NfsArchive of an administrator names another
+    /// backend. If unset, on this backend. Existing backups stay where they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<BackupDestination>,
+}
+
+/// Where backups are stored.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupDestination {
+    /// Name of the NfsBackend that gets the data. With another server than that of the claim, the backup survives the loss of
+    /// the claim's server.
+    #[schemars(length(min = 1, max = 253))]
+    pub backend_name: String,
 }
 
 /// Backups that tenants create.
@@ -402,7 +416,8 @@ pub struct SelfServiceBackups {
     /// Namespaces whose tenants may create backups. If unset, all namespaces that have volumes on this backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
-    /// Maximum number of backups on this backend that NfsBackups of one namespace (by name) requested. Further ones wait.
+    /// Maximum number of backups that NfsBackups of one namespace (by name) requested and that are stored where the backups of
+    /// this backend are stored. Further ones wait.
     #[serde(default = "default_max_per_namespace")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_per_namespace: i32,

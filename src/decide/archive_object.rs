@@ -30,6 +30,7 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
             legal_hold: terms.held,
             deletion_policy: deletion_policy(terms),
             allowed_namespaces: None,
+            destination: None,
             backup_ref: None,
         },
         status: Some(recorded_status(recorded, backend)),

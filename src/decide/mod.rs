@@ -11,6 +11,7 @@
 //! - [`volume_limit`]: the limit of a volume or an archive on the server.
 
 pub mod archive_object;
+pub mod backup_destination;
 pub mod directory_pattern;
 pub mod mount_options;
 pub mod object_name;

@@ -4,6 +4,7 @@
 //! copy does not block a reconciler: the reconciler starts the copy, reads its progress, and is woken when the copy
 //! ends. The state is in memory only; after a restart, the copy starts again.
 
+pub(crate) mod destination;
 pub(crate) mod job;
 pub(crate) mod slots;
 pub(crate) mod source;

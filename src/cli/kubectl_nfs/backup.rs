@@ -92,6 +92,7 @@ pub async fn run(arguments: BackupArguments) -> Result<ExitCode, CommandError> {
                 false => DeletionPolicy::Retain,
             },
             allowed_namespaces: None,
+            destination: None,
             backup_ref: None,
         },
         status: None,

@@ -6,20 +6,22 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use tokio::time::Instant;
 
 use super::plan::{Report, requested};
 use crate::api::NfsArchive;
 use crate::api::archive::{ArchiveSummary, ArchivedClaim, BackupReference, DeletionPolicy, NfsArchiveSpec};
+use crate::api::backend::BackupDestination;
 use crate::api::backup::NfsBackup;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::BACKUP_FINALIZER;
+use crate::decide::backup_destination::destination_of;
 use crate::decide::quantity;
 use crate::decide::self_service::{allowed, check_quota, is_archive_of};
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backup_admissions::Admission;
 use crate::state::context::Context;
+use crate::state::copy_jobs::destination::Destination;
 use crate::state::copy_jobs::source::{ClaimSource, find_claim};
 
 /// Result of a request.
@@ -46,11 +48,11 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
         let message = format!("namespace {namespace} is being deleted");
         return Ok(refused(PlannedCondition::fails(Reason::CopySourceNotReady, message)));
     };
-    let admission = match check(&source, &namespace, live.labels()) {
+    let admission = match check(ctx, &source, &namespace, live.labels()) {
         Ok(admission) => admission,
         Err(condition) => return Ok(refused(condition)),
     };
-    let (cached, bytes) = (ctx.stores.archives.state(), admission.bytes);
+    let (cached, bytes, destination) = (ctx.stores.archives.state(), admission.bytes, admission.backend.clone());
     let object = &source.snapshot.object;
     let admitted = allowed(object, &namespace, live.labels()).and_then(|settings| {
         ctx.backup_admissions.admit(&archive, admission, &cached, |used| {
@@ -66,32 +68,20 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
         writes::add_finalizer(&api, backup, BACKUP_FINALIZER).await?;
         return Ok(Requested::Changed);
     }
-    create(
-        ctx,
-        backup,
-        &namespace,
-        claim,
-        live.uid().as_deref().unwrap_or_default(),
-    )
-    .await
+    let wanted = archive_object(backup, &namespace, claim, destination);
+    create(ctx, backup, &wanted, live.uid().as_deref().unwrap_or_default()).await
 }
 
 /// Checks what does not depend on other backups. Returns what the archive counts toward the quota.
 fn check(
+    ctx: &Context,
     source: &ClaimSource,
     namespace: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<Admission, PlannedCondition> {
     allowed(&source.snapshot.object, namespace, labels)?;
-    let backend = &source.backend.name;
-    let ready = source.snapshot.ready_now(Instant::now());
-    if ready.status != Some(true) {
-        let message = format!(
-            "waits for backend {backend}, which takes no copies now: {}",
-            ready.message
-        );
-        return Err(PlannedCondition::fails(ready.reason, message));
-    }
+    let backend = destination_of(&source.snapshot.object);
+    Destination::find(ctx, &backend)?;
     let size = source.request.archive_metadata.size.as_deref();
     let bytes = size.and_then(quantity::bytes).ok_or_else(|| {
         let message = "the volume of the claim has no capacity, so that its backup cannot be counted: ask an administrator to \
@@ -100,7 +90,7 @@ fn check(
     })?;
     Ok(Admission {
         namespace: namespace.to_owned(),
-        backend: backend.clone(),
+        backend,
         bytes,
     })
 }
@@ -108,13 +98,11 @@ fn check(
 async fn create(
     ctx: &Context,
     backup: &NfsBackup,
-    namespace: &str,
-    claim: &str,
+    wanted: &NfsArchive,
     namespace_uid: &str,
 ) -> Result<Requested, WriteError> {
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
-    let wanted = archive_object(backup, namespace, claim);
-    let error = match api.create(&PostParams::default(), &wanted).await {
+    let error = match api.create(&PostParams::default(), wanted).await {
         Ok(created) => return Ok(Requested::Archive(Box::new(created))),
         Err(error) => error,
     };
@@ -137,8 +125,9 @@ async fn create(
     }
 }
 
-/// Returns the archive to create. The object of the tenant decides its claim and its expiry, and nothing else.
-fn archive_object(backup: &NfsBackup, namespace: &str, claim: &str) -> NfsArchive {
+/// Returns the archive to create. The object of the tenant decides its claim and its expiry, and nothing else: the
+/// destination is that of the backend, for which the archive was counted.
+fn archive_object(backup: &NfsBackup, namespace: &str, claim: &str, destination: String) -> NfsArchive {
     NfsArchive {
         metadata: ObjectMeta {
             name: Some(backup.archive_name()),
@@ -153,6 +142,9 @@ fn archive_object(backup: &NfsBackup, namespace: &str, claim: &str) -> NfsArchiv
             legal_hold: false,
             deletion_policy: DeletionPolicy::Delete,
             allowed_namespaces: None,
+            destination: Some(BackupDestination {
+                backend_name: destination,
+            }),
             backup_ref: Some(BackupReference {
                 name: backup.name_any(),
                 uid: backup.uid().unwrap_or_default(),

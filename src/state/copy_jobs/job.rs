@@ -38,9 +38,11 @@ pub(crate) enum CopyTask {
         /// Limit that the server enforces on the copy.
         limit: Option<StagedLimit>,
     },
-    /// Copies a volume to a new archive on the same export.
+    /// Copies a volume to a new archive.
     ToArchive {
-        /// The export.
+        /// The export of the volume.
+        origin: Arc<ExportStore>,
+        /// The export that gets the archive.
         export: Arc<ExportStore>,
         /// The volume, and the archive to create.
         request: ArchiveRequest,
@@ -143,13 +145,14 @@ impl CopyTask {
                 is_of_administrator: is_prioritized(&request.claim.namespace),
             },
             Self::ToArchive {
+                origin,
                 export,
                 request,
                 tenant_limit,
                 ..
             } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
-                backends: [export, export].map(|export| export.backend().to_owned()),
+                backends: [origin, export].map(|export| export.backend().to_owned()),
                 is_of_administrator: tenant_limit.is_none() || is_prioritized(&request.claim.namespace),
             },
         }
@@ -190,6 +193,7 @@ impl CopyTask {
                 copied.await.map(CopyResult::Directory)
             }
             Self::ToArchive {
+                origin,
                 export,
                 request,
                 tenant_limit,
@@ -200,7 +204,7 @@ impl CopyTask {
                     Some(max_bytes) => limits.with_max_bytes(max_bytes),
                     None => limits,
                 };
-                let copied = copy_to_archive(&export, &request, &limits, &progress);
+                let copied = copy_to_archive(&origin, (&export, &request), &limits, &progress);
                 copied.await.map(|()| CopyResult::Archive)
             }
         }

@@ -2,6 +2,7 @@
 
 mod adversarial_tenants;
 mod deletion;
+mod destinations;
 mod schedules;
 mod self_service;
 mod views;

@@ -25,7 +25,7 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, records};
 use nfs_client::SetAttributes;
 
-/// Request to archive a volume in use by copying it.
+/// Request to archive a volume in use by copying it, to its own export or to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveRequest {
     /// Name of the requesting object, and of the record.
@@ -34,7 +34,7 @@ pub struct ArchiveRequest {
     pub requested_by: String,
     /// The claim whose data it is.
     pub claim: ClaimRef,
-    /// The volume on this export, as described by its object.
+    /// The volume, as described by its object.
     pub of: ReclaimRequest,
     /// Retention terms of the archive.
     pub terms: RetentionTerms,
@@ -73,18 +73,18 @@ enum Begun {
     Foreign(&'static str),
 }
 
-/// Copies a volume's directory to an archive. The archive does not exist under its name before it is complete. If
+/// Copies a volume's directory on `origin` to an archive on `export`. The archive does not exist under its name before it is complete. If
 /// interrupted or dropped at any point and run again, it results in one complete archive.
 ///
 /// # Errors
 /// The first failure. The partial copy stays until [`ExportStore::discard_requested_archive`] or the next attempt.
 pub async fn copy_to_archive(
-    export: &Arc<ExportStore>,
-    request: &ArchiveRequest,
+    origin: &Arc<ExportStore>,
+    (export, request): (&Arc<ExportStore>, &ArchiveRequest),
     limits: &CopyLimits,
     progress: &Arc<CopyProgress>,
 ) -> Result<(), CopyError> {
-    let source = source::open(export, &CopySource::Volume(request.of.clone())).await?;
+    let source = source::open(origin, &CopySource::Volume(request.of.clone())).await?;
     let Some(staging) = stage_archive(export, request, &source).await? else {
         return Ok(());
     };

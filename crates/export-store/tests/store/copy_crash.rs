@@ -189,7 +189,7 @@ async fn a_backup_that_was_completed_without_a_reply_counts_as_an_archive() {
         revision: object("object"),
     };
     let executed = Arc::new(fixture.store().await);
-    copy_to_archive(&executed, &backup, &CopyLimits::default(), &Arc::default())
+    copy_to_archive(&executed, (&executed, &backup), &CopyLimits::default(), &Arc::default())
         .await
         .unwrap();
     assert_eq!(export.count_archives(), 0);

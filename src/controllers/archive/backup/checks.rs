@@ -11,7 +11,7 @@ pub(super) struct Subject {
     pub(super) claim: ClaimRef,
     /// The claim's volume.
     pub(super) volume: String,
-    /// The backend that has the volume and gets the copy.
+    /// The backend that gets the copy.
     pub(super) backend: String,
     /// The identity of the export there.
     pub(super) export_id: String,
@@ -46,8 +46,8 @@ pub(super) fn check_unchanged(described: &NfsArchiveStatus, found: &Subject) -> 
     }
     if (&described.backend_name, &described.export_id) != (&found.backend, &found.export_id) {
         return differs(format!(
-            "claim {}/{} is now on backend {} and export {}, which differ from those in this object: delete this object, \
-             and create a new one",
+            "the copy of claim {}/{} would now be on backend {} and export {}, which differ from those in this object: delete \
+             this object, and create a new one",
             claim.namespace, claim.name, found.backend, found.export_id
         ));
     }

@@ -32,7 +32,7 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
         ops::delete_incomplete(ctx, object).await?;
         return Ok(BackupOutcome::Changed);
     }
-    let BackupSource { subject, data } = match find_source(ctx, object).await? {
+    let BackupSource { subject, data, .. } = match find_source(ctx, object).await? {
         Ok(source) => source,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
@@ -104,27 +104,24 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     else {
         return Ok(BackupOutcome::Deleted);
     };
-    let BackupSource { subject, mut data } = source;
+    let BackupSource {
+        subject,
+        mut data,
+        destination,
+    } = source;
     let now = ctx.server_clock.now(&ctx.clients.calls).await?;
     data.request.archive_metadata.archived_at = Some(now.as_second());
-    let limit = ctx.backends.get(&subject.backend).and_then(|backend| {
-        let known = backend.last_probe();
-        let settings = known.object.spec.quota.as_ref()?;
-        let size = data
-            .request
-            .archive_metadata
-            .size
-            .as_deref()
-            .and_then(quantity::bytes)?;
-        Some(StagedLimit {
-            limit: archive_limit(settings, size),
-            required: settings.is_required(),
-        })
+    let size = data.request.archive_metadata.size.as_deref().and_then(quantity::bytes);
+    let settings = destination.snapshot.object.spec.quota.as_ref();
+    let limit = settings.zip(size).map(|(settings, size)| StagedLimit {
+        limit: archive_limit(settings, size),
+        required: settings.is_required(),
     });
     let task = CopyTask::ToArchive {
         tenant_limit: live.is_self_service().then(|| tenant_limit(&live)),
         limit,
-        export: data.export,
+        origin: data.export,
+        export: destination.export,
         request: ArchiveRequest {
             name: live.name_any(),
             requested_by: live.uid().unwrap_or_default(),

@@ -1,22 +1,24 @@
-//! The claim that a backup copies.
+//! The claim that a backup copies, and the backend that gets the copy.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt};
-use tokio::time::Instant;
 
 use super::checks::{Subject, check_names};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::PlannedCondition;
+use crate::decide::backup_destination::destination_name;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::context::Context;
+use crate::state::copy_jobs::destination::Destination;
 use crate::state::copy_jobs::source::{ClaimSource, find_claim};
 use export_store::ClaimRef;
 
-/// Source of a backup, and its data.
+/// Source of a backup, its data, and the backend that gets the copy.
 pub(super) struct BackupSource {
     pub(super) subject: Subject,
     pub(super) data: ClaimSource,
+    pub(super) destination: Destination,
 }
 
 /// Finds the data of the claim that the object names. Claim, volume and namespace are read from the API server, because
@@ -40,9 +42,11 @@ pub(super) async fn find_source(
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
         return Err(WriteError::Conflict);
     };
-    if let Err(condition) = check_backend_ready(&data) {
-        return Ok(Err(condition));
-    }
+    let name = destination_name(object, &data.snapshot.object);
+    let destination = match Destination::find(ctx, &name) {
+        Ok(destination) => destination,
+        Err(condition) => return Ok(Err(condition)),
+    };
     let subject = Subject {
         claim: ClaimRef {
             namespace: named.namespace.clone(),
@@ -51,23 +55,12 @@ pub(super) async fn find_source(
             uid: data.request.claim.uid.clone(),
         },
         volume: data.request.volume.clone(),
-        backend: data.backend.name.clone(),
-        export_id: data.snapshot.export_id().unwrap_or_default().to_owned(),
+        backend: name,
+        export_id: destination.export_id.clone(),
     };
-    Ok(Ok(BackupSource { subject, data }))
-}
-
-/// Checks that the backend is ready for a new volume, because a copy needs space like a volume.
-fn check_backend_ready(data: &ClaimSource) -> Result<(), PlannedCondition> {
-    let ready = data.snapshot.ready_now(Instant::now());
-    if ready.status == Some(true) {
-        return Ok(());
-    }
-    Err(PlannedCondition::fails(
-        ready.reason,
-        format!(
-            "waits for backend {}, which takes no copies now: {}",
-            data.backend.name, ready.message
-        ),
-    ))
+    Ok(Ok(BackupSource {
+        subject,
+        data,
+        destination,
+    }))
 }
