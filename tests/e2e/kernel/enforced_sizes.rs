@@ -104,17 +104,17 @@ async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is
     vm.run(&format!("umount {}", mounted.at)).await?;
     reclaim(&env, &claim, &volume, "VolumeArchived").await?;
 
-    // The archive becomes a volume of another size, with its data. The limit is in force when the claim is bound.
+    // The archive becomes a larger volume, with its data. The limit is in force when the claim is bound.
     let mut again = env.claim("again", &class);
     let name = volume["metadata"]["name"].clone();
     again["spec"]["dataSourceRef"] = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": name});
-    again["spec"]["resources"]["requests"]["storage"] = json!("24Mi");
+    again["spec"]["resources"]["requests"]["storage"] = json!("48Mi");
     let again = env.objects.create(&again).await?;
     let restored = env.wait_bound(&again).await?;
     let mounted = Mounted::volume(&vm, &restored, None).await?;
     let found = size(&vm, &mounted.at).await?;
     assert!(
-        found.abs_diff(24 * MIB) * 100 <= 24 * MIB,
+        found.abs_diff(48 * MIB) * 100 <= 48 * MIB,
         "{found} when the claim is bound"
     );
     let content = mounted.as_user(TENANT, "cat file").await?;
