@@ -111,6 +111,8 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
             "\nversion: 77.0.0\nappVersion: 77.0.0\n",
         ),
         ("config/manager/kustomization.yaml", "newTag: 77.0.0\n"),
+        ("config/quota-agent/daemonset.yaml", "quota-agent:77.0.0\n"),
+        ("config/quota-agent/sidecar.yaml", "quota-agent:77.0.0\n"),
         ("CHANGELOG.md", "## [77.0.0] - 20"),
     ] {
         let text = fs::read_to_string(clone.join(file))?;
@@ -118,7 +120,7 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
     }
     let changed = git(&clone, &["diff", "--name-only"])?;
     let changed = String::from_utf8(changed.stdout)?;
-    assert_eq!(changed.lines().count(), 7, "nothing else: {changed}");
+    assert_eq!(changed.lines().count(), 9, "nothing else: {changed}");
     // cargo accepts the lock file without changing it.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     assert_success(&Command::new("cargo").args(locked).current_dir(&clone).output()?);

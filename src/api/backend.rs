@@ -405,7 +405,7 @@ pub struct BackupSettings {
 pub struct BackupDestination {
     /// Name of the NfsBackend that gets the data. With another server than that of the claim, the backup survives the loss of
     /// the claim's server.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), extend("example" = "backup-server"))]
     pub backend_name: String,
 }
 

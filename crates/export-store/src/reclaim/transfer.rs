@@ -97,8 +97,10 @@ pub(crate) async fn transfer(
             Ok(RecordTransfer::Transferred)
         }
         TransferStep::Keep => {
-            // While the volume exists, nothing else does that.
-            complete_archive(store, verified, &record).await?;
+            // While the volume exists, nothing else does that: a start leaves the record to the volume.
+            if !complete_archive(store, verified, &record).await? {
+                archives::track(store, verified, &record);
+            }
             Ok(RecordTransfer::Reclaimed(record.claim))
         }
         TransferStep::Wait => Err(archives::busy(&record, "transferring its record")),

@@ -321,6 +321,12 @@ async fn an_archive_remains_that_of_its_claim_while_its_directory_is_not_moved_b
 
     assert_eq!(transfer().await.unwrap(), RecordTransfer::Reclaimed(claim("1")));
     assert_eq!(fixture.record("pvc-1")["claim"]["uid"], "1");
+    // The next process leaves the records of volumes that exist to them, and finds the archive here.
+    let next = fixture.store().await;
+    assert!(!next.has_archive("pvc-1"));
+    let kept = next.transfer_record(&bound_to("1"), &claim("2"), &metadata).await;
+    assert_eq!(kept.unwrap(), RecordTransfer::Reclaimed(claim("1")));
+    assert!(next.has_archive("pvc-1"));
     export.archive(&bound_to("2")).await.unwrap_err();
     let done = export.archive(&bound_to("1")).await.unwrap();
     assert!(
