@@ -38,6 +38,7 @@ use crate::state::context::{Context, Provisioners, Settings, Stores};
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
+use crate::state::recorded_ids::LiveRecordedIds;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::schedules::figures;
@@ -142,6 +143,7 @@ pub(super) fn wire(
             backups,
             schedules,
         },
+        live_recorded_ids: LiveRecordedIds::default(),
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
         path_reservations: Arc::new(PathReservations::default()),

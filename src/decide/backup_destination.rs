@@ -11,17 +11,14 @@ pub fn destination_of(backend: &NfsBackend) -> String {
     destination.map_or_else(|| backend.name_any(), |destination| destination.backend_name.clone())
 }
 
-/// Returns the name of the backend that gets a backup of a claim on `backend`. Once the object has a location, it stays there,
-/// also if its status is lost: something may exist there.
-pub fn destination_name(object: &NfsArchive, backend: &NfsBackend) -> String {
-    if !object.backend_name().is_empty() {
-        return object.backend_name().to_owned();
-    }
+/// Returns the name of the backend that gets a requested backup, unless the backend of its claim decides that. Once the object
+/// has a location, it stays there, also if its status is lost: something may exist there.
+pub fn destination_name(object: &NfsArchive) -> Option<&str> {
     let named = object.spec.destination.as_ref();
-    named.map_or_else(
-        || destination_of(backend),
-        |destination| destination.backend_name.clone(),
-    )
+    match object.backend_name() {
+        "" => named.map(|destination| destination.backend_name.as_str()),
+        location => Some(location),
+    }
 }
 
 #[cfg(test)]
@@ -45,12 +42,13 @@ mod tests {
             "metadata": {"name": "b"}, "spec": {"claimRef": {"namespace": "team", "name": "data"}},
         }))
         .unwrap();
-        assert_eq!(destination_name(&object, &none), "main");
-        assert_eq!(destination_name(&object, &policy), "other");
+        assert_eq!(destination_of(&none), "main");
+        assert_eq!(destination_of(&policy), "other");
+        assert_eq!(destination_name(&object), None);
         object.spec.destination = serde_json::from_value(json!({"backendName": "third"})).unwrap();
-        assert_eq!(destination_name(&object, &policy), "third");
+        assert_eq!(destination_name(&object), Some("third"));
         let annotations = json!({"nfs-operator.io/backend": "first"});
         object.metadata.annotations = serde_json::from_value(annotations).unwrap();
-        assert_eq!(destination_name(&object, &policy), "first", "its status is lost");
+        assert_eq!(destination_name(&object), Some("first"), "its status is lost");
     }
 }

@@ -24,6 +24,7 @@ pub mod readiness;
 pub mod reads;
 pub mod records_secret;
 pub mod retry;
+pub mod shared_read;
 pub mod shutdown;
 mod throttle;
 pub mod waiting;

@@ -1,18 +1,23 @@
-//! Reads of single objects whose names come from other objects or from an export.
+//! Reads of single objects whose names come from other objects or from an export, and of the metadata of all objects.
 //!
-//! Such a name may be any text: a tenant writes `spec.volumeName` of a claim, for example, and the client inserts a name
+//! A name may be any text: a tenant writes `spec.volumeName` of a claim, for example, and the client inserts a name
 //! into the path of the request as it is. A name that no object can have is therefore not requested. A test
 //! (`tests/layers.rs`) rejects the methods of [`Api`] that these functions replace elsewhere.
 
 use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
 use crate::api::NfsBackup;
 use crate::decide::object_name::is_object_name;
+
+/// Maximum number of objects in a page of metadata: that of kubectl and of client-go.
+const METADATA_PAGE: u32 = 500;
 
 /// Returns an object, or `None` if it does not exist or no object can have this name.
 pub async fn get_opt<K>(api: &Api<K>, name: &str) -> kube::Result<Option<K>>
@@ -33,6 +38,22 @@ where
     match is_object_name(name) {
         true => api.get_metadata_opt(name).await,
         false => Ok(None),
+    }
+}
+
+/// Calls `observe` with the metadata of each object of a kind at one moment. The client limits the bytes of a page.
+pub async fn each_metadata<K>(api: &Api<K>, mut observe: impl FnMut(&ObjectMeta)) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut page = ListParams::default().limit(METADATA_PAGE);
+    loop {
+        let list = api.list_metadata(&page).await?;
+        list.items.iter().for_each(|object| observe(&object.metadata));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(()),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod purge_turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -73,6 +74,8 @@ pub struct Backend {
     pub quota: QuotaState,
     /// Reads the object from the API server.
     pub live: LiveBackend,
+    /// Set once the API server had neither volumes nor archives of the backend. What is created later reaches the caches.
+    pub has_no_records: AtomicBool,
     state: Mutex<BackendState>,
     removed: CancellationToken,
 }
@@ -144,6 +147,7 @@ impl Backend {
             usage_scan: UsageScanState::default(),
             quota: QuotaState::default(),
             live: LiveBackend::default(),
+            has_no_records: AtomicBool::new(false),
             state: Mutex::new(BackendState::new(ProbeSnapshot::not_probed(object, now), now)),
             removed: CancellationToken::new(),
         }

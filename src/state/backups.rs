@@ -77,6 +77,11 @@ fn requeue_next(ctx: &Context, namespace: &str) {
     }
 }
 
+/// Requeues the backups that have no archive yet.
+pub fn requeue_waiting(ctx: &Context) {
+    requeue_all(ctx, |backup| backup.observed().archive_uid.is_none());
+}
+
 fn requeue_all(ctx: &Context, selected: impl Fn(&NfsBackup) -> bool) {
     for backup in ctx.stores.backups.state().iter().filter(|backup| selected(backup)) {
         ctx.requeue_backup(ObjectRef::from_obj(backup.as_ref()));
@@ -104,7 +109,7 @@ impl BackupPolicies {
         if former == settings {
             return;
         }
-        requeue_all(ctx, |backup| backup.observed().archive_uid.is_none());
+        requeue_waiting(ctx);
         for archive in archives_of(ctx, &name) {
             ctx.requeue_archive(archive);
         }

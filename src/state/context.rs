@@ -37,6 +37,7 @@ use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
+use crate::state::recorded_ids::LiveRecordedIds;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::server_addresses::ServerAddresses;
@@ -196,6 +197,8 @@ pub struct Context {
     pub settings: Settings,
     /// Watch caches.
     pub stores: Stores,
+    /// Exports that volumes and archives record in the API server.
+    pub live_recorded_ids: LiveRecordedIds,
     /// Runtime state of the backends.
     pub backends: BackendRegistry,
     /// Capacity used by volumes and reserved for claims.

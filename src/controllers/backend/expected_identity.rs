@@ -1,11 +1,10 @@
 //! The identity that the export must have. Pure.
 
-use std::collections::BTreeSet;
-
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ACCEPT_IDENTITY;
 use crate::api::requests::{BackendRequest, ids};
 use crate::api::{NfsBackend, NfsBackendStatus};
+use crate::state::recorded_ids::RecordedIds;
 use export_store::{ExpectedIdentity, Identity, OwnFileIds};
 
 /// This cluster on exports, as the Secret with the key for records names it.
@@ -15,15 +14,6 @@ pub struct OwnCluster<'a> {
     pub id: &'a str,
     /// The backend has volumes or archives, which are recorded in the folder.
     pub has_data: bool,
-}
-
-/// Identities of exports that the objects of a backend record.
-#[derive(Debug, Clone, Default)]
-pub struct RecordedIds {
-    /// In annotations of volumes.
-    pub volumes: BTreeSet<String>,
-    /// In the specs of archives. They count if there are no volumes: an archive may be on a former export of its backend.
-    pub archives: BTreeSet<String>,
 }
 
 /// Returns the condition of a backend whose volumes and archives another cluster recorded.

@@ -2,17 +2,20 @@
 //! its space.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::expected_identity::{OwnCluster, RecordedIds, expected_identity, explain_used_acceptance, secret_mismatch};
+use super::expected_identity::{OwnCluster, expected_identity, explain_used_acceptance, secret_mismatch};
 use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::requests::BackendRequest;
 use crate::decide::reclaim::is_released;
+use crate::runtime::api_error::api_error_text;
 use crate::state::archives;
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
+use crate::state::recorded_ids::RecordedIds;
 use crate::state::recovery::LostVolume;
 use export_store::{
     ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, KnownBeacon, Record,
@@ -191,18 +194,19 @@ async fn reach(ctx: &Context, object: &NfsBackend, backend: &Backend, role: Role
 
 /// Returns the identity and the beacons that the export must have.
 async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<ExpectedIdentity, PlannedCondition> {
-    // The caches are synchronized: they have every object that a previous process created.
-    let recorded = RecordedIds {
-        volumes: ctx.capacity.export_ids(&backend.name),
-        archives: archives::export_ids(ctx, &backend.name),
-    };
     let cluster = OwnCluster {
         id: &ctx.cluster_id,
         has_data: ctx.capacity.totals(&backend.name).volumes > 0
             || !archives::archives_of(ctx, &backend.name).is_empty(),
     };
     let accepted = backend.requests.due(object, BackendRequest::AcceptIdentity);
-    let expected = expected_identity(object, accepted, backend.confirmed().as_ref(), &recorded, cluster)?;
+    let confirmed = backend.confirmed();
+    let known = |recorded: &RecordedIds| expected_identity(object, accepted, confirmed.as_ref(), recorded, cluster);
+    // The caches are synchronized: they have every object that a previous process created.
+    let mut expected = known(&RecordedIds::cached(ctx, &backend.name))?;
+    if expected.may_create && !expected.accepted {
+        expected = known(&uncached_ids(ctx, backend).await?)?;
+    }
     if expected.may_create {
         may_create(ctx, object).await?;
     }
@@ -210,6 +214,25 @@ async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Resu
         beacons: Some(known_beacons(ctx)),
         ..expected
     })
+}
+
+/// Returns the identities that the API server has although the caches do not: the watches may lag behind a tool that restores
+/// backends, volumes and archives together.
+async fn uncached_ids(ctx: &Context, backend: &Backend) -> Result<RecordedIds, PlannedCondition> {
+    if backend.has_no_records.load(Ordering::Relaxed) {
+        return Ok(RecordedIds::default());
+    }
+    let read = ctx.live_recorded_ids.read(&ctx.clients.watches, &backend.name).await;
+    let recorded = read.map_err(|error| {
+        let message = format!(
+            "the API server does not list all volumes and archives, one of which may know the identity of the export: none is \
+             created until it does: {}",
+            api_error_text(&error)
+        );
+        PlannedCondition::fails(Reason::IdentityNotConfirmed, message)
+    })?;
+    backend.has_no_records.store(recorded.is_empty(), Ordering::Relaxed);
+    Ok(recorded)
 }
 
 /// Confirms the identity of the export and its beacon, renews the beacon, and checks that the volumes and archives of the

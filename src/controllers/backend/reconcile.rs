@@ -25,6 +25,7 @@ use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::{archives_of, backups_of};
 use crate::state::backends::{Announcement, Backend, ProbeSnapshot};
+use crate::state::backups;
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::context::Context;
 use crate::state::last_written::Cached;
@@ -272,6 +273,7 @@ fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
         Unblocks::Anything => {
             ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();
+            backups::requeue_waiting(ctx);
             archives_of(ctx, &backend.name)
                 .into_iter()
                 .for_each(|archive| ctx.requeue_archive(archive));

@@ -8,12 +8,12 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use super::plan::{Report, requested};
-use crate::api::NfsArchive;
 use crate::api::archive::{ArchiveSummary, ArchivedClaim, BackupReference, DeletionPolicy, NfsArchiveSpec};
 use crate::api::backend::BackupDestination;
 use crate::api::backup::NfsBackup;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::BACKUP_FINALIZER;
+use crate::api::{NfsArchive, NfsBackend};
 use crate::decide::backup_destination::destination_of;
 use crate::decide::quantity;
 use crate::decide::self_service::{allowed, check_quota, is_archive_of};
@@ -48,13 +48,16 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
         let message = format!("namespace {namespace} is being deleted");
         return Ok(refused(PlannedCondition::fails(Reason::CopySourceNotReady, message)));
     };
-    let admission = match check(ctx, &source, &namespace, live.labels()) {
+    let object = match source.live_backend(ctx).await? {
+        Ok(object) => object,
+        Err(condition) => return Ok(refused(condition)),
+    };
+    let admission = match check(ctx, &source, &object, &namespace, live.labels()) {
         Ok(admission) => admission,
         Err(condition) => return Ok(refused(condition)),
     };
     let (cached, bytes, destination) = (ctx.stores.archives.state(), admission.bytes, admission.backend.clone());
-    let object = &source.snapshot.object;
-    let admitted = allowed(object, &namespace, live.labels()).and_then(|settings| {
+    let admitted = allowed(&object, &namespace, live.labels()).and_then(|settings| {
         ctx.backup_admissions.admit(&archive, admission, &cached, |used| {
             check_quota(&source.backend.name, &namespace, settings, used, bytes)
         })
@@ -76,11 +79,12 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
 fn check(
     ctx: &Context,
     source: &ClaimSource,
+    object: &NfsBackend,
     namespace: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<Admission, PlannedCondition> {
-    allowed(&source.snapshot.object, namespace, labels)?;
-    let backend = destination_of(&source.snapshot.object);
+    allowed(object, namespace, labels)?;
+    let backend = destination_of(object);
     Destination::find(ctx, &backend)?;
     let size = source.request.archive_metadata.size.as_deref();
     let bytes = size.and_then(quantity::bytes).ok_or_else(|| {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
+use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim_request::is_bound_to;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
-use crate::state::backends::{Backend, ProbeSnapshot};
+use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::text::format_bytes;
 use export_store::{ExportStore, ReclaimRequest};
@@ -20,12 +21,27 @@ use export_store::{ExportStore, ReclaimRequest};
 pub(crate) struct ClaimSource {
     /// Backend of the volume.
     pub(crate) backend: Arc<Backend>,
-    /// Result of the backend's last probe.
-    pub(crate) snapshot: Arc<ProbeSnapshot>,
     /// Export of the backend.
     pub(crate) export: Arc<ExportStore>,
     /// Directory and claim from the annotations of the volume.
     pub(crate) request: ReclaimRequest,
+}
+
+impl ClaimSource {
+    /// Reads the backend of the volume from the API server. What it says about backups counts from its write on: the last probe
+    /// may have begun before.
+    pub(crate) async fn live_backend(
+        &self,
+        ctx: &Context,
+    ) -> Result<Result<Arc<NfsBackend>, PlannedCondition>, WriteError> {
+        let (api, name) = (Api::all(ctx.clients.calls.clone()), &self.backend.name);
+        let object = self.backend.live.read(&api, name).await?;
+        Ok(object.ok_or_else(|| {
+            let message =
+                format!("waits for NfsBackend {name} of the claim's volume, which does not exist: create it again");
+            PlannedCondition::fails(Reason::BackendNotFound, message)
+        }))
+    }
 }
 
 /// Reason why a claim cannot be copied now.
@@ -164,7 +180,6 @@ fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Claim
     match snapshot.reclaim_request(volume) {
         Ok(request) => Ok(ClaimSource {
             backend,
-            snapshot,
             export,
             request,
         }),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::archives::objects::archive_of;
 use crate::archives::on_demand::backup;
 use crate::archives::restore::asking;
+use crate::recovery::cluster_loss::available;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
@@ -134,6 +135,8 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
     let mut former = Value::Null;
     for round in ["first", "second", "third", "fourth"] {
         let archive = archived(&env, "data", round).await?;
+        // The status is written after the object.
+        let archive = available(&env, &archive).await?;
         // Of two archives with data of the same second, none is newer.
         assert!(archive["status"]["volumeCreationTime"].is_string(), "{archive}");
         assert_ne!(former, archive["status"]["volumeCreationTime"]);

@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt};
 use super::checks::{Subject, check_names};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::PlannedCondition;
-use crate::decide::backup_destination::destination_name;
+use crate::decide::backup_destination::{destination_name, destination_of};
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::context::Context;
@@ -42,7 +42,13 @@ pub(super) async fn find_source(
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
         return Err(WriteError::Conflict);
     };
-    let name = destination_name(object, &data.snapshot.object);
+    let name = match destination_name(object) {
+        Some(name) => name.to_owned(),
+        None => match data.live_backend(ctx).await? {
+            Ok(backend) => destination_of(&backend),
+            Err(condition) => return Ok(Err(condition)),
+        },
+    };
     let destination = match Destination::find(ctx, &name) {
         Ok(destination) => destination,
         Err(condition) => return Ok(Err(condition)),

@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::*;
