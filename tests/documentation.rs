@@ -109,6 +109,23 @@ fn every_alert_leads_to_a_section_of_the_guide() -> Test {
     Ok(())
 }
 
+#[test]
+fn every_alert_has_its_row_in_the_guide_to_monitoring_and_every_row_its_alert() -> Test {
+    let page = page("docs/monitoring.md")?;
+    let section = sections(&page).remove("When an alert fires").ok_or("no section")?;
+    let rows = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let rows: Vec<&str> = rows.map(|(name, _)| name).collect();
+    let mut listed = rows.clone();
+    listed.sort_unstable();
+    let alerts = alerts()?;
+    let mut names: Vec<&str> = alerts.iter().filter_map(|rule| rule["alert"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(listed, names, "the rows of docs/monitoring.md, and the alerts");
+    Ok(())
+}
+
 /// Returns the names of all series of a running operator.
 fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));

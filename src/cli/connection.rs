@@ -70,6 +70,19 @@ fn parse_credential(text: &str) -> Result<Credential, String> {
 }
 
 impl ConnectionArguments {
+    /// Returns the command line with these arguments.
+    pub fn as_arguments(&self) -> Vec<String> {
+        let version = self.version.as_ref().and_then(ValueEnum::to_possible_value);
+        let version = version.map(|version| format!("--nfs-version={}", version.get_name()));
+        let mount_port = self.mount_port.map(|port| format!("--mount-port={port}"));
+        let Credential { uid, gid } = self.credential;
+        let mut arguments: Vec<String> = version.into_iter().chain(mount_port).collect();
+        arguments.push(format!("--port={}", self.port));
+        arguments.push(format!("--credential={uid}:{gid}"));
+        arguments.push(self.export.to_string());
+        arguments
+    }
+
     /// Returns the target of the connection. The client owner that is sent to the server contains `command`.
     pub fn target(&self, command: &str) -> Target {
         Target {

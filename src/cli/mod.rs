@@ -47,10 +47,14 @@ enum Command {
     Check(check::CheckArguments),
 }
 
-/// Parses the arguments and runs the subcommand. Under the name by which kubectl finds plugins, the program is one.
+/// Parses the arguments and runs the subcommand. Under the names by which kubectl finds a plugin and its completion, the
+/// program is one of these.
 pub async fn main() -> ExitCode {
-    if is_plugin() {
+    if is_named(kubectl_nfs::PLUGIN) {
         return kubectl_nfs::main().await;
+    }
+    if is_named(kubectl_nfs::COMPLETION) {
+        return kubectl_nfs::complete();
     }
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(*arguments).await,
@@ -67,10 +71,10 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-fn is_plugin() -> bool {
+fn is_named(expected: &str) -> bool {
     let name = std::env::args_os().next();
     let name = name.as_deref().map(Path::new).and_then(Path::file_name);
-    name.is_some_and(|name| name == kubectl_nfs::PLUGIN)
+    name.is_some_and(|name| name == expected)
 }
 
 /// Prints the error that ends the program to standard error.

@@ -60,13 +60,18 @@ pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: 
         ("Retain", _) if has_finalizer => ReclaimDecision::RemoveFinalizer,
         ("Retain", _) | (_, false) => ReclaimDecision::Nothing,
         ("Delete", true) => decide_policy(volume, backend_policy),
-        (other, true) => ReclaimDecision::Refuse(Refusal {
-            reason: Reason::RecycleUnsupported,
-            message: format!(
-                "persistentVolumeReclaimPolicy {other} is not supported: set it to Delete (the archive policy decides) or \
-                 Retain"
-            ),
-        }),
+        (other, true) => ReclaimDecision::Refuse(unsupported_policy(other)),
+    }
+}
+
+/// Returns why a volume with this reclaim policy is not reclaimed.
+pub(crate) fn unsupported_policy(policy: &str) -> Refusal {
+    Refusal {
+        reason: Reason::RecycleUnsupported,
+        message: format!(
+            "persistentVolumeReclaimPolicy {policy} is not supported: set it to Delete (the archive policy decides) or \
+             Retain"
+        ),
     }
 }
 
@@ -91,8 +96,8 @@ fn decide_policy(volume: &PersistentVolume, backend_policy: OnDelete) -> Reclaim
     }
 }
 
-/// The default for volumes is Retain (core/v1 `persistentVolumeReclaimPolicy`).
-fn reclaim_policy(volume: &PersistentVolume) -> &str {
+/// Returns the reclaim policy. The default for volumes is Retain (core/v1 `persistentVolumeReclaimPolicy`).
+pub(crate) fn reclaim_policy(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
     spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref())
         .unwrap_or("Retain")

@@ -47,7 +47,7 @@ use nfs_client::Transport;
 use tokio_util::sync::CancellationToken;
 
 /// Provisioner names that an operator serves.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Provisioners {
     /// Provisioner names whose classes use all backends.
     pub names: Vec<String>,

@@ -7,9 +7,11 @@ mod archives;
 mod backup;
 mod completion;
 mod explain;
+mod migrate;
 mod names;
 mod operator;
 mod orphans;
+mod probe;
 mod progress;
 mod report;
 mod requests;
@@ -23,11 +25,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use super::check;
 use super::cluster::CommandError;
-use super::{check, probe};
 
 /// The name by which kubectl finds the program.
 pub const PLUGIN: &str = "kubectl-nfs";
+/// The name by which kubectl finds the program that completes the arguments of the plugin.
+pub const COMPLETION: &str = "kubectl_complete-nfs";
 /// The name in help and errors.
 const PROGRAM: &str = "kubectl nfs";
 
@@ -73,6 +77,8 @@ enum Command {
     AcceptIdentity(requests::AcceptArguments),
     /// Request that lost volumes are recreated from their records.
     Readopt(requests::ReadoptArguments),
+    /// Show what takes over the volumes of another provisioner, and what prevents it.
+    Migrate(migrate::MigrateArguments),
     /// Save or check the Secret with the key that signs records on exports.
     #[command(subcommand)]
     Secret(secret::SecretCommand),
@@ -80,11 +86,13 @@ enum Command {
     Report(report::ReportArguments),
     /// Test a StorageClass: create a claim, wait until it is bound, and delete it.
     Check(check::CheckArguments),
-    /// Probe an export from this machine as an NfsBackend would; needs no cluster.
-    Probe(probe::ProbeArguments),
+    /// Probe an export as an NfsBackend would, in a pod like that of the operator.
+    Probe(Box<probe::JobArguments>),
     /// Print a script that completes the arguments of kubectl-nfs in a shell.
     Completion(completion::CompletionArguments),
 }
+
+pub use completion::complete;
 
 /// Parses the arguments and runs the command.
 pub async fn main() -> ExitCode {
@@ -102,10 +110,11 @@ pub async fn main() -> ExitCode {
         Command::Count(arguments) => requests::count(arguments).await,
         Command::AcceptIdentity(arguments) => requests::accept_identity(arguments).await,
         Command::Readopt(arguments) => requests::readopt(arguments).await,
+        Command::Migrate(arguments) => migrate::run(arguments).await,
         Command::Secret(command) => secret::run(command).await,
         Command::Report(arguments) => report::run(arguments).await,
         Command::Check(arguments) => return check::run(arguments).await,
-        Command::Probe(arguments) => return probe::run(arguments).await,
+        Command::Probe(arguments) => probe::run(*arguments).await,
         Command::Completion(arguments) => completion::run(&arguments),
     };
     result.unwrap_or_else(|error: CommandError| error.report(PROGRAM))

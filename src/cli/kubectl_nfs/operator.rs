@@ -14,8 +14,8 @@ use crate::cli::cluster::{CommandError, each, failed};
 use crate::runtime::election::CLUSTER_LOCK;
 use crate::runtime::reads;
 
-/// Selects the Deployments of the chart and of config/manager.
-const DEPLOYMENTS: &str = "app.kubernetes.io/name=nfs-operator";
+/// Label of the Deployments of the chart and of config/manager.
+const LABEL: (&str, &str) = ("app.kubernetes.io/name", "nfs-operator");
 /// A Lease that was not renewed for its duration may be taken by another instance. The clocks of this machine and of the
 /// leader may differ by as much.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
@@ -109,13 +109,44 @@ async fn read_lease(client: &Client, namespace: &str, name: &str) -> Result<Opti
     found.map_err(failed(format!("read Lease {namespace}/{name}")))
 }
 
+/// Returns true for a Deployment of the operator.
+pub fn is_operator(deployment: &Deployment) -> bool {
+    let (name, value) = LABEL;
+    deployment.labels().get(name).is_some_and(|found| found == value)
+}
+
+/// Returns the Deployment of the operator, in this namespace if one is given. With several, the result is the first that
+/// has ready pods.
+pub async fn find_deployment(client: &Client, namespace: Option<&str>) -> Result<Option<Deployment>, CommandError> {
+    let api: Api<Deployment> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let labels = ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1));
+    let mut found = Vec::new();
+    each(&api, "Deployments", labels, |deployment: Deployment| {
+        found.push(deployment)
+    })
+    .await?;
+    let ready = |deployment: &Deployment| {
+        deployment
+            .status
+            .as_ref()
+            .and_then(|status| status.ready_replicas)
+            .unwrap_or(0)
+            > 0
+    };
+    found.sort_by_key(|deployment| !ready(deployment));
+    Ok(found.into_iter().next())
+}
+
 async fn deployments(client: &Client) -> Result<Vec<OperatorDeployment>, CommandError> {
     let api: Api<Deployment> = Api::all(client.clone());
     let mut found = Vec::new();
     each(
         &api,
         "Deployments",
-        ListParams::default().labels(DEPLOYMENTS),
+        ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1)),
         |deployment| {
             let containers = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
             let image = containers.and_then(|pod| pod.containers.first()?.image.clone());

@@ -24,17 +24,26 @@ pub async fn wait<T>(
     timeout: Duration,
     look: impl AsyncFn() -> Result<Progress<T>, CommandError>,
 ) -> Result<T, CommandError> {
+    wait_or_text(what, timeout, look).await?.map_err(|text| {
+        CommandError::Refused(format!(
+            "timed out waiting for {what}, which continues: {text}; wait longer with --timeout"
+        ))
+    })
+}
+
+/// Calls `look` until it is done. Prints each new text. Returns the last one after the timeout.
+pub async fn wait_or_text<T>(
+    what: &str,
+    timeout: Duration,
+    look: impl AsyncFn() -> Result<Progress<T>, CommandError>,
+) -> Result<Result<T, String>, CommandError> {
     let deadline = Instant::now() + timeout;
     let mut printed = String::new();
     loop {
         match look().await? {
-            Progress::Done(done) => return Ok(done),
+            Progress::Done(done) => return Ok(Ok(done)),
+            Progress::Waits(text) if Instant::now() >= deadline => return Ok(Err(text)),
             Progress::Waits(text) => {
-                if Instant::now() >= deadline {
-                    return Err(CommandError::Refused(format!(
-                        "timed out waiting for {what}, which continues: {text}; wait longer with --timeout"
-                    )));
-                }
                 if text != printed {
                     eprintln!("waiting for {what}: {}", escape(&text));
                     printed = text;

@@ -14,7 +14,7 @@ use super::findings::Findings;
 use super::output::{OutputFormat, print};
 
 /// Help on the exit code, see [`Findings::exit_code`].
-const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = "\
 Exit code:
   0  a backend for this export would be Ready (there may be warnings)
   1  it would not be Ready: a row is FAILED, with the reason and the remedy that the condition of the backend would have
@@ -33,6 +33,21 @@ pub struct ProbeArguments {
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
+}
+
+impl ProbeArguments {
+    /// Returns the command line of the program with these arguments.
+    pub fn as_arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["probe".to_owned()];
+        if self.write {
+            arguments.push("--write".to_owned());
+        }
+        if self.output == OutputFormat::Json {
+            arguments.push("--output=json".to_owned());
+        }
+        arguments.extend(self.connection.as_arguments());
+        arguments
+    }
 }
 
 /// Probes the export and prints the findings.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::NfsBackend;
 use crate::decide::reclaim::same_server;
@@ -117,31 +117,43 @@ impl NfsSubdirExport {
         }
     }
 
+    /// Returns the path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Returns true if a backend has the address of this export.
+    pub fn is_of(&self, backend: &NfsBackend) -> bool {
+        same_server(&backend.spec.server, &self.server) && *backend.spec.path == self.path
+    }
+
     fn compare(&self, there: &NfsBackend) -> Result<(), NfsSubdirBackendError> {
-        let (server, path) = (&*there.spec.server, &*there.spec.path);
-        if same_server(server, &self.server) && path == self.path {
+        if self.is_of(there) {
             return Ok(());
         }
         Err(NfsSubdirBackendError::OtherAddress {
-            found: format!("{server}:{path}"),
+            found: format!("{}:{}", there.spec.server, there.spec.path),
             wanted: format!("{}:{}", self.server, self.path),
         })
     }
 
-    /// Returns the backend with the settings that match the behavior of nfs-subdir.
-    fn backend(&self, action: &'static str) -> Result<NfsBackend, NfsSubdirBackendError> {
-        serde_json::from_value(json!({
+    /// Returns the manifest of a backend with the settings that match the behavior of nfs-subdir.
+    pub fn manifest(&self, name: &str) -> Value {
+        json!({
             "apiVersion": "nfs-operator.io/v1alpha1",
             "kind": "NfsBackend",
-            "metadata": {"name": BACKEND},
+            "metadata": {"name": name},
             "spec": {
                 "server": self.server,
                 "path": self.path,
                 "directory": {"mode": "0777", "existing": "Adopt"},
                 "archivePolicy": {"onDelete": "Archive"},
             },
-        }))
-        .map_err(|cause| NfsSubdirBackendError::Api {
+        })
+    }
+
+    fn backend(&self, action: &'static str) -> Result<NfsBackend, NfsSubdirBackendError> {
+        serde_json::from_value(self.manifest(BACKEND)).map_err(|cause| NfsSubdirBackendError::Api {
             action,
             cause: Box::new(kube::Error::SerdeError(cause)),
         })

@@ -76,23 +76,14 @@ pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) 
         escape_for_message(&source.server),
         escape_for_message(&source.path)
     );
-    let mut nearest: Vec<(usize, &str, &str)> = Vec::new();
-    for backend in backends {
-        let name = backend.metadata.name.as_deref().unwrap_or_default();
-        if let Some((length, rest)) = below(volume, backend) {
-            nearest.push((length, name, rest));
-        }
-    }
-    let longest = nearest.iter().map(|(length, ..)| *length).max();
-    nearest.retain(|(length, ..)| Some(*length) == longest);
-    match nearest.as_slice() {
-        [(_, name, rest)] if *name == alias => DirectoryPath::parse(rest).map_err(|error| {
+    match nearest(volume, backends).as_slice() {
+        [(name, rest)] if *name == alias => DirectoryPath::parse(rest).map_err(|error| {
             reclaim_unsafe(format!(
                 "the volume is at {at}, which is not a valid directory: {error}; reclaim its data manually, then delete the \
                  volume"
             ))
         }),
-        [(_, name, _)] => Err(reclaim_unsafe(format!(
+        [(name, _)] => Err(reclaim_unsafe(format!(
             "the volume is at {at}, which is on backend {name}, but the alias of its provisioner allows only backend {alias}: \
              correct --provisioner-alias, or reclaim its data manually and delete the volume"
         ))),
@@ -103,9 +94,21 @@ pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) 
         several => Err(reclaim_unsafe(format!(
             "the volume is at {at}, which is below several backends of the same address ({}): change all but one of them, or \
              reclaim its data manually and delete the volume",
-            several.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
+            several.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         ))),
     }
+}
+
+/// Returns the backends with the longest path that contains the volume, each with the path of the volume below it.
+pub fn nearest<'a>(volume: &'a PersistentVolume, backends: &[&'a NfsBackend]) -> Vec<(&'a str, &'a str)> {
+    let containing = backends.iter().filter_map(|backend| {
+        let name = backend.metadata.name.as_deref().unwrap_or_default();
+        below(volume, backend).map(|(length, rest)| (length, name, rest))
+    });
+    let containing: Vec<_> = containing.collect();
+    let longest = containing.iter().map(|(length, ..)| *length).max();
+    let nearest = containing.iter().filter(|(length, ..)| Some(*length) == longest);
+    nearest.map(|&(_, name, rest)| (name, rest)).collect()
 }
 
 /// Returns the directory of a volume on a backend, relative to the path of the backend.

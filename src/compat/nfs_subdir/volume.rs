@@ -131,7 +131,8 @@ pub fn class_changed(ctx: &Context, class: &StorageClass) {
     }
 }
 
-fn class_name(volume: &PersistentVolume) -> Option<String> {
+/// Returns the name of the volume's class.
+pub fn class_name(volume: &PersistentVolume) -> Option<String> {
     let field = || volume.spec.as_ref()?.storage_class_name.clone();
     let annotated = volume.annotations().get(BETA_STORAGE_CLASS).cloned();
     annotated.or_else(field).filter(|name| !name.is_empty())

@@ -21,7 +21,7 @@ impl Shell {
     pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
         let programs = run.new_dir("programs")?;
         symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
-        for name in ["nfs-operator", "kubectl-nfs"] {
+        for name in ["nfs-operator", "kubectl-nfs", "kubectl_complete-nfs"] {
             symlink(find_binary()?, programs.join(name))?;
         }
         let path = std::env::var("PATH").unwrap_or_default();

@@ -2,6 +2,8 @@
 
 mod archives;
 mod explain;
+mod migrate;
+mod probe;
 mod program;
 mod requests;
 mod schedules;
@@ -24,9 +26,17 @@ async fn nfs(cluster: &Cluster, args: &[&str]) -> Output {
 
 /// Runs the plugin with a kubeconfig.
 async fn nfs_as(kubeconfig: &Path, args: &[&str]) -> Output {
+    command(kubeconfig).args(args).output().await.unwrap()
+}
+
+/// Returns the plugin as a command with a kubeconfig.
+fn command(kubeconfig: &Path) -> Command {
     let mut command = Command::new(find_binary().unwrap());
-    command.arg0("/usr/local/bin/kubectl-nfs").args(args).kill_on_drop(true);
-    command.env("KUBECONFIG", kubeconfig).output().await.unwrap()
+    command
+        .arg0("/usr/local/bin/kubectl-nfs")
+        .env("KUBECONFIG", kubeconfig)
+        .kill_on_drop(true);
+    command
 }
 
 /// Runs it. Returns its output, which must not be an error.

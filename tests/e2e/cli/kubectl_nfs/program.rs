@@ -3,12 +3,13 @@
 use std::fs;
 use std::process::Output;
 
-use rig::RunDir;
 use rig::operator::find_binary;
+use rig::{RunDir, TestEnv};
 use tokio::process::Command;
 
 use crate::cli::program::text;
 use crate::support::shared::Test;
+use crate::support::shell::Shell;
 
 async fn nfs(args: &[&str]) -> Output {
     let mut command = Command::new(find_binary().unwrap());
@@ -52,6 +53,35 @@ async fn completion_scripts_exist_for_shells_and_bash_accepts_its_own() -> Test 
         .output()
         .await?;
     assert_eq!(text(&bash.stdout), "archives\n", "{bash:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn kubectl_completes_the_plugin_in_bash() -> Test {
+    let env = TestEnv::new("completion").await?;
+    let run = RunDir::new()?;
+    let shell = Shell::new(&run, &env.rig.cluster)?;
+    // What kubectl's script calls.
+    let asked = shell.run("kubectl __complete nfs archives h").await?;
+    assert!(
+        asked.starts_with("hold\t") && asked.trim_end().ends_with(":4"),
+        "{asked}"
+    );
+    // The function that the package bash-completion has, which kubectl's script needs.
+    let preamble = "_init_completion() { words=(\"${COMP_WORDS[@]}\"); cword=$COMP_CWORD; cur=${words[cword]}; \
+                    prev=${words[cword-1]}; }; source <(kubectl completion bash); set +eu; complete_line() { \
+                    COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_LINE=\"$*\"; COMP_POINT=${#COMP_LINE}; \
+                    COMP_TYPE=9; COMPREPLY=(); __start_kubectl; printf '%s\\n' \"${COMPREPLY[@]%% *}\"; };";
+    for (line, expected) in [
+        ("kubectl nfs ''", "status"),
+        ("kubectl nfs arch", "archives"),
+        ("kubectl nfs archives ''", "restore"),
+        ("kubectl nfs status --out", "--output"),
+        ("kubectl nfs orphans --output ''", "json"),
+    ] {
+        let found = shell.run(&format!("{preamble} complete_line {line}")).await?;
+        assert!(found.lines().any(|candidate| candidate == expected), "{line}: {found}");
+    }
     Ok(())
 }
 

@@ -1,0 +1,179 @@
+//! `kubectl nfs migrate`: what the operator would take over from nfs-subdir-external-provisioner, and what prevents it.
+
+mod observed;
+mod plan;
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use self::observed::Observed;
+use self::plan::{MigrationPlan, Step, VolumePlan};
+use crate::api::names::DEFAULT_PROVISIONER;
+use crate::cli::cluster::{ClusterArguments, CommandError};
+use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colored, print_json};
+use crate::cli::run::parse_alias;
+use export_store::text::escape;
+
+/// Arguments of `kubectl nfs migrate`.
+#[derive(Args)]
+#[command(after_help = "\
+Volumes are those with an `nfs` source whose annotation pv.kubernetes.io/provisioned-by names another provisioner. The plan
+depends on objects in the cluster only: whether a directory exists, and whether the same directory has another address, is
+checked by the operator, on the export, before it reclaims a volume.
+
+Exit code:
+  0  all volumes can be taken over, with the steps that the output lists
+  1  something prevents it, or the command failed
+  2  invalid arguments, or no access to the cluster")]
+pub struct MigrateArguments {
+    /// The provisioner to replace.
+    #[arg(long, value_enum)]
+    from: Legacy,
+    /// Print the plan. Required: what takes volumes over is a setting of the operator, which this command does not change.
+    #[arg(long)]
+    plan: bool,
+    /// Only volumes of these provisioner names. If unset, all except those of the operator.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    provisioner: Vec<String>,
+    /// Provisioner names of the operator. If unset, those in the arguments of its Deployment.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    provisioner_name: Vec<String>,
+    /// Provisioner names whose classes use one backend, as the operator is to have them. If unset, those in the arguments of
+    /// its Deployment.
+    #[arg(long, value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = parse_alias)]
+    provisioner_alias: Vec<(String, String)>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+}
+
+/// A provisioner that the operator can replace.
+#[derive(Clone, Copy, ValueEnum)]
+enum Legacy {
+    /// nfs-subdir-external-provisioner
+    NfsSubdir,
+}
+
+/// Prints the plan.
+pub async fn run(arguments: MigrateArguments) -> Result<ExitCode, CommandError> {
+    let Legacy::NfsSubdir = arguments.from;
+    if !arguments.plan {
+        return Err(CommandError::Usage(
+            "the operator takes volumes over when its setting --provisioner-alias names their provisioner, and this command \
+             does not change the operator: add --plan to see what to set"
+                .to_owned(),
+        ));
+    }
+    let mut observed = Observed::read(&arguments.cluster.client().await?).await?;
+    if !arguments.provisioner_name.is_empty() {
+        observed.served.names.clone_from(&arguments.provisioner_name);
+    }
+    if observed.served.names.is_empty() {
+        observed.served.names.push(DEFAULT_PROVISIONER.to_owned());
+    }
+    if !arguments.provisioner_alias.is_empty() {
+        observed.served.aliases = arguments.provisioner_alias.iter().cloned().collect();
+    }
+    let plan = observed.plan(&arguments.provisioner);
+    match arguments.output {
+        OutputFormat::Json => print_json(&plan)?,
+        OutputFormat::Table => plan.print()?,
+    }
+    Ok(match plan.is_possible() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+impl MigrationPlan {
+    fn print(&self) -> std::io::Result<()> {
+        if self.provisioners.is_empty() {
+            return print("no volumes, StorageClasses or Deployments of nfs-subdir-external-provisioner");
+        }
+        let mut table = Table::new(&[
+            "VOLUME",
+            "CLAIM",
+            "SERVER",
+            "PATH",
+            "BACKEND",
+            "DIRECTORY",
+            "ON DELETE",
+            "OBSTACLE",
+        ]);
+        for volume in &self.volumes {
+            let tone = volume.obstacle.as_ref().map_or(Tone::Plain, |_| Tone::Problem);
+            table.row(tone, volume.cells());
+        }
+        if !table.is_empty() {
+            print_colored(&table.render())?;
+        }
+        self.print_obstacles()?;
+        for provisioner in &self.provisioners {
+            let volumes = counted(provisioner.volumes, "volume");
+            let name = escape(&provisioner.name);
+            print(&format!(
+                "\n{name}: {volumes}, taken over by backend {}",
+                escape(&provisioner.backend)
+            ))?;
+            if provisioner.steps.is_empty() {
+                print("  nothing left to do: the operator serves this name")?;
+            }
+            for (number, step) in provisioner.steps.iter().enumerate() {
+                print(&format!("  {}. {}", number + 1, step.text()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints each distinct obstacle once, with what it concerns.
+    fn print_obstacles(&self) -> std::io::Result<()> {
+        let volumes = self.volumes.iter().filter_map(|volume| {
+            let obstacle = volume.obstacle.as_ref()?;
+            Some((format!("volume {}", volume.name), obstacle))
+        });
+        let classes = self
+            .classes
+            .iter()
+            .map(|class| (format!("StorageClass {}", class.name), &class.obstacle));
+        let backends = self.provisioners.iter().filter_map(|provisioner| {
+            let obstacle = provisioner.obstacle.as_ref()?;
+            Some((format!("backend {}", provisioner.backend), obstacle))
+        });
+        let all: Vec<_> = volumes.chain(classes).chain(backends).collect();
+        if !all.is_empty() {
+            print("")?;
+        }
+        for (what, obstacle) in all {
+            print(&escape(&format!("{what}: {}: {}", obstacle.reason, obstacle.message)))?;
+        }
+        Ok(())
+    }
+}
+
+impl VolumePlan {
+    fn cells(&self) -> [&str; 8] {
+        [
+            &self.name,
+            &self.claim,
+            &self.server,
+            &self.path,
+            &self.backend,
+            self.directory.as_deref().unwrap_or_default(),
+            &self.on_delete,
+            self.obstacle.as_ref().map_or("", |obstacle| &obstacle.reason),
+        ]
+    }
+}
+
+impl Step {
+    fn text(&self) -> String {
+        let text = escape(&self.description).to_string();
+        match &self.command {
+            Some(command) => format!("{text}:\n     {}", escape(command)),
+            None => text,
+        }
+    }
+}
