@@ -58,7 +58,7 @@ LAST_TEST := conformance::report::every_column_of_the_tables_was_run
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
 test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests on a real cluster and NFS servers
-	@rm -rf $(AUDIT)
+	@rm -rf "$(AUDIT)"
 	@echo "unit tests, and whether crds/ is up to date"
 	$(TEST) --lib --bins
 	$(TEST) --doc
@@ -75,7 +75,7 @@ test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
-	@$(RIG) rights $(AUDIT)
+	@$(RIG) rights "$(AUDIT)"
 	@$(RIG) clean
 
 # These clusters run another Kubernetes release (tests/rig/control-plane/oldest.mod), so their audit
@@ -86,7 +86,7 @@ AUDIT_OLDEST := $(CURDIR)/target/audit-oldest
 test-oldest: export NFS_OPERATOR_RIG_KUBERNETES := oldest
 test-oldest: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT_OLDEST)
 test-oldest: tests ## Run the tests that need a cluster on the oldest Kubernetes release that the chart supports
-	@rm -rf $(AUDIT_OLDEST)
+	@rm -rf "$(AUDIT_OLDEST)"
 	$(TEST) --test cluster
 	$(TEST) --test chart
 	@$(RIG) kernel-vm || { skip="--skip kernel::"; \
@@ -95,7 +95,7 @@ test-oldest: tests ## Run the tests that need a cluster on the oldest Kubernetes
 	@if $(RIG) node-assets; then $(TEST) --test node && $(MAKE) --no-print-directory pod; \
 	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; for the cause, see above" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
-	@$(RIG) rights $(AUDIT_OLDEST)
+	@$(RIG) rights "$(AUDIT_OLDEST)"
 	@$(RIG) clean
 
 .PHONY: test-kernel
@@ -120,8 +120,8 @@ POD_IMAGE := $(CURDIR)/target/image/$(POD_PROFILE).tar
 .PHONY: pod
 pod:
 	@echo "building the image for the tests in a real pod"
-	@image/build $(POD_PROFILE) "$$(uname -m)" $(POD_IMAGE)
-	NFS_OPERATOR_IMAGE=$(POD_IMAGE) $(TEST) --test pod
+	@image/build $(POD_PROFILE) "$$(uname -m)" "$(POD_IMAGE)"
+	NFS_OPERATOR_IMAGE="$(POD_IMAGE)" $(TEST) --test pod
 
 .PHONY: image
 image: need-rust ## Build the image as an OCI archive in dist/image, and print its size (ARCH=amd64 or arm64)

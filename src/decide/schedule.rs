@@ -44,6 +44,19 @@ pub enum Due {
     Never,
 }
 
+/// Names that are in databases of time zones and are none: those of the machine, and of an unknown zone.
+const NOT_ZONES: [&str; 4] = ["localtime", "posixrules", "Factory", "Etc/Unknown"];
+/// Folders with the zones once more. The same name would mean something else where the operator has no such folder.
+const COPIES: [&str; 2] = ["posix/", "right/"];
+
+/// Returns the time zone with this name, in upper or lower case.
+fn named_zone(name: &str) -> Option<TimeZone> {
+    let is_zone = NOT_ZONES.iter().all(|other| !name.eq_ignore_ascii_case(other));
+    let lower = name.to_ascii_lowercase();
+    let is_copy = COPIES.iter().any(|folder| lower.starts_with(folder));
+    TimeZone::get(name).ok().filter(|_| is_zone && !is_copy)
+}
+
 impl ParsedSchedule {
     /// Parses the spec of a schedule.
     ///
@@ -64,7 +77,7 @@ impl ParsedSchedule {
         })?;
         let zone = match &spec.time_zone {
             None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name).map_err(|_| {
+            Some(name) => named_zone(name).ok_or_else(|| {
                 let what = "is not a time zone of the IANA database: correct it, for example to Europe/Berlin";
                 invalid(format!("spec.timeZone {name:?} {what}"))
             })?,
@@ -265,6 +278,11 @@ mod tests {
             ("* * * * * *", json!({}), "spec.schedule"),
             ("0 2 * * *", json!({"timeZone": "Mars/Olympus"}), "spec.timeZone"),
             ("0 2 * * *", json!({"timeZone": "../../etc/passwd"}), "spec.timeZone"),
+            ("0 2 * * *", json!({"timeZone": "Etc/Unknown"}), "spec.timeZone"),
+            ("0 2 * * *", json!({"timeZone": "localtime"}), "spec.timeZone"),
+            ("0 2 * * *", json!({"timeZone": "Localtime"}), "spec.timeZone"),
+            ("0 2 * * *", json!({"timeZone": "Factory"}), "spec.timeZone"),
+            ("0 2 * * *", json!({"timeZone": "posix/Europe/Berlin"}), "spec.timeZone"),
             (
                 "0 2 * * *",
                 json!({"claims": {"selector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}}),

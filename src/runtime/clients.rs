@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, Request, Response, header};
+use axum::http::{HeaderValue, Request, Response, Uri, header};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -44,6 +44,12 @@ pub enum ClientError {
          FILE), and put it into the kubeconfig"
     )]
     CertificateVersion(String),
+    /// The API server is behind a proxy.
+    #[error(
+        "the cluster in the kubeconfig has the proxy-url {0}, which is not supported: run the command where the API server can \
+         be reached directly, or use a kubeconfig for a forwarded port"
+    )]
+    Proxy(String),
     /// No client can be created from the configuration.
     #[error("cannot make a Kubernetes client: {0}")]
     Client(#[from] kube::Error),
@@ -104,7 +110,27 @@ pub async fn user_client(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     Ok(paged(client(config, kubeconfig)?))
 }
 
+/// Reads the configuration. The operator and its commands connect to the API server directly: `kube` would use the proxy
+/// of HTTPS_PROXY even for a server that NO_PROXY lists, so these variables are ignored.
 async fn load_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ClientError> {
+    let mut config = read_config(kubeconfig, context).await?;
+    match config.proxy_url.take() {
+        Some(proxy) if !is_of_environment(&proxy, |name| std::env::var(name).ok()) => {
+            Err(ClientError::Proxy(proxy.to_string()))
+        }
+        _ => Ok(config),
+    }
+}
+
+/// Returns true if `kube` took the proxy from the environment, not from the kubeconfig.
+fn is_of_environment(proxy: &Uri, variable: impl Fn(&str) -> Option<String>) -> bool {
+    let values = ["HTTPS_PROXY", "https_proxy"].into_iter().filter_map(variable);
+    values
+        .filter_map(|value| value.parse::<Uri>().ok())
+        .any(|value| value == *proxy)
+}
+
+async fn read_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ClientError> {
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
         ..KubeConfigOptions::default()
@@ -197,7 +223,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use axum::Router;
-    use axum::http::{StatusCode, Uri};
+    use axum::http::StatusCode;
     use futures::TryStreamExt;
     use k8s_openapi::api::core::v1::Namespace;
     use kube::Api;
@@ -218,6 +244,20 @@ mod tests {
         };
         tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
         (requests, format!("http://{address}"))
+    }
+
+    #[test]
+    fn a_proxy_of_the_environment_is_distinguished_from_that_of_the_kubeconfig() {
+        let proxy: Uri = "http://proxy.example.com:3128".parse().unwrap();
+        for (name, value, expected) in [
+            ("HTTPS_PROXY", "http://proxy.example.com:3128", true),
+            ("https_proxy", "http://proxy.example.com:3128/", true),
+            ("HTTPS_PROXY", "http://other.example.com:3128", false),
+            ("HTTP_PROXY", "http://proxy.example.com:3128", false),
+        ] {
+            let variable = |asked: &str| (asked == name).then(|| value.to_owned());
+            assert_eq!(is_of_environment(&proxy, variable), expected, "{name}={value}");
+        }
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ mod env;
 mod failover;
 mod installation;
 mod policies;
+mod probe;
 mod upgrade;
 
 use std::{ffi::OsString, panic::AssertUnwindSafe, path::PathBuf, process::ExitCode, sync::Arc};
@@ -92,6 +93,10 @@ impl Tests {
             self.trial(
                 "helm_install_gives_a_ready_pod_and_claims_are_bound",
                 installation::becomes_ready,
+            ),
+            self.trial(
+                "kubectl_nfs_probe_runs_in_a_pod_like_the_operators",
+                probe::prints_findings,
             ),
             self.trial("a_helm_upgrade_loses_no_claim_in_flight", upgrade::keeps_pending_claims),
             self.trial(

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::eligibility::{Eligibility, check_eligibility, class_name};
 use super::expansion;
 use super::provision::{provision, release_unused};
-use super::report::{ProvisionOutcome, provisioned_condition, report};
+use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition, report};
 use super::volume_object::{is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
@@ -174,10 +174,6 @@ fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
 /// Returns the name of the volume that is provisioned for a claim.
 fn own_volume_name(claim: &PersistentVolumeClaim) -> String {
     volume_name(&claim.uid().unwrap_or_default())
-}
-
-fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
-    provisioned_condition(claim).is_some_and(|condition| condition.status == "False")
 }
 
 fn is_reported_provisioned(claim: &PersistentVolumeClaim) -> bool {

@@ -184,6 +184,9 @@ pub async fn report(
                 ..Blockers::default()
             };
             let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
+            // A missing probe is not reported in addition, because it does not help the reader. Probes are late under load
+            // and after a start, and the report would cost two writes for each waiting claim, one now and one after the
+            // probe.
             if is_reported_waiting(claim) {
                 return Ok(action);
             }
@@ -245,10 +248,8 @@ pub async fn report(
     Ok(action)
 }
 
-/// Returns true if the claim's condition shows that it waits. A missing probe is not reported in addition, because it
-/// does not help the reader. Probes are late under load and after a start, and the report would cost two writes for each
-/// waiting claim, one now and one after the probe.
-fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
+/// Returns true if the claim's condition shows that it waits.
+pub(super) fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
     provisioned_condition(claim).is_some_and(|condition| condition.status != "True")
 }
 

@@ -72,7 +72,10 @@ async fn a_probe_that_never_runs_says_why_and_leaves_nothing() -> Test {
     let change = object!({"spec": {"template": {"spec": {"securityContext": security}}}});
     env.objects.patch(&deployment, change).await?;
     let shown = refused(&env.cluster, 1, &probe).await;
-    assert!(shown.contains("FailedCreate") && shown.contains("seccompProfile"), "{shown}");
+    assert!(
+        shown.contains("FailedCreate") && shown.contains("seccompProfile"),
+        "{shown}"
+    );
     wait_removed(&env).await
 }
 

@@ -86,6 +86,22 @@ async fn kubectl_completes_the_plugin_in_bash() -> Test {
 }
 
 #[tokio::test]
+async fn a_proxy_for_downloads_does_not_keep_it_from_the_cluster() -> Test {
+    let env = TestEnv::new("proxy").await?;
+    for name in ["HTTPS_PROXY", "https_proxy"] {
+        let mut command = super::command(env.rig.cluster.kubeconfig());
+        // Nothing listens on that port.
+        let output = command
+            .args(["orphans", "-o", "json"])
+            .env(name, "http://127.0.0.1:1")
+            .output()
+            .await?;
+        assert!(text(&output.stdout).contains("backends"), "{name}: {output:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_cluster_that_cannot_be_accessed_is_a_usage_error_that_names_the_remedy() -> Test {
     let run = RunDir::new()?;
     let missing = run.path().join("none");
@@ -103,6 +119,21 @@ async fn a_cluster_that_cannot_be_accessed_is_a_usage_error_that_names_the_remed
             assert!(message.contains(expected), "{message}");
         }
     }
+    let behind = run.path().join("behind.yaml");
+    let cluster = "{server: https://192.0.2.1:6443, proxy-url: http://192.0.2.2:3128}";
+    fs::write(
+        &behind,
+        format!(
+            "{{apiVersion: v1, kind: Config, current-context: x, users: [{{name: x, user: {{token: x}}}}], \
+             clusters: [{{name: x, cluster: {cluster}}}], contexts: [{{name: x, context: {{cluster: x, user: x}}}}]}}"
+        ),
+    )?;
+    let refused = nfs(&["status", "--kubeconfig", behind.to_str().unwrap()]).await;
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("proxy-url http://192.0.2.2:3128"),
+        "{refused:?}"
+    );
     let refused = nfs(&["status", "--context", "none", "--kubeconfig", old.to_str().unwrap()]).await;
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("none"), "{refused:?}");

@@ -380,6 +380,8 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let config = Config::from_custom_kubeconfig(config, &options).await;
     let mut config = config.with_context(action)?;
     config.default_retry = false;
+    // That of HTTPS_PROXY, which may be there for downloads: the cluster is on this machine.
+    config.proxy_url = None;
     Client::try_from(config).with_context(|| "create a client".into())
 }
 
