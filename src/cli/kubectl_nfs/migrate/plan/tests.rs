@@ -172,7 +172,7 @@ fn each_obstacle_is_named_with_its_remedy() {
         ("twin1", "DirectoryOverlaps", "pvc-twin2"),
         ("twin2", "ReclaimUnsafe", "not a valid directory"),
     ] {
-        let obstacle = found(&plan, claim).unwrap_or_else(|| panic!("{claim}"));
+        let obstacle = found(&plan, claim).unwrap();
         assert_eq!(obstacle.reason, reason, "{claim}: {}", obstacle.message);
         assert!(obstacle.message.contains(remedy), "{claim}: {}", obstacle.message);
     }
