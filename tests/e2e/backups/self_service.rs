@@ -187,8 +187,11 @@ async fn a_backup_is_deleted_with_its_archive_when_its_retention_ends() -> Test 
     shared::bound_with_data(&env, "data", &class, "text").await?;
     let spec = json!({"source": {"claimName": "data"}, "retention": "8s"});
     let backup = env.objects.create(&nfs_backup(&env.name, "short", &spec)).await?;
-    ready(&env, &backup).await?;
-    env.objects.wait_gone(&archive_of_backup(&backup), TIMEOUT).await?;
+    // It may be Ready for a moment only.
+    let archive = archive_of_backup(&backup);
+    let purged = env.objects.wait_event(&archive, "ArchivePurged", TIMEOUT).await?;
+    assert!(text(&purged, "/note").contains("into the trash"), "{purged}");
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
     env.objects.wait_gone(&backup, TIMEOUT).await?;
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! An export with a quota: claims wait while it is exceeded, deletions continue and make room.
 
+use std::time::Duration;
+
 use rig::kernel_vm::{FileSystem, QuotaOf};
-use rig::{KernelVm, TestEnv};
+use rig::{KernelVm, TestEnv, wait};
 use serde_json::json;
 
 use crate::support::shared::{TIMEOUT, Test, backend, bound, class, text, wait_refused};
@@ -9,6 +11,8 @@ use crate::support::shared::{TIMEOUT, Test, backend, bound, class, text, wait_re
 /// User of the operator. On ext4, no quota applies to root.
 const OPERATOR: u32 = 2001;
 const PROJECT: u32 = 7;
+/// Time in which some probes report that the quota is exceeded.
+const REPORTED: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_wait_for_the_quota_of_their_export_until_another_claim_is_deleted() -> Test {
@@ -28,12 +32,17 @@ async fn claims_wait_for_the_quota_of_their_export_until_another_claim_is_delete
     let backend = backend(&env, "backend", spec).await?;
     let class = class(&env, "class", "backend", json!({})).await?;
     let (claim, volume) = bound(&env, "large", &class).await?;
-    vm.fill(text(&volume, "/spec/nfs/path"), OPERATOR).await?;
-
-    let exceeded = Some("QuotaExceeded");
-    let full = env
-        .objects
-        .wait_condition(&backend, "CapacityAvailable", "False", exceeded, TIMEOUT);
+    let directory = text(&volume, "/spec/nfs/path");
+    // A probe that removes its file after the directory was filled leaves room for the next probes, so it is filled again.
+    let full = wait::until("the exceeded quota", TIMEOUT, async || {
+        let filled = vm.fill(directory, OPERATOR).await;
+        filled.map_err(|error| error.to_string())?;
+        let exceeded = Some("QuotaExceeded");
+        let reported = env
+            .objects
+            .wait_condition(&backend, "CapacityAvailable", "False", exceeded, REPORTED);
+        reported.await.map_err(|error| error.to_string())
+    });
     full.await?;
     let waiting = env.objects.create(&env.claim("waiting", &class)).await?;
     wait_refused(&env, &waiting, "QuotaExceeded").await?;
