@@ -97,9 +97,9 @@ async fn the_metrics_count_the_calls_to_each_server_until_its_backend_is_deleted
         let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
         let is_idle = |name: &str, work: &str| value(&text, name, &format!(",work=\"{work}\"")) == Some(0.0);
         let works = ["claims", "reclaims", "archives"];
-        let idle = works
-            .iter()
-            .all(|work| is_idle("nfs_operator_backend_slots_used", work) && is_idle("nfs_operator_backend_queued", work));
+        let idle = works.iter().all(|work| {
+            is_idle("nfs_operator_backend_slots_used", work) && is_idle("nfs_operator_backend_queued", work)
+        });
         if idle { Ok(text) } else { Err(text) }
     })
     .await?;

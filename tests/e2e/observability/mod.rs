@@ -3,4 +3,5 @@
 pub mod http;
 pub mod idle;
 pub mod metrics;
+pub mod prometheus;
 pub mod usage;

@@ -56,6 +56,7 @@ pub mod operator;
 mod pki;
 pub mod ports;
 pub mod process;
+mod prometheus;
 pub mod proxy;
 pub mod rbac;
 mod run_dir;
@@ -74,6 +75,7 @@ pub use nfs_server::{Access, Export, NfsOptions, NfsServer, Squash, StableStorag
 pub use node::{Node, Sandbox};
 pub use objects::Objects;
 pub use operator::{Operator, OperatorKubeconfig, OperatorOptions};
+pub use prometheus::Prometheus;
 pub use proxy::{Action, Direction, Proxy};
 pub use run_dir::{BASE_VARIABLE, RunDir, remove_dead_runs};
 pub use shared::{SharedRig, TIMEOUT, shared};

@@ -9,7 +9,7 @@ mod kernel_vm;
 mod kubernetes;
 mod newer_ganesha;
 mod node;
-mod promtool;
+mod prometheus;
 
 use std::{
     fmt,
@@ -96,7 +96,15 @@ impl Assets {
     /// # Errors
     /// [`Error::Missing`] if it cannot be downloaded.
     pub async fn find_or_install_promtool() -> Result<PathBuf> {
-        promtool::find_or_install().await
+        prometheus::find_or_install("promtool").await
+    }
+
+    /// Finds or downloads `prometheus`, which tests of the dashboard need, and returns its path.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it cannot be downloaded.
+    pub async fn find_or_install_prometheus() -> Result<PathBuf> {
+        prometheus::find_or_install("prometheus").await
     }
 }
 
