@@ -8,6 +8,7 @@
 //! The Helm chart, config/, the CRDs and the samples, tested with a real API server.
 
 mod generated;
+mod guides;
 mod helm;
 mod install;
 mod kinds;
