@@ -497,7 +497,7 @@ pub struct ImplementationId {
 ///     machine_name: "backup-1".to_owned(),
 ///     ..Target::new("nfs.example.org", "/export")
 /// };
-/// assert_eq!(target.port, 2049);
+/// assert_eq!((target.port, target.rpcbind_port), (2049, 111));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -511,6 +511,8 @@ pub struct Target {
     pub port: u16,
     /// TCP port of NFSv3's MOUNT. Default: as registered with rpcbind.
     pub mount_port: Option<u16>,
+    /// TCP port of rpcbind, which is queried only without a `mount_port`. Default: 111.
+    pub rpcbind_port: u16,
     /// Local port. Default: below 1024, if permitted.
     pub source_port: SourcePort,
     /// Credential of every call, unless changed by [`Client::with_credential`](crate::Client::with_credential). Default:
@@ -535,6 +537,7 @@ impl Target {
             version: VersionChoice::default(),
             port: 2049,
             mount_port: None,
+            rpcbind_port: 111,
             source_port: SourcePort::default(),
             credential: Credential::default(),
             owner: ClientOwner::random(),

@@ -1,12 +1,12 @@
 //! The whole operator over NFSv3.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nfs_client::{Client, ClientOwner, Credential, NfsError, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir, TestEnv};
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
@@ -158,34 +158,26 @@ async fn forward(at: SocketAddr, socket: PathBuf) -> std::io::Result<()> {
 
 #[tokio::test]
 async fn without_a_mount_port_rpcbind_is_queried() -> Test {
-    // A loopback address on which port 111 is free.
-    let [second, third, fourth] = rand::random::<[u8; 3]>();
-    let address = IpAddr::from([127, second, third, fourth.clamp(1, 254)]);
     let run = RunDir::new()?;
     let options = NfsOptions {
-        address,
         v3: true,
         ..NfsOptions::default()
     };
     let server = NfsServer::start(&run, options).await?;
+    // Port 111 belongs to an rpcbind of this machine, if one runs.
+    let rpcbind = SocketAddr::from(([127, 0, 0, 1], rig::ports::free()?));
     let target = Target {
+        rpcbind_port: rpcbind.port(),
         version: VersionChoice::Exactly(Protocol::V3),
         port: server.port(),
-        mount_port: None,
         source_port: SourcePort::Any,
-        credential: Credential::default(),
-        owner: ClientOwner {
-            owner: b"test".to_vec(),
-            verifier: [1; 8],
-        },
         deadline: Duration::from_secs(20),
-        ..Target::new(address.to_string(), "/export")
+        ..Target::new("127.0.0.1", "/export")
     };
     let closed = Client::connect(target.clone())
         .await
         .err()
         .ok_or("connected without rpcbind")?;
-    let rpcbind = SocketAddr::new(address, 111);
     assert!(
         matches!(closed, NfsError::ConnectionRefused { peer } if peer == rpcbind),
         "{closed}"

@@ -23,7 +23,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Build and install everything that the rig needs.
-    Assets,
+    Assets {
+        /// Only what `rig up` needs.
+        #[arg(long)]
+        only_up: bool,
+    },
     /// Build the virtual machine with the Linux kernel's NFS server and client. Fails if this machine cannot run it.
     KernelVm,
     /// Start a cluster whose node runs pods, in its own namespaces, until Ctrl-C. Needs root.
@@ -83,7 +87,7 @@ fn main() -> ExitCode {
 
 async fn run(command: Command) -> ExitCode {
     let result = match command {
-        Command::Assets => assets().await,
+        Command::Assets { only_up } => assets(only_up).await,
         Command::KernelVm => kernel_vm().await,
         Command::Node => match node_command::run().await {
             Ok(code) => return code,
@@ -109,8 +113,11 @@ async fn run(command: Command) -> ExitCode {
     }
 }
 
-async fn assets() -> Result<()> {
+async fn assets(only_up: bool) -> Result<()> {
     let assets = Assets::find_or_install().await?;
+    if only_up {
+        return Ok(());
+    }
     println!("control plane: {}", assets.control_plane.display());
     println!("NFS server:    {}", assets.ganesha.display());
     for helm in Helm::ALL {

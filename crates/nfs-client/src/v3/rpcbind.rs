@@ -14,8 +14,6 @@ use crate::xdr::{Decoder, Encoder};
 use crate::{Credential, NfsError, SourcePort};
 
 const ACTION: &str = "querying rpcbind for the MOUNT port (GETPORT)";
-/// Port of rpcbind.
-const PORT: u16 = 111;
 /// IPPROTO_TCP.
 const TCP: u32 = 6;
 
@@ -27,7 +25,12 @@ pub(super) async fn mount_port(
 ) -> Result<u16, NfsError> {
     // rpcbind accepts calls from any source port, and reserved ports are scarce.
     let connection = manager
-        .open(&server.to_string(), PORT, SourcePort::Any, deadline)
+        .open(
+            &server.to_string(),
+            manager.target.rpcbind_port,
+            SourcePort::Any,
+            deadline,
+        )
         .await?;
     let mut arguments = Encoder::new();
     arguments.u32(MOUNT_PROGRAM).u32(MOUNT_VERSION).u32(TCP).u32(0);
