@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rig::TestEnv;
 use rig::objects::{condition, merge, reference};
+use rig::{TestEnv, wait};
 use serde_json::{Value, json};
 
 use super::agent::{Answer, ScriptedAgent};
@@ -123,7 +123,14 @@ async fn a_claim_whose_limit_is_not_in_force_is_provisioned_by_the_next_operator
     let directory = env.directory(&volume)?;
     let file_id = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&directory)?);
     assert_eq!(last.file_id, file_id);
-    assert_eq!(shared::names(&env.data()?)?.len(), 1, "one directory");
+    wait::until("one directory", TIMEOUT, async || {
+        let names = env.data().and_then(|data| Ok(shared::names(&data)?));
+        match names.map_err(|error| error.to_string())? {
+            one if one.len() == 1 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
     Ok(())
 }
 
@@ -132,8 +139,17 @@ async fn with_preferred_a_claim_gets_its_volume_at_once_and_reports_its_limit_la
     let env = TestEnv::new("quotapref").await?;
     let class = class_with_quota(&env, json!({"enforce": "Preferred"})).await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
-    let pending = wait_enforced(&env, &claim, "False", "LimitPending").await?;
-    assert!(text(&pending, "/message").contains("QuotaAgentMissing"), "{pending}");
+    let pending = |claim: &Value| {
+        let reported = condition(claim, SIZE_ENFORCED).cloned().unwrap_or_default();
+        let names_the_cause = text(&reported, "/message").contains("QuotaAgentMissing");
+        match text(&reported, "/reason") == "LimitPending" && names_the_cause {
+            true => Ok(()),
+            false => Err(reported.to_string()),
+        }
+    };
+    env.objects
+        .wait(&claim, "to name the missing agent", TIMEOUT, pending)
+        .await?;
     let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::Failed).await?;
     wait_enforced(&env, &claim, "False", "LimitFailed").await?;
     env.objects.wait_event(&claim, "LimitFailed", TIMEOUT).await?;

@@ -29,6 +29,9 @@ async fn a_waiting_claim_is_explained_backend_by_backend_and_a_bound_one_by_its_
         .objects
         .create(&env.backend("suspended", object!({"suspend": true})))
         .await?;
+    env.objects
+        .wait_condition(&suspended, "Ready", "False", Some("Suspended"), shared::TIMEOUT)
+        .await?;
     let names = ["foreign", "small", "suspended", "missing"].map(|word| env.unique_name(word));
     let class = env
         .objects

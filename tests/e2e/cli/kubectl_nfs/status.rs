@@ -101,7 +101,7 @@ async fn a_report_has_the_conditions_and_no_names() -> Test {
     let claim = env.objects.create(&claim).await?;
     let kind = "nfs-operator.io/Provisioned";
     env.objects
-        .wait_condition(&claim, kind, "False", None, shared::TIMEOUT)
+        .wait_condition(&claim, kind, "False", Some("OverrideRefused"), shared::TIMEOUT)
         .await?;
     let file = env.data()?.with_file_name("report.json");
     fine(&env.cluster, &["report", file.to_str().unwrap()]).await;
