@@ -18,6 +18,7 @@ help: ## List the targets
 .PHONY: need-rust need-go need-root
 need-rust:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, see https://rustup.rs (rust-toolchain.toml selects the version)" >&2; exit 1; }
+	@case "$(CURDIR)" in *[[:space:]]*) echo "the path $(CURDIR) contains a space, and the allocator jemalloc cannot be built in such a path: clone the repository elsewhere" >&2; exit 1;; esac
 	@command -v cc >/dev/null || { echo "a C compiler is missing, which Rust uses to link; on Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
 
 need-go:
@@ -33,7 +34,7 @@ need-root:
 run: need-root need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and exit)
 	@echo "building the operator and the rig, and a control plane unless there is one: the first time, ten minutes on two cores"
 	@start=$$SECONDS; $(BUILD) --bin rig || exit; \
-	$(RIG) assets --only-up & assets=$$!; trap "kill $$assets" EXIT; \
+	$(RIG) assets --only-up & assets=$$!; trap "kill $$assets 2>/dev/null" EXIT; \
 	$(BUILD) --bin nfs-operator && wait $$assets || exit; \
 	trap - EXIT; echo "built, took $$((SECONDS - start)) s"
 	@$(RIG) up --operator target/debug/nfs-operator $(if $(EXIT),--exit)
