@@ -2,6 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -73,13 +74,17 @@ impl Prometheus {
             .header("content-type", "application/x-www-form-urlencoded")
             .body(body);
         let data = answer(request, query).await?;
-        Ok(data["result"].as_array().cloned().unwrap_or_default())
+        Ok(data
+            .get("result")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default())
     }
 
     /// Returns the rules, each with its state and its last error.
     pub async fn rules(&self) -> Result<Vec<Value>> {
         let data = answer(client()?.get(format!("http://{}/api/v1/rules", self.address)), "rules").await?;
-        let groups = data["groups"].as_array().into_iter().flatten();
+        let groups = data.get("groups").and_then(Value::as_array).into_iter().flatten();
         let rules = groups.filter_map(|group| group["rules"].as_array());
         Ok(rules.flatten().cloned().collect())
     }
@@ -88,6 +93,14 @@ impl Prometheus {
 fn client() -> Result<reqwest::Client> {
     let client = reqwest::Client::builder().timeout(QUERY_TIMEOUT).no_proxy().build();
     client.with_context(|| "create an HTTP client".to_owned())
+}
+
+/// An answer of the [HTTP API](https://prometheus.io/docs/prometheus/latest/querying/api/).
+#[derive(Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+enum Answer {
+    Success { data: Value },
+    Error { error: String },
 }
 
 /// Returns the data of an answer.
@@ -100,10 +113,10 @@ async fn answer(request: reqwest::RequestBuilder, what: &str) -> Result<Value> {
         .text()
         .await
         .with_context(|| format!("read the answer to {what}"))?;
-    let answer: Value = serde_json::from_str(&body).with_context(|| format!("parse the answer to {what}"))?;
-    match answer["status"] == "success" {
-        true => Ok(answer["data"].clone()),
-        false => Err(Error::Usage(format!("Prometheus refuses {what}: {body}"))),
+    let answer: Answer = serde_json::from_str(&body).with_context(|| format!("parse the answer to {what}"))?;
+    match answer {
+        Answer::Success { data } => Ok(data),
+        Answer::Error { error } => Err(Error::Usage(format!("Prometheus refuses {what}: {error}"))),
     }
 }
 
