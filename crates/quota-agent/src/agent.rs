@@ -57,15 +57,14 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Agen
     if settings.exports.is_empty() {
         return Err(AgentError::NoExport);
     }
-    let mut locks = BTreeMap::new();
+    let mut locks = Locks::default();
     let mut exports = Vec::new();
     for path in &settings.exports {
         let root = Folder::root(path)?;
         check_kernel(&root)?;
         let quotas = LinuxQuotas::new(path, root.device())?;
-        if let Entry::Vacant(entry) = locks.entry(root.device()) {
-            entry.insert(lock(quotas.mount_point())?);
-        }
+        locks.lock(quotas.mount_point())?;
+        locks.lock(path)?;
         exports.push((path.clone(), quotas));
     }
     let mut agent = Agent::new(settings, exports)?;
@@ -74,22 +73,32 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Agen
     result
 }
 
-/// Locks a file system for this process.
-fn lock(mount_point: &Path) -> Result<OwnedFd, AgentError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let locked = rustix::fs::open(mount_point, flags, Mode::empty()).and_then(|fd| {
-        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(fd)
-    });
-    locked.map_err(|error| match error {
-        Errno::WOULDBLOCK => AgentError::AnotherAgent {
-            path: mount_point.to_owned(),
-        },
-        error => AgentError::Export {
-            action: format!("lock {}", mount_point.display()),
-            source: error.into(),
-        },
-    })
+/// Directories that are locked for this process: the roots of file systems and of exports. In a container, the root of a
+/// file system may not be visible, only an export on it.
+#[derive(Default)]
+struct Locks(BTreeMap<(u64, u64), OwnedFd>);
+
+impl Locks {
+    /// Locks a directory, which may be locked by this process already. It has the same lock at all of its mounts.
+    fn lock(&mut self, directory: &Path) -> Result<(), AgentError> {
+        let failed = |error: Errno| match error {
+            Errno::WOULDBLOCK => AgentError::AnotherAgent {
+                path: directory.to_owned(),
+            },
+            error => AgentError::Export {
+                action: format!("lock {}", directory.display()),
+                source: error.into(),
+            },
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(directory, flags, Mode::empty()).map_err(failed)?;
+        let found = rustix::fs::fstat(&fd).map_err(failed)?;
+        if let Entry::Vacant(entry) = self.0.entry((found.st_dev, found.st_ino)) {
+            rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
+            entry.insert(fd);
+        }
+        Ok(())
+    }
 }
 
 /// The agent of some exports.
@@ -288,4 +297,28 @@ fn read_keys(path: &Path) -> Result<KeyFile, AgentError> {
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_locked_by_one_agent_under_all_of_its_names() {
+        let root = std::env::temp_dir().join(format!("quota-agent-locks-{:016x}", rand::random::<u64>()));
+        let export = root.join("export");
+        std::fs::create_dir_all(&export).unwrap();
+        let mut first = Locks::default();
+        for path in [&root, &export, &root.join("export/.")] {
+            first.lock(path).unwrap();
+        }
+        // As in a container that sees only the export.
+        let mut second = Locks::default();
+        assert!(matches!(second.lock(&export), Err(AgentError::AnotherAgent { .. })));
+        drop(first);
+        second.lock(&export).unwrap();
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }

@@ -27,13 +27,13 @@ pub enum AgentError {
         /// What is missing.
         why: String,
     },
-    /// Another agent serves the file system.
+    /// Another agent serves the file system or the export.
     #[error(
-        "another quota agent serves the file system at {}; run one agent, with one --export for each export on it",
+        "another quota agent serves {}; run one agent for a file system, with one --export for each export on it",
         path.display()
     )]
     AnotherAgent {
-        /// The mount point.
+        /// The mount point, or the export.
         path: PathBuf,
     },
     /// The type of the file system has no project quotas.

@@ -1,4 +1,4 @@
-//! Project quotas of XFS and ext4, through the tools `setquota`, `repquota` and `xfs_io`.
+//! Project quotas of XFS and ext4, through the tools `setquota`, `repquota`, `xfs_quota` and `xfs_io`.
 //!
 //! Files are passed to `xfs_io` as `/proc/PID/fd/N` of this process: nobody can replace what such a path names, unlike
 //! a name in a directory in which a tenant writes. `chattr` cannot be used: it does not follow such paths, and by name it
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use export_store::quota::AgentProblem;
 
 use self::mount::Mount;
-use self::tool::{REPQUOTA, SETQUOTA, Tool, XFS_IO};
+use self::tool::{REPQUOTA, SETQUOTA, Tool, XFS_IO, XFS_QUOTA};
 use crate::error::AgentError;
 use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
 
@@ -47,7 +47,7 @@ impl LinuxQuotas {
                 file_system: mount.file_system,
             });
         }
-        for tool in [SETQUOTA, REPQUOTA, XFS_IO] {
+        for tool in [SETQUOTA, REPQUOTA, XFS_QUOTA, XFS_IO] {
             tool.find()?;
         }
         Ok(Self {
@@ -62,6 +62,29 @@ impl LinuxQuotas {
         &self.mount_point
     }
 
+    /// Returns why limits are not enforced. On ext4, the option of the mount stays when somebody runs `quotaoff`.
+    async fn problem(&self, mount: &Mount) -> Option<(AgentProblem, String)> {
+        if !mount.has_quotas() {
+            return Some((AgentProblem::QuotasOff, mount.remedy()));
+        }
+        // `-f`: also on ext4.
+        match XFS_QUOTA
+            .print(&["-x", "-f", "-c", "state -p"], &self.mount_point)
+            .await
+        {
+            Ok(printed) if output::is_enforced(&printed) => None,
+            Ok(printed) => Some((
+                AgentProblem::QuotasOff,
+                format!(
+                    "limits are not enforced at {0}, which is mounted with project quotas: run quotaon -P {0} ({1})",
+                    self.mount_point.display(),
+                    tool::excerpt(&printed)
+                ),
+            )),
+            Err(error) => Some((AgentProblem::ToolFailed, error.to_string())),
+        }
+    }
+
     async fn run(&self, tool: Tool, arguments: &[&str], input: String) -> Result<String, QuotasError> {
         tool.run(arguments, &self.mount_point, input).await
     }
@@ -69,23 +92,19 @@ impl LinuxQuotas {
 
 impl Quotas for LinuxQuotas {
     async fn capabilities(&self) -> Capabilities {
-        let mount = match Mount::of(&self.export, self.device) {
-            Ok(mount) => mount,
-            Err(error) => {
-                return Capabilities {
-                    file_system: "unknown".to_owned(),
-                    enforced: false,
-                    inodes_counted: false,
-                    problem: Some((AgentProblem::QuotasOff, error.to_string())),
-                };
+        let (file_system, problem) = match Mount::of(&self.export, self.device) {
+            Ok(mount) => {
+                let problem = self.problem(&mount).await;
+                (mount.file_system, problem)
             }
+            Err(error) => ("unknown".to_owned(), Some((AgentProblem::QuotasOff, error.to_string()))),
         };
-        let enforced = mount.enforces();
+        let enforced = problem.is_none();
         Capabilities {
+            file_system,
             enforced,
             inodes_counted: enforced,
-            problem: (!enforced).then(|| (AgentProblem::QuotasOff, mount.remedy())),
-            file_system: mount.file_system,
+            problem,
         }
     }
 

@@ -1,5 +1,5 @@
-//! The agent on real file systems: XFS and ext4 with project quotas, behind the Linux kernel's NFS server, with volumes
-//! that the kernel's NFS client mounts. This program is also the agent that runs in the emulated machine.
+//! The agent on real file systems: XFS and ext4 with project quotas, behind the Linux kernel's NFS server and nfs-ganesha,
+//! with volumes that the kernel's NFS client mounts. This program is also the agent that runs in the emulated machine.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::future::Future;
@@ -28,13 +28,22 @@ fn main() -> ExitCode {
         return block_on(serve_export(export, key_file));
     }
     // The Makefile skips tests with this name if there is no emulator.
-    let test = |name: &str, kind| {
+    let test = |name: &str, kind, server| {
         Trial::test(format!("kernel::sizes_are_enforced_on_{name}"), move || {
-            block_on(sizes_are_enforced(kind));
+            block_on(sizes_are_enforced(kind, server));
             Ok(())
         })
     };
-    let tests = vec![test("xfs", FileSystem::Xfs), test("ext4", FileSystem::Ext4)];
+    let many = Trial::test("kernel::an_agent_serves_ten_thousand_volumes", || {
+        block_on(ten_thousand_volumes());
+        Ok(())
+    });
+    let tests = vec![
+        test("xfs", FileSystem::Xfs, Server::Kernel),
+        test("ext4", FileSystem::Ext4, Server::Kernel),
+        test("xfs_behind_nfs_ganesha", FileSystem::Xfs, Server::Ganesha),
+        many,
+    ];
     let mut arguments = Arguments::from_args();
     // The machine belongs to the runtime of the test that started it.
     arguments.test_threads = Some(1);
@@ -65,10 +74,20 @@ async fn serve_export(export: &str, key_file: &str) -> ExitCode {
     }
 }
 
+/// The NFS server of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Kernel,
+    Ganesha,
+}
+
 /// An export in the machine. Orders are written through NFS.
 struct Export<'a> {
     vm: &'a KernelVm,
     path: String,
+    server: Server,
+    /// Port of its NFS server.
+    port: u16,
     /// Where the machine mounts the export itself.
     mounted: String,
     seal: QuotaSeal,
@@ -146,7 +165,7 @@ impl Export<'_> {
 
     async fn mount(&self, directory: &str) -> String {
         let at = format!("/mnt/{}", rig::random_suffix());
-        let (port, path) = (self.vm.nfs_port(), &self.path);
+        let (port, path) = (self.port, &self.path);
         let options = format!("port={port},nfsvers=4.2,actimeo=0");
         let script = format!("mkdir -p {at} && mount.nfs 127.0.0.1:{path}{directory} {at} -o {options}");
         self.vm.run(&script).await.unwrap();
@@ -163,6 +182,11 @@ impl Export<'_> {
 
     async fn assert_size(&self, at: &str, expected: u64) {
         let size = self.size(at).await;
+        // nfs-ganesha 4.3 asks for the size of the file system, whatever the directory.
+        let expected = match self.server {
+            Server::Kernel => expected,
+            Server::Ganesha => self.size(&self.mounted).await,
+        };
         assert!(
             size.abs_diff(expected) * 100 <= expected,
             "{size} instead of {expected}"
@@ -170,31 +194,65 @@ impl Export<'_> {
     }
 }
 
-async fn sizes_are_enforced(kind: FileSystem) {
-    let run = rig::RunDir::new().unwrap();
-    let vm = &KernelVm::start(&run).await.unwrap();
+/// Creates a file system that an operator uses, and installs the agent.
+async fn new_export(vm: &KernelVm, kind: FileSystem, server: Server) -> Export<'_> {
     let program = std::env::current_exe().unwrap();
     vm.install_program(&program, "/run/quota-agent").await.unwrap();
     let key = RecordsKey::new(&[7; 32]);
     let keys = KeyFile::lines(CLUSTER, &key);
-    vm.run(&format!("umask 077; echo '{keys}' >/run/quota-keys"))
-        .await
-        .unwrap();
-
     let path = vm.new_file_system(kind).await.unwrap();
     let setup = format!(
-        "set -e; cd {path}; mkdir -p .nfs-operator/{CLUSTER}/records one/folder two; chmod -R 0700 .nfs-operator
-         echo '{{\"version\":1,\"id\":\"export\",\"rootFileID\":2}}' >.nfs-operator/identity
+        "set -e; (umask 077; echo '{keys}' >/run/quota-keys)
+         cd {path}; mkdir -p .nfs-operator/{CLUSTER}/records; chmod -R 0700 .nfs-operator
+         echo '{{\"version\":1,\"id\":\"export\",\"rootFileID\":2}}' >.nfs-operator/identity"
+    );
+    vm.run(&setup).await.unwrap();
+    let port = match server {
+        Server::Kernel => vm.nfs_port(),
+        Server::Ganesha => vm.start_ganesha(&path).await.unwrap(),
+    };
+    Export {
+        vm,
+        path,
+        server,
+        port,
+        mounted: String::new(),
+        seal: QuotaSeal::new(Some(key.quota_key()), CLUSTER, "export"),
+    }
+}
+
+/// Checks that an agent that sees only an export, as in a container, notices the agent of the whole file system.
+async fn an_export_has_one_agent(vm: &KernelVm, path: &str) {
+    let script = format!(
+        "/run/quota-agent serve {path}/two /run/quota-keys >/run/first.log 2>&1 & first=$!
+         mkdir -p /run/bound
+         unshare -m sh -c '
+             mount --make-rprivate / 2>/dev/null; mount --bind {path}/two /run/bound && umount -l {path} || exit 90
+             for attempt in 1 2 3 4 5 6 7 8 9 10; do
+                 timeout 2 /run/quota-agent serve /run/bound /run/quota-keys 2>&1 && continue
+                 [ $? = 1 ] && exit 1
+             done'
+         code=$?; kill $first; exit $code"
+    );
+    let second = vm.output(&script).await.unwrap();
+    assert!(
+        second.code == 1 && second.output.contains("another quota agent serves /run/bound"),
+        "{second:?}"
+    );
+}
+
+async fn sizes_are_enforced(kind: FileSystem, server: Server) {
+    let run = rig::RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
+    let mut export = new_export(vm, kind, server).await;
+    let path = export.path.clone();
+    let setup = format!(
+        "set -e; cd {path}; mkdir -p one/folder two
          echo old >one/folder/old; ln -s /etc one/link; chown -R 2001:2001 one two"
     );
     vm.run(&setup).await.unwrap();
-    let mut export = Export {
-        vm,
-        path: path.clone(),
-        mounted: String::new(),
-        seal: QuotaSeal::new(Some(key.quota_key()), CLUSTER, "export"),
-    };
     export.mounted = export.mount("").await;
+    an_export_has_one_agent(vm, &path).await;
     export.start_agent().await;
     export.wait_for("agent", "\"enforced\":true").await;
     let second = vm
@@ -266,6 +324,14 @@ async fn sizes_are_enforced(kind: FileSystem) {
     export.in_force("one", 4).await;
     export.assert_size(&one, 6 * MIB).await;
 
+    // Somebody switches limits off: the heartbeat says so, with the remedy.
+    for (tool, expected) in [("quotaoff", "quotaon -P"), ("quotaon", "\"enforced\":true")] {
+        export.kill_agent().await;
+        vm.run(&format!("{tool} -P {path}")).await.unwrap();
+        export.start_agent().await;
+        export.wait_for("agent", expected).await;
+    }
+
     // A full volume can be emptied, archived with its limit, and removed.
     let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
     assert!(failed.output.contains(full), "{failed:?}");
@@ -308,4 +374,67 @@ async fn sizes_are_enforced(kind: FileSystem) {
             .unwrap()
     );
     export.kill_agent().await;
+}
+
+/// Starts agents for many volumes, first with orders that are not in force, and prints how long it takes. Every instruction
+/// is emulated, so this says nothing about the time on a server; `make bench-quotas` does.
+async fn ten_thousand_volumes() {
+    const VOLUMES: usize = 10_000;
+    let run = rig::RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
+    let export = new_export(vm, FileSystem::Xfs, Server::Kernel).await;
+    let (path, quota) = (&export.path, export.quota());
+    let made = format!(
+        "set -e; cd {path}; mkdir -p -m 0700 {quota} {quota}/orders
+         seq -w 1 {VOLUMES} | sed s,^,v, | xargs mkdir; seq -w 1 {VOLUMES} | sed s,^,v, | xargs stat -c '%n %i'"
+    );
+    let made = vm.run(&made).await.unwrap();
+    let mut orders = String::new();
+    for line in made.lines() {
+        let (volume, file_id) = line.split_once(' ').unwrap();
+        let order = Order {
+            volume: volume.to_owned(),
+            directory: QuotaDirectory::parse(volume).unwrap(),
+            file_id: file_id.parse().unwrap(),
+            generation: 1,
+            bytes: Some(MIB),
+            inodes: None,
+        };
+        let text = String::from_utf8(export.seal.seal(&order).unwrap()).unwrap();
+        orders.push_str(&format!("{volume} {}\n", text.trim_end()));
+    }
+    let file = run.new_dir("orders").unwrap().join("orders");
+    std::fs::write(&file, orders).unwrap();
+    vm.copy_file(&file, "/run/orders").await.unwrap();
+    let place = format!(
+        "cd {path}/{quota}/orders && while read -r name text; do printf '%s\\n' \"$text\" >$name; done </run/orders"
+    );
+    vm.run(&place).await.unwrap();
+
+    let usage = format!("{path}/{quota}/usage");
+    for start in ["first start, which sets all limits", "restart"] {
+        vm.run(&format!("rm -f {usage}")).await.unwrap();
+        let before = Instant::now();
+        export.start_agent().await;
+        wait::until("the usage of all volumes", Duration::from_secs(900), async || {
+            let script = format!("grep -o '\"inodes\"' {usage} | wc -l");
+            let output = vm.output(&script).await.map_err(|error| error.to_string())?;
+            match output.output.trim() == VOLUMES.to_string() {
+                true => Ok(()),
+                false => Err(output.output),
+            }
+        })
+        .await
+        .unwrap();
+        let took = before.elapsed();
+        let status = format!("cat /proc/$(cat /run/agent{path}.pid)/status | grep -E 'VmHWM|RssAnon'");
+        let memory = vm.run(&status).await.unwrap();
+        println!("{VOLUMES} volumes, {start}, in the emulated machine: {took:?}\n{memory}");
+        export.kill_agent().await;
+    }
+    let set = vm
+        .run(&format!("repquota -P -n -O csv {path} | grep -c ',1024,'"))
+        .await
+        .unwrap();
+    assert_eq!(set.trim(), VOLUMES.to_string());
 }

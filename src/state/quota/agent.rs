@@ -2,6 +2,7 @@
 //!
 //! The heartbeat counts as long as it changes by the clock of this process: no clocks of two machines are compared.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,10 +18,15 @@ const FRESH: Duration = Duration::from_secs(30);
 /// Age of recent usage in heartbeats, which are at most 10 seconds apart. The agent writes the usage every 30 seconds.
 const RECENT: u64 = 30;
 
+/// Number of processes of the agent that are remembered after another one replaced them: one restart a minute for half a
+/// day.
+const MAX_REPLACED: usize = 720;
+
 /// The heartbeat of a quota agent, over time.
 #[derive(Debug, Default)]
 pub struct AgentWatch {
     found: Option<Found>,
+    seen: Seen,
     /// Condition that was reported last.
     reported: Option<PlannedCondition>,
 }
@@ -45,35 +51,18 @@ impl AgentWatch {
         self.found = Some(match (found, former) {
             (AgentState::Missing, _) => Found::Missing,
             (AgentState::Untrusted(why), _) => Found::Untrusted(why),
-            (
-                AgentState::Heartbeat(heartbeat),
-                Some(Found::Heartbeat {
-                    heartbeat: former,
-                    read_at,
-                    renewed,
-                }),
-            ) => match is_newer(&heartbeat, &former) {
-                true => Found::Heartbeat {
+            (AgentState::Heartbeat(heartbeat), former) => match (self.seen.record(&heartbeat), former) {
+                (Age::Old, Some(former @ Found::Heartbeat { .. })) => former,
+                (age, former) => Found::Heartbeat {
                     heartbeat,
                     read_at: now,
-                    renewed: true,
+                    renewed: match age {
+                        Age::New => true,
+                        // Before, there was none: this one is new.
+                        Age::First => matches!(former, Some(Found::Missing)),
+                        Age::Old => false,
+                    },
                 },
-                false => Found::Heartbeat {
-                    heartbeat: former,
-                    read_at,
-                    renewed,
-                },
-            },
-            // Before, there was none: this one is new.
-            (AgentState::Heartbeat(heartbeat), Some(Found::Missing)) => Found::Heartbeat {
-                heartbeat,
-                read_at: now,
-                renewed: true,
-            },
-            (AgentState::Heartbeat(heartbeat), Some(Found::Untrusted(_)) | None) => Found::Heartbeat {
-                heartbeat,
-                read_at: now,
-                renewed: false,
             },
         });
     }
@@ -141,10 +130,46 @@ impl AgentWatch {
     }
 }
 
-/// Reports whether a heartbeat was written after another one: by another process, or later by the same one. An earlier one
-/// that somebody puts back is not newer.
-fn is_newer(heartbeat: &Heartbeat, former: &Heartbeat) -> bool {
-    heartbeat.instance != former.instance || heartbeat.sequence > former.sequence
+/// The heartbeats that were read: a copy of an earlier one, which whoever is root on the export can put back, shows
+/// nothing.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Instance and sequence of the newest heartbeat.
+    newest: Option<(String, u64)>,
+    /// Earlier instances, which write no more heartbeats.
+    replaced: VecDeque<String>,
+}
+
+/// A heartbeat in comparison with those that were read before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Age {
+    /// None was read before it.
+    First,
+    /// It was written after all of them.
+    New,
+    /// It was read before, or is older than one that was.
+    Old,
+}
+
+impl Seen {
+    fn record(&mut self, heartbeat: &Heartbeat) -> Age {
+        let instance = &heartbeat.instance;
+        let age = match &self.newest {
+            None => Age::First,
+            Some((newest, sequence)) if newest == instance && heartbeat.sequence <= *sequence => Age::Old,
+            Some((newest, _)) if newest == instance => Age::New,
+            Some(_) if self.replaced.contains(instance) => Age::Old,
+            Some(_) => Age::New,
+        };
+        if age != Age::Old {
+            let newest = self.newest.replace((instance.clone(), heartbeat.sequence));
+            self.replaced
+                .extend(newest.map(|(former, _)| former).filter(|former| former != instance));
+            let excess = self.replaced.len().saturating_sub(MAX_REPLACED);
+            self.replaced.drain(..excess);
+        }
+        age
+    }
 }
 
 /// Returns the condition while the agent runs: what the file system can do.
@@ -245,6 +270,19 @@ mod tests {
         );
         let put_back = [at(0, "a", 5), at(2, "a", 9), at(30, "a", 8), at(33, "a", 7)];
         assert_eq!(reasons(&put_back).last(), Some(&QuotaAgentNotResponding));
+        let another_process_put_back = [at(0, "a", 8), at(2, "b", 3), at(4, "a", 9), at(33, "a", 10)];
+        assert_eq!(
+            reasons(&another_process_put_back).last(),
+            Some(&QuotaAgentNotResponding)
+        );
+        let removed_and_put_back = [
+            at(0, "a", 5),
+            at(2, "a", 9),
+            (3, AgentState::Missing),
+            at(4, "a", 8),
+            at(6, "a", 9),
+        ];
+        assert_eq!(reasons(&removed_and_put_back).last(), Some(&QuotaAgentObserved));
         let starts = [(0, AgentState::Missing), at(2, "a", 1)];
         assert_eq!(reasons(&starts), [QuotaAgentMissing, QuotaAgentReady]);
         let forged = [

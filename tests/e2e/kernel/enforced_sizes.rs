@@ -94,12 +94,41 @@ async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is
         .await?;
     let waiting = env.objects.create(&env.claim("waiting", &class)).await?;
     wait_refused(&env, &waiting, "QuotaAgentNotResponding").await?;
+    // A backend with Preferred does not wait.
+    let preferred = json!({"spec": {"quota": {"enforce": "Preferred"}}});
+    env.objects.patch(&main, preferred).await?;
+    env.wait_bound(&waiting).await?;
+    let at_once = env.objects.create(&env.claim("at-once", &class)).await?;
+    let unlimited = env.wait_bound(&at_once).await?;
+    env.objects
+        .wait_condition(&at_once, enforced, "False", Some("LimitPending"), TIMEOUT)
+        .await?;
+    env.objects
+        .patch(&main, json!({"spec": {"quota": {"enforce": "Required"}}}))
+        .await?;
+    // Until the operator has seen the change, it hands out volumes as before.
+    env.objects
+        .wait_condition(&main, "Ready", "False", stopped, TIMEOUT)
+        .await?;
+    let late = env.objects.create(&env.claim("late", &class)).await?;
+    wait_refused(&env, &late, "QuotaAgentNotResponding").await?;
+    // The limit of a volume stays in force, and one that was made meanwhile has none.
     mounted
         .as_user(TENANT, "rm big && echo content >file && cat file")
         .await?;
     wait_size(&vm, &mounted.at, 32 * MIB).await?;
+    let refused = mounted.refused(TENANT, fill).await?;
+    assert!(refused.contains("No space left on device"), "{refused}");
+    mounted.as_user(TENANT, "rm big").await?;
+    let other = Mounted::volume(&vm, &unlimited, None).await?;
+    assert!(size(&vm, &other.at).await? > 64 * MIB);
     vm.run(&start).await?;
-    env.wait_bound(&waiting).await?;
+    env.wait_bound(&late).await?;
+    env.objects
+        .wait_condition(&at_once, enforced, "True", None, TIMEOUT)
+        .await?;
+    wait_size(&vm, &other.at, MIB).await?;
+    vm.run(&format!("umount {}", other.at)).await?;
 
     vm.run(&format!("umount {}", mounted.at)).await?;
     reclaim(&env, &claim, &volume, "VolumeArchived").await?;

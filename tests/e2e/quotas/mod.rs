@@ -1,6 +1,7 @@
 //! Enforced sizes: the operator and a quota agent that the test plays.
 
-mod agent;
+pub mod agent;
 mod claims;
+mod key;
 mod manifests;
 mod volumes;

@@ -54,14 +54,14 @@ impl Mount {
         matches!(&*self.file_system, "xfs" | "ext4")
     }
 
-    /// Reports whether project quotas are enforced, not only counted.
-    pub fn enforces(&self) -> bool {
+    /// Reports whether it is mounted with project quotas. Whether they are enforced may change while it is mounted.
+    pub fn has_quotas(&self) -> bool {
         self.options
             .split(',')
-            .any(|option| matches!(option, "prjquota" | "pquota"))
+            .any(|option| matches!(option, "prjquota" | "pquota" | "pqnoenforce"))
     }
 
-    /// Returns what to do if quotas are not enforced.
+    /// Returns what to do if it is mounted without project quotas.
     pub fn remedy(&self) -> String {
         let point = self.point.display();
         match &*self.file_system {
@@ -98,22 +98,24 @@ mod tests {
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,discard
 30 22 8:17 /team /bind rw - xfs /dev/sdb1 rw,attr2,prjquota
 31 22 8:17 / /srv/my\\040export rw shared:7 - xfs /dev/sdb1 rw,attr2,inode64,prjquota
-32 22 8:33 / /srv/other rw - xfs /dev/sdc1 rw,pqnoenforce
+32 22 8:33 / /srv/other rw - xfs /dev/sdc1 rw,noquota
+33 22 8:49 / /srv/counted rw - xfs /dev/sdd1 rw,pqnoenforce
 ";
 
     #[test]
     fn the_whole_file_system_is_preferred_and_spaces_are_unescaped() {
         let mount = Mount::find(TABLE, "8:17").unwrap();
         assert_eq!(mount.point, Path::new("/srv/my export"));
-        assert!(mount.enforces() && mount.is_supported());
+        assert!(mount.has_quotas() && mount.is_supported());
         assert_eq!(Mount::find(TABLE, "8:2"), None);
     }
 
     #[test]
-    fn quotas_that_are_off_or_not_enforced_are_told_with_the_remedy() {
-        let counted = Mount::find(TABLE, "8:33").unwrap();
-        assert!(!counted.enforces() && counted.remedy().contains("prjquota"));
+    fn quotas_that_are_off_are_told_with_the_remedy() {
+        let off = Mount::find(TABLE, "8:33").unwrap();
+        assert!(!off.has_quotas() && off.remedy().contains("prjquota"));
+        assert!(Mount::find(TABLE, "8:49").unwrap().has_quotas());
         let ext4 = Mount::find(TABLE, "8:1").unwrap();
-        assert!(!ext4.enforces() && ext4.remedy().contains("tune2fs -O quota,project -Q prjquota /dev/sda1"));
+        assert!(!ext4.has_quotas() && ext4.remedy().contains("tune2fs -O quota,project -Q prjquota /dev/sda1"));
     }
 }

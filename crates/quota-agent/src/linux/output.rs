@@ -44,6 +44,11 @@ pub(super) fn accounted(text: &str) -> Result<BTreeMap<u32, Accounted>, QuotasEr
     Ok(accounted)
 }
 
+/// Parses `xfs_quota -c "state -p"`, which prints `Enforcement: ON` if limits are enforced.
+pub(super) fn is_enforced(text: &str) -> bool {
+    text.lines().any(|line| line.trim() == "Enforcement: ON")
+}
+
 /// Parses what `lsproj` and `lsattr` of `xfs_io` print for each file: `projid = ID`, then `FLAGS PATH`.
 pub(super) fn tags(text: &str) -> HashMap<&str, Tag> {
     let mut tags = HashMap::new();
@@ -59,4 +64,23 @@ pub(super) fn tags(text: &str) -> HashMap<&str, Tag> {
         }
     }
     tags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_that_are_off_or_only_counted_are_not_enforced() {
+        let printed = |accounting: &str, enforcement: &str| {
+            format!(
+                "Project quota state on /srv/nfs (/dev/sdb1)\n  Accounting: {accounting}\n  Enforcement: {enforcement}\n  \
+                 Inode: #12 (12 blocks, 1 extents)\nBlocks grace time: [7 days]\n"
+            )
+        };
+        assert!(is_enforced(&printed("ON", "ON")));
+        assert!(!is_enforced(&printed("ON", "OFF")));
+        assert!(!is_enforced(&printed("OFF", "OFF")));
+        assert!(!is_enforced("xfs_quota: cannot find mount point for path `/srv/nfs'\n"));
+    }
 }

@@ -27,6 +27,10 @@ pub(super) const REPQUOTA: Tool = Tool {
     name: "repquota",
     package: "quota",
 };
+pub(super) const XFS_QUOTA: Tool = Tool {
+    name: "xfs_quota",
+    package: "xfsprogs",
+};
 pub(super) const XFS_IO: Tool = Tool {
     name: "xfs_io",
     package: "xfsprogs",
@@ -72,6 +76,20 @@ impl Tool {
                 output: excerpt(&String::from_utf8_lossy(&output.stderr)),
             }),
         }
+    }
+
+    /// Runs the tool on a file system, and returns its standard output, or its errors if it printed nothing else. The exit
+    /// code is not used: that of `xfs_quota` is 0 after most errors.
+    pub async fn print(self, arguments: &[&str], mount_point: &Path) -> Result<String, QuotasError> {
+        let mut command = self.command(arguments)?;
+        command.arg(mount_point);
+        let output = self.wait(command, String::new()).await?;
+        let printed = if output.stdout.is_empty() {
+            output.stderr
+        } else {
+            output.stdout
+        };
+        Ok(String::from_utf8_lossy(&printed).into_owned())
     }
 
     /// Runs a script, and returns its standard output and its errors. The exit code says nothing about a script.

@@ -58,7 +58,7 @@ async fn json(cluster: &Cluster, args: &[&str]) -> (Option<i32>, Value) {
 }
 
 /// Runs it. Returns the error output of a command that must fail with this code.
-async fn refused(cluster: &Cluster, code: i32, args: &[&str]) -> String {
+pub async fn refused(cluster: &Cluster, code: i32, args: &[&str]) -> String {
     let output = nfs(cluster, args).await;
     assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
     text(&output.stderr)

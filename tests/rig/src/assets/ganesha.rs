@@ -34,17 +34,24 @@ pub(super) fn find_rpcbind() -> Result<PathBuf> {
     find_program("rpcbind").ok_or_else(|| missing("they were installed, but rpcbind was not found"))
 }
 
-fn find_installed() -> Option<PathBuf> {
-    // Each of the two packages installs one of these files.
-    let plugins = [
+/// Returns the path of the plugin with which nfs-ganesha serves file systems of the kernel.
+pub(super) fn find_plugin() -> Result<PathBuf> {
+    find_installed_plugin().ok_or_else(|| missing("libfsalvfs.so was not found"))
+}
+
+fn find_installed_plugin() -> Option<PathBuf> {
+    let folders = [
         "/usr/lib/ganesha",
         "/usr/lib/x86_64-linux-gnu/ganesha",
         "/usr/lib/aarch64-linux-gnu/ganesha",
     ];
-    let vfs = plugins
-        .iter()
-        .any(|folder| PathBuf::from(folder).join("libfsalvfs.so").is_file());
-    find_program("ganesha.nfsd").filter(|_| vfs)
+    let mut plugins = folders.iter().map(|folder| PathBuf::from(folder).join("libfsalvfs.so"));
+    plugins.find(|plugin| plugin.is_file())
+}
+
+fn find_installed() -> Option<PathBuf> {
+    // Each of the two packages installs one of these files.
+    find_program("ganesha.nfsd").filter(|_| find_installed_plugin().is_some())
 }
 
 fn missing(why: &str) -> Error {

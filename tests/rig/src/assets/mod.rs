@@ -10,6 +10,7 @@ mod kubernetes;
 mod newer_ganesha;
 mod node;
 mod prometheus;
+mod quota_tools;
 
 use std::{
     fmt,
@@ -76,6 +77,16 @@ impl Assets {
     /// Finds or installs only nfs-ganesha's server, and returns its path.
     pub async fn find_or_install_ganesha() -> Result<PathBuf> {
         ganesha::find_or_install().await
+    }
+
+    /// Returns the path of the plugin with which nfs-ganesha serves file systems of the kernel.
+    pub fn ganesha_plugin() -> Result<PathBuf> {
+        ganesha::find_plugin()
+    }
+
+    /// Finds or installs the tools with which the quota agent sets quotas.
+    pub async fn find_or_install_quota_tools() -> Result<()> {
+        quota_tools::find_or_install().await
     }
 
     /// Finds or downloads a newer nfs-ganesha than that of this machine's Debian release.

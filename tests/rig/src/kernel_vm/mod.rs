@@ -4,6 +4,7 @@
 //! address is valid for the operator and for a mount. Servers on the host's 127.0.0.1 are at [`HOST`] inside.
 
 mod file_system;
+mod ganesha;
 mod program;
 mod script;
 mod shared;

@@ -50,6 +50,8 @@ pub struct Export {
     pub tmpfs: Option<Tmpfs>,
     /// The size in bytes of an ext4 file system with a journal to mount there: it reuses inode numbers at once. Needs root.
     pub ext4: Option<u64>,
+    /// Project quotas on that file system: its files have projects, and limits are enforced if the kernel can do that.
+    pub project_quotas: bool,
     /// The access of clients.
     pub access: Access,
     /// The users that are mapped to the anonymous user.
@@ -68,6 +70,7 @@ impl Export {
             disk: None,
             tmpfs: None,
             ext4: None,
+            project_quotas: false,
             access: Access::default(),
             squash: Squash::default(),
             anonymous: (65534, 65534),
@@ -107,6 +110,13 @@ impl Export {
     #[must_use]
     pub fn ext4(mut self, bytes: u64) -> Self {
         self.ext4 = Some(bytes);
+        self
+    }
+
+    /// Mounts the ext4 file system with project quotas.
+    #[must_use]
+    pub fn project_quotas(mut self) -> Self {
+        self.project_quotas = true;
         self
     }
 
@@ -172,6 +182,16 @@ pub(super) struct ConfiguredExport {
     pub(super) id: u16,
     pub(super) disk: PathBuf,
     pub(super) settings: Export,
+}
+
+/// Renders the configuration of a server with the default options and one export, on another machine.
+pub(crate) fn config_with_export(disk: &Path, path: &str, ports: (u16, u16), state: &Path) -> String {
+    let export = ConfiguredExport {
+        id: 1,
+        disk: disk.to_owned(),
+        settings: Export::new(path),
+    };
+    render_config(&NfsOptions::default(), ports, state, &[export])
 }
 
 /// Renders nfs-ganesha's configuration file.

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::config::config_with_export;
 pub use self::config::{Access, Export, NfsOptions, Squash, Tmpfs};
 use self::{
     config::{ConfiguredExport, render_config},
@@ -29,7 +30,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// It waits for its threads, and one of them sleeps for seconds.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 /// What the server logs when it has started, and when it has applied changed exports.
-const STARTED: &str = "NFS SERVER INITIALIZED";
+pub(crate) const STARTED: &str = "NFS SERVER INITIALIZED";
 const RELOADED: &str = "Reread exports complete";
 /// What it logs when an export fails. It then starts without that export.
 const EXPORT_FAILED: &str = "Could not create export";
@@ -155,6 +156,19 @@ impl NfsServer {
         })
     }
 
+    /// Returns the directory behind an export, for programs in the server's mount namespace.
+    pub fn served_dir(&self, path: &str) -> Result<PathBuf> {
+        let export = self.exports.iter().find(|export| export.settings.path == path);
+        let export = export.ok_or_else(|| Error::Usage(format!("no export {path}")))?;
+        Ok(export.disk.clone())
+    }
+
+    /// Returns the arguments of `nsenter` that run a program in the server's mount namespace.
+    pub fn nsenter_args(&self) -> Result<[String; 3]> {
+        let mounts = self.mounts.as_ref().map(MountNamespace::nsenter_args);
+        mounts.ok_or_else(|| Error::Usage("the server has no mount namespace of its own".into()))
+    }
+
     /// Adds an export without a restart, and returns its [`Self::data_dir`].
     pub async fn add_export(&mut self, export: Export) -> Result<PathBuf> {
         let path = export.path.clone();
@@ -249,7 +263,10 @@ async fn prepare_export(
                 mounts.mount(&disk, size).await?;
             }
             if let Some(bytes) = export.ext4 {
-                mounts.mount_ext4(&disk, bytes).await?;
+                match export.project_quotas {
+                    true => mounts.mount_ext4_with_projects(&disk, bytes).await?,
+                    false => mounts.mount_ext4(&disk, bytes).await?,
+                }
             }
         }
         None if export.is_mounted() => {

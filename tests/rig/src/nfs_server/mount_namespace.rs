@@ -67,18 +67,33 @@ impl MountNamespace {
 
     /// Mounts an ext4 file system on a directory that also exists on the host. Its image is beside the directory.
     pub(super) async fn mount_ext4(&self, disk: &Path, bytes: u64) -> Result<()> {
+        // Blocks of this size make one block group, in which the lowest free number is used.
+        self.mount_ext4_as(disk, bytes, &["-b", "4096"], "loop").await
+    }
+
+    /// Mounts an ext4 file system whose files have projects. A kernel without quotas cannot mount one with quotas.
+    pub(super) async fn mount_ext4_with_projects(&self, disk: &Path, bytes: u64) -> Result<()> {
+        let options = "loop,prjquota";
+        let enforced = ["-O", "quota,project", "-E", "quotatype=prjquota"];
+        match self.mount_ext4_as(disk, bytes, &enforced, options).await {
+            Ok(()) => Ok(()),
+            Err(_) => self.mount_ext4_as(disk, bytes, &["-O", "project"], options).await,
+        }
+    }
+
+    async fn mount_ext4_as(&self, disk: &Path, bytes: u64, features: &[&str], options: &str) -> Result<()> {
         let image = disk.with_extension("ext4");
         let mut create = Command::new("mkfs.ext4");
-        // Blocks of this size make one block group, in which the lowest free number is used.
         create
-            .args(["-q", "-F", "-b", "4096"])
+            .args(["-q", "-F"])
+            .args(features)
             .arg(&image)
             .arg(format!("{}k", bytes / 1024));
         run(create).await?;
         let mut mount = Command::new("nsenter");
         mount
             .args(self.nsenter_args())
-            .args(["mount", "-t", "ext4", "-o", "loop"])
+            .args(["mount", "-t", "ext4", "-o", options])
             .args([&image, disk]);
         run(mount).await.map(drop)
     }
