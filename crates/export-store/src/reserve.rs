@@ -21,6 +21,9 @@ const CHUNK: usize = 16 * 1024;
 /// Minimum free space, in bytes, and number of inodes, to make the reserve: it must not be what fills the export.
 const MIN_AVAILABLE: u64 = 16 * SIZE as u64;
 const MIN_INODES: u64 = 64;
+/// Maximum number of times the spare file is written. Linux changes the write verifier of all exports when it restarts, and
+/// when a write to any of their file systems fails: others that fill theirs can cause that.
+const MAX_WRITES: usize = 5;
 
 /// Makes the spare file and the reserve if there are none and the export has room for them.
 pub(crate) async fn refill(store: &ExportStore, verified: &VerifiedRoot) -> Result<(), ExportError> {
@@ -203,12 +206,30 @@ pub(crate) async fn replace_record(
     Ok(true)
 }
 
+/// Overwrites a file. Repeats what the server may have lost (RFC 8881 section 18.3).
 async fn overwrite(
     store: &ExportStore,
     verified: &VerifiedRoot,
     file: &FileRef,
     content: &[u8],
 ) -> Result<(), ExportError> {
+    for _ in 0..MAX_WRITES {
+        if write_and_commit(store, verified, file, content).await? {
+            return Ok(());
+        }
+    }
+    Err(ExportError::ConcurrentlyModified {
+        doing: "writing the spare file for records".to_owned(),
+    })
+}
+
+/// Returns false if the server may have lost what was written before it was committed.
+async fn write_and_commit(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    file: &FileRef,
+    content: &[u8],
+) -> Result<bool, ExportError> {
     let doing = || "writing the spare file for records".to_owned();
     let (mut offset, mut verifiers) = (0, Vec::new());
     while let Some(rest) = content.get(offset..).filter(|rest| !rest.is_empty()) {
@@ -225,9 +246,5 @@ async fn overwrite(
     let nfs = store.for_write(verified)?;
     nfs.set_attributes(&file.handle, size).await.context(doing)?;
     let committed = nfs.commit(&file.handle).await.context(doing)?;
-    // Otherwise, the server restarted and may have lost what was written.
-    match verifiers.iter().all(|verifier| *verifier == committed) {
-        true => Ok(()),
-        false => Err(ExportError::ConcurrentlyModified { doing: doing() }),
-    }
+    Ok(verifiers.iter().all(|verifier| *verifier == committed))
 }
