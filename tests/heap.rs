@@ -183,7 +183,7 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
         let came = (0..MANY).flat_map(|number| claims(number).into_iter().take(states).map(Event::Apply));
         let events = stream::iter([Event::Init, Event::InitDone].into_iter().chain(came));
         let events = events.map(Ok).chain(stream::pending());
-        let settled = |claim: &PersistentVolumeClaim| claim::is_settled(claim, &settings, &inventory);
+        let settled = |claim: &PersistentVolumeClaim| claim::is_settled(claim, &settings, &inventory, |_| true);
         let before = held();
         let reconciles = applied_if_changed(
             events.filter_map(drop_settled(settled)).reflect(writer),

@@ -114,7 +114,7 @@ names! {
     SELECTED_NODE = "volume.kubernetes.io/selected-node";
 
     Annotation of Claim, "the operator" to "the operator":
-    /// The backend that the operator selected.
+    /// The backend that the operator selected, if there was a choice.
     PLACED_ON = "nfs-operator.io/placed-on";
 
     Annotation of Claim, "users" to "the operator":

@@ -252,7 +252,8 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
             }
         })
         .filter_map(drop_settled(move |claim| {
-            claim::is_settled(claim, &settled.settings, &settled.capacity)
+            let may_have_created = |volume: &str| claim::may_have_created(&settled, volume);
+            claim::is_settled(claim, &settled.settings, &settled.capacity, may_have_created)
         }))
         .map_ok(|event| {
             map_event(event, |claim| {

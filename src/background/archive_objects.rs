@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -13,7 +12,6 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::requests::BackendRequest;
 use crate::decide::archive_object::{archive_object, archive_ref, is_of_claim, is_same_archive, retention_terms};
 use crate::decide::terms::revision;
-use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::{count_archive, count_released};
@@ -122,7 +120,7 @@ async fn create_object(
     };
     match api.create(&PostParams::default(), &requested).await {
         Ok(created) => {
-            publish_archived_event(ctx, &wanted);
+            tracing::info!(archive = volume, backend, "created the object of an archive");
             if let Some(archive) = archive_ref(&wanted) {
                 let terms = retention_terms(&created);
                 export
@@ -173,39 +171,4 @@ fn name_taken(wanted: &NfsArchive) -> PlannedCondition {
             observed.directory, observed.backend_name
         ),
     )
-}
-
-/// Publishes an event about a new archive object on the claim, which may be the only object that its users can see.
-pub fn publish_archived_event(ctx: &Context, object: &NfsArchive) {
-    let (name, claim, observed) = (object.name_any(), &object.spec.claim_ref, object.observed());
-    tracing::info!(
-        archive = name,
-        backend = observed.backend_name,
-        "created the object of an archive"
-    );
-    if claim.namespace.is_empty() || claim.name.is_empty() {
-        return;
-    }
-    let regarding = ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("PersistentVolumeClaim".to_owned()),
-        namespace: Some(claim.namespace.clone()),
-        name: Some(claim.name.clone()),
-        uid: Some(observed.claim_uid.clone()),
-        ..ObjectReference::default()
-    };
-    let until = object
-        .spec
-        .expiration_time
-        .as_ref()
-        .map_or_else(String::new, |at| format!(" until {}", at.0));
-    // The claim of a backup exists, and its own data does not expire.
-    let what = if object.is_on_demand() {
-        "a copy of the data"
-    } else {
-        "the data"
-    };
-    let note = format!("{what} of claim {} is kept{until} as NfsArchive {name}", claim.name);
-    ctx.events
-        .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
 }

@@ -56,23 +56,20 @@ impl BackendTask for GarbageCollector {
 async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
     let started = Instant::now();
     for (volume, claim) in backend.abandoned() {
-        let needed = match ctx.capacity.backend_of(&volume) {
-            Some(other) if other != backend.name => Ok(false),
-            Some(_) => {
-                match roll_back_superseded(ctx, backend, export, &volume, &claim).await {
-                    Ok(true) => backend.remove_pending(&volume),
-                    Ok(false) => {}
-                    Err(error) => tracing::warn!(
-                        backend = backend.name,
-                        volume,
-                        "failed to read the volume: {}",
-                        api_error_text(&error)
-                    ),
-                }
-                continue;
+        if ctx.capacity.has_volume(&volume) {
+            match roll_back_superseded(ctx, backend, export, &volume, &claim).await {
+                Ok(true) => backend.remove_pending(&volume),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(
+                    backend = backend.name,
+                    volume,
+                    "failed to read the volume: {}",
+                    api_error_text(&error)
+                ),
             }
-            None => is_needed(ctx, &volume, &claim).await,
-        };
+            continue;
+        }
+        let needed = is_needed(ctx, &volume, &claim).await;
         match needed {
             Ok(true) => {}
             Ok(false) => roll_back(ctx, backend, export, &volume, &claim).await,
@@ -87,8 +84,9 @@ async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
     backend.set_last_gc(started);
 }
 
-/// Removes an unfinished directory whose volume another provisioner of the same name created, unless it is the directory of
-/// that volume. Returns false if the next run has to try again.
+/// Removes an unfinished directory whose volume has another one, unless the volume is in this directory after all: another
+/// provisioner of the same name created the volume, or this operator did on another backend, because this one could not be
+/// reached. Returns false if the next run has to try again.
 async fn roll_back_superseded(
     ctx: &Context,
     backend: &Backend,
@@ -101,18 +99,36 @@ async fn roll_back_superseded(
         // The volume was deleted, and the watch has not reported that yet.
         return Ok(false);
     };
-    // A volume with another address may have the same directory.
-    let is_own = existing.annotations().contains_key(VOLUME_BACKEND);
-    if is_own || directory_on(&existing, &backend.last_probe().object).is_none() {
+    let has_directory = match existing.annotations().get(VOLUME_BACKEND) {
+        Some(on) => *on == backend.name,
+        // A volume with another address may have the same directory.
+        None => directory_on(&existing, &backend.last_probe().object).is_none(),
+    };
+    if has_directory {
         return Ok(true);
     }
+    // If the volume is deleted meanwhile, its claim may be provisioned again.
+    let Some(_guard) = backend.begin_work(volume, claim) else {
+        return Ok(false);
+    };
     match export.rollback_superseded(volume, &claim.uid).await {
-        Ok(_) | Err(ExportError::InUse { .. }) => Ok(true),
+        Ok(outcome) => {
+            tracing::info!(
+                backend = backend.name,
+                volume,
+                ?outcome,
+                "the volume is elsewhere: rolled back its unused directory"
+            );
+            // An incomplete copy is in the trash now.
+            backend.purge_requested.notify_one();
+            Ok(true)
+        }
+        Err(ExportError::InUse { .. }) => Ok(true),
         Err(error) => {
             tracing::warn!(
                 backend = backend.name,
                 volume,
-                "another provisioner created the volume; failed to remove the unfinished directory: {error}"
+                "the volume is elsewhere; failed to remove the unused directory: {error}"
             );
             // A faulty record requires an administrator. Any other error may be resolved by the next run.
             Ok(matches!(

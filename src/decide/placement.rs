@@ -166,6 +166,15 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     Placement::Ranked(order_by_free_space(claim.uid, serving))
 }
 
+/// Returns true if exactly one of the backends can have a volume of the claim, whatever the state of the backends is: only
+/// another backend, another label or another class changes that.
+pub fn has_only_choice(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> bool {
+    let mut choices = backends.iter().filter(|backend| {
+        class_permits(claim.class, backend.name, backend.labels) && !is_namespace_refused(claim, backend)
+    });
+    choices.next().is_some() && choices.next().is_none()
+}
+
 /// Checks whether a backend that the class permits can serve a claim now.
 ///
 /// # Errors

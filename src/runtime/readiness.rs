@@ -108,6 +108,11 @@ impl Readiness {
         });
     }
 
+    /// Returns true if this process leads, and the cache was filled.
+    pub fn is_filled(&self, cache: Cache) -> bool {
+        matches!(&*self.0.borrow(), ReadinessState::Leading(missing) if !missing.contains(&cache))
+    }
+
     /// Returns the current state.
     pub fn state(&self) -> ReadinessState {
         self.0.borrow().clone()

@@ -16,6 +16,11 @@ impl LastReported {
         reported.insert(uid.to_owned(), planned.clone()).as_ref() != Some(planned)
     }
 
+    /// Returns true if a condition was reported for an object since it was created or has recovered.
+    pub fn has_reported(&self, uid: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid)
+    }
+
     /// Forgets an object that has recovered or is deleted.
     pub fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);

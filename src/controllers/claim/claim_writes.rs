@@ -22,6 +22,12 @@ pub(super) async fn set_placed_on(
     write_placed_on(ctx, claim, Some(backend), "set the claim's placement").await
 }
 
+/// Returns true if a claim has no placement: neither in the cache, nor did this process write one.
+pub(super) fn is_unplaced(ctx: &Context, claim: &PersistentVolumeClaim) -> bool {
+    let placement = claim.annotations().get(PLACED_ON).map(String::as_str);
+    ctx.last_written.is_current(&cached_placement(claim, &placement), &None)
+}
+
 /// Clears the placement of a claim that no backend has a directory for. Succeeds if the claim is deleted.
 pub(super) async fn clear_placed_on(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
     match write_placed_on(ctx, claim, None, "clear the claim's placement").await {
@@ -42,12 +48,19 @@ async fn write_placed_on(
     };
     let api = claims(ctx, claim);
     let placement = claim.annotations().get(PLACED_ON).map(String::as_str);
-    let cached = Cached::new(&claim.metadata, managers::PLACEMENT, Some(&placement));
+    let cached = cached_placement(claim, &placement);
     let write = writes::apply(&api, claim, managers::PLACEMENT, fields, false, action);
     ctx.last_written
         .write_unless_current(&cached, &backend, write)
         .await
         .map(drop)
+}
+
+fn cached_placement<'a>(
+    claim: &'a PersistentVolumeClaim,
+    placement: &'a Option<&'a str>,
+) -> Cached<'a, Option<&'a str>> {
+    Cached::new(&claim.metadata, managers::PLACEMENT, Some(placement))
 }
 
 /// Releases the selected node, which no backend serves, so that the scheduler selects another one. It is released after

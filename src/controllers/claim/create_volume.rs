@@ -7,8 +7,9 @@ use kube::{Api, ResourceExt};
 use super::plan::ProvisionPlan;
 use super::provision::{ProvisionAttempt, ProvisionTarget};
 use super::report::{self, ProvisionOutcome};
-use super::volume_object::{is_for, is_of_this_operator, location};
+use super::volume_object::{is_for, location};
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::VOLUME_BACKEND;
 use crate::runtime::api_error::api_error_text;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -35,9 +36,10 @@ pub(super) async fn create_volume(
         Created::Unknown(condition) => return Ok(ProvisionOutcome::Unknown(condition)),
     };
     index_volume(&created, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-    // Otherwise, an nfs-subdir that still runs under the same name was faster. The new directory stays pending: garbage
-    // collection removes it if the volume names another one.
-    let created_now = is_of_this_operator(&created);
+    // Otherwise, an nfs-subdir that still runs under the same name was faster, or a previous process that had begun on a
+    // backend which the claim left. The new directory stays pending: garbage collection removes it if the volume names
+    // another one.
+    let created_now = created.annotations().get(VOLUME_BACKEND) == Some(&target.backend.name);
     if created_now {
         warn_of_deviations(attempt, plan, directory);
     }

@@ -66,7 +66,7 @@ pub fn class_name(claim: &PersistentVolumeClaim) -> Option<String> {
 }
 
 /// Returns the provisioner that the binder requests for this claim.
-fn requested_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
+pub(super) fn requested_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
     let annotations = claim.annotations();
     annotations
         .get(STORAGE_PROVISIONER)

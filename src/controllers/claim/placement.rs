@@ -21,7 +21,12 @@ use crate::state::context::Context;
 /// The result of placing a claim.
 pub enum PlacementResult {
     /// Placed on this backend; the capacity is reserved.
-    Placed(Arc<Backend>),
+    Placed {
+        /// The backend.
+        backend: Arc<Backend>,
+        /// True if no other backend can have the claim.
+        is_only_choice: bool,
+    },
     /// No backend accepts it now.
     NoBackend {
         /// The condition, with the reason of each backend.
@@ -77,9 +82,11 @@ pub fn place(
             && request.parameters.existing != Some(Existing::Share),
         topologies: &request.topologies,
     };
+    let mut is_only_choice = false;
     let placement = ctx.capacity.reserve(&volume, request.bytes, |allocated| {
         let candidates = BackendView::candidates(&views, allocated);
         let placement = placement::place(&claim, &candidates);
+        is_only_choice = placement::has_only_choice(&claim, &candidates);
         let chosen = match &placement {
             Placement::Ranked(order) => order.first().cloned(),
             Placement::NoBackend { .. } => None,
@@ -90,7 +97,10 @@ pub fn place(
         Placement::Ranked(order) => {
             let chosen = |view: &&BackendView| order.first().is_some_and(|name| name == view.name());
             match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
-                Some(backend) => PlacementResult::Placed(backend),
+                Some(backend) => PlacementResult::Placed {
+                    backend,
+                    is_only_choice,
+                },
                 // Unreachable: only a probed backend can be ready.
                 None => PlacementResult::NoBackend {
                     condition: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),

@@ -82,6 +82,14 @@ impl Planner<'_> {
         Ok(plan)
     }
 
+    /// Returns true if the only backend of a claim need not be written to the claim before its directory is created: the
+    /// record on the export shows what an interrupted process began, and an empty directory that is not needed any more is
+    /// removed. That is not enough for data, which the claim must not lose to an empty directory on another backend.
+    /// Under an alias, only the annotation distinguishes an unreported volume from one of nfs-subdir.
+    pub(crate) fn can_omit_placement(&self, plan: &ProvisionPlan) -> bool {
+        self.restore.is_none() && plan.settings.existing == Existing::Refuse && !self.under_alias
+    }
+
     /// Returns the volume object for a directory that was created by this plan.
     pub(crate) fn volume(&self, plan: &ProvisionPlan, directory: &ProvisionedDirectory) -> PersistentVolume {
         volume_object(&VolumeParts {

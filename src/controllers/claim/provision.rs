@@ -12,7 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::cached_fields::{LAST_APPLIED, is_incomplete, is_oversized};
-use super::claim_writes::{clear_placed_on, release_node, set_placed_on};
+use super::claim_writes::{clear_placed_on, is_unplaced, release_node, set_placed_on};
 use super::copy::{self, DataSource};
 use super::create_volume::create_volume;
 use super::eligibility::{ClaimRequest, oversized};
@@ -69,6 +69,8 @@ pub(crate) struct ProvisionTarget {
     pub(crate) backend: Arc<Backend>,
     pub(crate) snapshot: Arc<ProbeSnapshot>,
     pub(crate) export: Arc<ExportStore>,
+    /// True if no other backend can have the claim.
+    is_only_choice: bool,
 }
 
 /// One attempt to provision a claim.
@@ -244,7 +246,10 @@ impl ProvisionAttempt<'_> {
                 &self.namespace,
                 &refusals.conditions,
             ) {
-                PlacementResult::Placed(backend) => match self.try_backend(&backend).await? {
+                PlacementResult::Placed {
+                    backend,
+                    is_only_choice,
+                } => match self.try_backend(&backend, is_only_choice).await? {
                     BackendOutcome::Refused { condition, permanent } => {
                         refusals.any_temporary |= !permanent;
                         refusals.conditions.push((backend.name.clone(), condition));
@@ -273,7 +278,7 @@ impl ProvisionAttempt<'_> {
     }
 
     /// Tries one backend.
-    async fn try_backend(&self, backend: &Arc<Backend>) -> Result<BackendOutcome, WriteError> {
+    async fn try_backend(&self, backend: &Arc<Backend>, is_only_choice: bool) -> Result<BackendOutcome, WriteError> {
         let snapshot = backend.last_probe();
         let (Some(export), Some(_)) = (snapshot.store.clone(), &snapshot.identity) else {
             return Ok(refused(snapshot.ready.clone(), false));
@@ -288,6 +293,7 @@ impl ProvisionAttempt<'_> {
             backend: Arc::clone(backend),
             snapshot,
             export,
+            is_only_choice,
         };
         if let Some(outcome) = self.complete_metadata().await? {
             return Ok(BackendOutcome::Ended(outcome));
@@ -352,7 +358,10 @@ impl ProvisionAttempt<'_> {
     /// Creates the directory and the volume.
     async fn create(&self, target: &ProvisionTarget, plan: &ProvisionPlan) -> Result<BackendOutcome, WriteError> {
         let ProvisionTarget { backend, export, .. } = target;
-        if let Some(deleted) = self.set_placed_on(backend).await? {
+        let can_omit = target.is_only_choice && is_unplaced(self.ctx, self.claim);
+        if can_omit && self.planner(target).can_omit_placement(plan) {
+            self.placed.store(true, Ordering::Relaxed);
+        } else if let Some(deleted) = self.set_placed_on(backend).await? {
             return Ok(BackendOutcome::Ended(deleted));
         }
         let Some(_pending) = backend.begin_work(&self.volume, &plan.directory.claim) else {

@@ -9,14 +9,16 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
-use super::eligibility::{Eligibility, check_eligibility, class_name};
+use super::eligibility::{Eligibility, check_eligibility, class_name, requested_provisioner};
 use super::expansion;
+use super::placement::pending_backend;
 use super::provision::{provision, release_unused};
 use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition, report};
 use super::volume_object::{is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
 use crate::decide::reclaim_request::is_bound_to;
+use crate::runtime::readiness::Cache;
 use crate::runtime::reads;
 use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
@@ -54,7 +56,7 @@ async fn reconcile_now(
     let mut slot = None;
     let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings.served) {
         Eligibility::Ignore => ProvisionOutcome::Nothing,
-        Eligibility::Bound => match unreported_volume(claim) {
+        Eligibility::Bound => match unreported_volume(claim, &ctx.settings, |volume| may_have_created(ctx, volume)) {
             None => ProvisionOutcome::Nothing,
             Some(volume) => {
                 slot = ctx.report_slot(claim);
@@ -117,11 +119,19 @@ pub fn on_error(claim: Arc<CachedClaim>, error: &WriteError, ctx: Arc<Context>) 
 
 /// Returns true if there is nothing to do about a claim until it changes: this operator does not provision it, or it
 /// has its volume, reports that, and has the size that it requests. The binder may take minutes to bind many claims.
-pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: &CapacityTracker) -> bool {
+/// `may_have_created` is [`may_have_created`].
+pub fn is_settled(
+    claim: &PersistentVolumeClaim,
+    settings: &Settings,
+    capacity: &CapacityTracker,
+    may_have_created: impl FnOnce(&str) -> bool,
+) -> bool {
     // The class matters only for a claim without volume.
     match check_eligibility(claim, None, &settings.served) {
         Eligibility::Ignore => expansion::is_settled(claim),
-        Eligibility::Bound => unreported_volume(claim).is_none() && expansion::is_settled(claim),
+        Eligibility::Bound => {
+            unreported_volume(claim, settings, may_have_created).is_none() && expansion::is_settled(claim)
+        }
         Eligibility::Lost => is_reported_lost(claim),
         Eligibility::Infeasible(_) | Eligibility::Provision(_) => {
             is_reported_provisioned(claim) && capacity.has_volume(&own_volume_name(claim))
@@ -161,14 +171,36 @@ async fn report_bound(
     })
 }
 
-/// Returns the volume of a bound claim whose condition does not report it yet. A claim without the operator's
-/// annotation and condition has no volume of this operator: a volume that existed before this operator is not read.
-fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
-    let was_processed = provisioned_condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
+/// Returns the volume of a bound claim whose condition does not report it yet. A volume that existed before this operator
+/// is not read: without the operator's annotation and condition, only a volume of the claim's own name counts that the
+/// operator `may_have_created`.
+fn unreported_volume(
+    claim: &PersistentVolumeClaim,
+    settings: &Settings,
+    may_have_created: impl FnOnce(&str) -> bool,
+) -> Option<String> {
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
     // A recovered volume has the name of its previous claim; a claim that waited may be bound to it.
-    let is_own = name == own_volume_name(claim) || is_reported_waiting(claim);
-    (is_own && was_processed && !is_reported_provisioned(claim)).then_some(name)
+    let is_own = name == own_volume_name(claim);
+    if is_reported_provisioned(claim) || !(is_own || is_reported_waiting(claim)) {
+        return None;
+    }
+    // Claims under an alias have the annotation.
+    let is_aliased = || requested_provisioner(claim).is_some_and(|name| settings.served.aliases.contains_key(name));
+    let was_processed = provisioned_condition(claim).is_some()
+        || claim.annotations().contains_key(PLACED_ON)
+        || (!is_aliased() && may_have_created(&name));
+    was_processed.then_some(name)
+}
+
+/// Returns true if the operator created the volume of this name, or may have done so: it began its directory, or the volumes
+/// were not listed yet.
+pub fn may_have_created(ctx: &Context, volume: &str) -> bool {
+    match ctx.capacity.location_of(volume) {
+        // A volume of nfs-subdir has none.
+        Some((_, export_id)) => export_id.is_some(),
+        None => !ctx.readiness.is_filled(Cache::Volumes) || pending_backend(ctx, volume).is_some(),
+    }
 }
 
 /// Returns the name of the volume that is provisioned for a claim.

@@ -85,8 +85,8 @@ pub async fn reclaim(
     request.archive_metadata.retention = retention::seconds(&policy);
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
-    let condition = match apply_policy(&export, on_delete, &request, acknowledged).await {
-        Ok(condition) => condition,
+    let (condition, has_warnings) = match apply_policy(&export, on_delete, &request, acknowledged).await {
+        Ok(applied) => applied,
         Err(error) => return Ok(export_failed(ctx, &backend, &error)),
     };
     backend.purge_requested.notify_one();
@@ -99,6 +99,8 @@ pub async fn reclaim(
     {
         return not_ensured(ctx, &backend, error);
     }
+    // Once the volume is deleted, its watch event may have this forgotten.
+    let had_problem = has_warnings || ctx.last_reported.has_reported(&volume.uid().unwrap_or_default());
     delete_volume(ctx, &volume).await?;
     // The record of an archive stays.
     if condition.reason != Reason::VolumeArchived
@@ -109,7 +111,7 @@ pub async fn reclaim(
             "its record stays until the next start: {error}"
         );
     }
-    Ok(ReclaimOutcome::Reclaimed(condition))
+    Ok(ReclaimOutcome::Reclaimed { condition, had_problem })
 }
 
 /// Orders the limit that the archive of a volume keeps, or has lifted. The archive exists whether that succeeds or not, and
@@ -335,21 +337,23 @@ async fn record_retain(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
     writes::patch_as_read(&api, volume, fields, false, "record that the directory is retained").await
 }
 
-/// Applies the policy to the directory.
+/// Applies the policy to the directory. Returns what happened, and whether that includes warnings.
 async fn apply_policy(
     export: &ExportStore,
     on_delete: OnDelete,
     request: &ReclaimRequest,
     acknowledged: bool,
-) -> Result<PlannedCondition, ExportError> {
+) -> Result<(PlannedCondition, bool), ExportError> {
     let reclaimed = match on_delete {
         OnDelete::Archive => export.archive(request).await,
         OnDelete::Delete => export.delete(request).await,
         OnDelete::Retain => export.retain(request).await,
     };
     let directory = &request.directory;
+    let mut has_warnings = false;
     let (reason, what) = match reclaimed {
         Ok(Reclaimed::Archived { name, warnings }) => {
+            has_warnings = !warnings.is_empty();
             let warnings: String = warnings.iter().map(|warning| format!("; warning: {warning}")).collect();
             (Reason::VolumeArchived, format!("is kept as {name}{warnings}"))
         }
@@ -366,7 +370,8 @@ async fn apply_policy(
         }
         Err(error) => return Err(error),
     };
-    Ok(PlannedCondition::holds(reason, format!("directory {directory} {what}")))
+    let condition = PlannedCondition::holds(reason, format!("directory {directory} {what}"));
+    Ok((condition, has_warnings))
 }
 
 fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ReclaimOutcome {

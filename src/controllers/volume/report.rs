@@ -29,7 +29,12 @@ pub enum ReclaimOutcome {
     /// Nothing to do.
     Nothing,
     /// The policy was applied and the volume object is deleted.
-    Reclaimed(PlannedCondition),
+    Reclaimed {
+        /// What happened to the data.
+        condition: PlannedCondition,
+        /// True if an event reported why the volume could not be reclaimed before, or if there are warnings.
+        had_problem: bool,
+    },
     /// The volume changed in the meantime; its next event follows.
     Changed,
     /// All of its backend's slots for reclaims are in use; the volume is in its queue.
@@ -62,11 +67,15 @@ pub fn report(
     match outcome {
         ReclaimOutcome::Nothing | ReclaimOutcome::Changed => Action::await_change(),
         ReclaimOutcome::Queued => Action::requeue(jittered(QUEUED)),
-        ReclaimOutcome::Reclaimed(condition) => {
+        ReclaimOutcome::Reclaimed { condition, had_problem } => {
             ctx.volume_retries.reset(&uid);
             ctx.last_reported.forget(&uid);
             ctx.metrics.volume_reclaimed(&class, started.elapsed());
-            event(ctx, volume, Severity::Normal, condition.reason, &condition.message);
+            // Without a problem, the log line is enough: an event for each volume would cost a fifth of its requests, about
+            // an object that no longer exists.
+            if *had_problem {
+                event(ctx, volume, Severity::Normal, condition.reason, &condition.message);
+            }
             tracing::info!(volume = volume.name_any(), ms, reason = %condition.reason, "{}", condition.message);
             Action::await_change()
         }

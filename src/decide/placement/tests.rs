@@ -110,6 +110,10 @@ struct TestClaim {
 }
 
 fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
+    with_claim(claim, backends, place)
+}
+
+fn with_claim<T>(claim: &TestClaim, backends: &[Backend], decide: impl FnOnce(&Claim<'_>, &[Candidate<'_>]) -> T) -> T {
     let namespace_labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
     let zone = claim.node.and_then(|(_, zone)| zone);
     let labels = zone.map(|zone| BTreeMap::from([("zone".to_owned(), zone.to_owned())]));
@@ -129,7 +133,7 @@ fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
         topologies: &claim.topologies,
     };
     let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
-    place(&claim, &candidates)
+    decide(&claim, &candidates)
 }
 
 fn on(claim: &TestClaim, backends: &[Backend]) -> Vec<String> {

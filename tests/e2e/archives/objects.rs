@@ -76,11 +76,6 @@ async fn an_archive_gets_an_object_with_its_origin_and_an_event_in_the_namespace
         let found = condition(&archive, kind).ok_or(kind)?;
         assert_eq!((text(found, "/status"), text(found, "/reason")), ("True", reason));
     }
-    let event = env.objects.wait_event(&claim, "Archived", TIMEOUT).await?;
-    assert!(
-        text(&event, "/note").contains(text(&volume, "/metadata/name")),
-        "{event}"
-    );
     let table = env
         .rig
         .cluster

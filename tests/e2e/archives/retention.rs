@@ -125,6 +125,8 @@ async fn beyond_the_maximum_number_of_archives_a_volume_stays() -> Test {
     let raised = json!({"spec": {"archivePolicy": {"maxPerNamespace": 2}}});
     env.objects.patch(&main, raised).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
+    // Its problem is over.
+    env.objects.wait_event(&volume, "VolumeArchived", TIMEOUT).await?;
     left(&env, &["1", "2"]).await?;
     Ok(())
 }

@@ -50,7 +50,7 @@ async fn a_new_claim_of_the_same_name_keeps_its_data_when_the_reply_to_the_renam
     assert_eq!(env.directory(&new)?, env.directory(&volume)?);
     assert_eq!(fs::read_dir(env.directory(&new)?)?.count(), 0);
     assert_eq!(fs::read_to_string(only_archive(&env)?.join("data"))?, "old");
-    env.objects.wait_event(&volume, "VolumeArchived", TIMEOUT).await?;
+    shared::wait_reclaimed(&env, &volume, "VolumeArchived").await?;
     Ok(())
 }
 

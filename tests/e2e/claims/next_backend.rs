@@ -37,6 +37,9 @@ async fn claims_move_to_the_next_backend_at_once_if_the_first_one_refuses_defini
             None,
             "no failure was reported, and nothing was delayed"
         );
+        let placed = squashed.objects.get(claim).await?.unwrap_or_default();
+        let placed_on = text(&placed, "/metadata/annotations/nfs-operator.io~1placed-on");
+        assert_eq!(placed_on, willing.unique_name("backend"), "there was a choice");
     }
     assert_eq!(shared::names(squashed.data())?, Vec::<String>::new());
     assert_eq!(shared::names(willing.data())?.len(), 6);

@@ -82,14 +82,14 @@ async fn reclaim(env: &DedicatedCluster, provisioned: &[(Value, Value)]) -> Test
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_claim_and_each_volume_costs_few_requests() -> Test {
     let env = DedicatedCluster::start(json!({"archivePolicy": {"onDelete": "Delete"}, "probeInterval": "10s"})).await?;
-    for (policy, at_most) in [("Delete", 6), ("Archive", 9)] {
+    for (policy, at_most) in [("Delete", 5), ("Archive", 7)] {
         let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
         let spec = json!({"spec": {"archivePolicy": {"onDelete": policy}}});
         env.objects.patch(&main, spec).await?;
         let before = requests_since(&env, &Requests::new()).await?;
         let provisioned = provision(&env, &policy.to_lowercase()).await?;
         let made = requests_since(&env, &before).await?;
-        assert_at_most("claim", &made, 4);
+        assert_at_most("claim", &made, 3);
         let before = requests_since(&env, &Requests::new()).await?;
         reclaim(&env, &provisioned).await?;
         let made = requests_since(&env, &before).await?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rig::proxy::has_bytes;
-use rig::{Action, Direction, Proxy};
+use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
 use serde_json::{Value, json};
 
 use crate::support::dedicated_cluster::DedicatedCluster;
@@ -175,7 +175,12 @@ async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_beh
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     env.proxy.clear_hooks();
     env.operator.restart().await?;
-    rig::wait::until("directory and record to be gone", TIMEOUT, async || {
+    wait_empty(&env).await
+}
+
+/// Waits until no directory and no record is left on the export.
+async fn wait_empty(env: &DedicatedCluster) -> Test {
+    let empty = rig::wait::until("directory and record to be gone", TIMEOUT, async || {
         let names = env.names().map_err(|error| error.to_string())?;
         let records = env.records().map_err(|error| error.to_string())?;
         if names.is_empty() && records.is_empty() {
@@ -183,7 +188,54 @@ async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_beh
         } else {
             Err(format!("{names:?} {records:?}"))
         }
+    });
+    Ok(empty.await?)
+}
+
+/// While there was one backend, its name was not written to the claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_moves_to_a_new_backend_after_a_crash_leaves_nothing_on_the_unreachable_one() -> Test {
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    lose_replies_from(&env.proxy, making_of("default-data-pvc-", 36));
+    let claim = env.objects.create(&env.claim("data")).await?;
+    rig::wait::until("the directory to be created", TIMEOUT, async || {
+        let names = env.names().map_err(|error| error.to_string())?;
+        if names.is_empty() {
+            Err("no directory yet".to_owned())
+        } else {
+            Ok(())
+        }
     })
     .await?;
+    env.operator.kill9().await?;
+    let found = env.objects.get(&claim).await?.unwrap_or_default();
+    assert_eq!(found.pointer("/metadata/annotations/nfs-operator.io~1placed-on"), None);
+    env.proxy.clear_hooks();
+    env.proxy.refuse(true).await?;
+    env.proxy.cut();
+    let run = RunDir::new()?;
+    let server = NfsServer::start(&run, NfsOptions::default()).await?;
+    let mut second = env.backend_object(&json!({"spec": {"nfs": {"port": server.port()}}}));
+    second["metadata"]["name"] = json!("second");
+    env.objects.create(&second).await?;
+    env.operator.restart().await?;
+    let volume = env.bound(&claim).await?;
+    assert_eq!(
+        text(&volume, "/metadata/annotations/nfs-operator.io~1backend"),
+        "second"
+    );
+    assert_eq!(
+        (env.names()?.len(), env.records()?.len()),
+        (1, 1),
+        "it cannot be reached"
+    );
+    env.proxy.refuse(false).await?;
+    wait_empty(&env).await?;
+    assert!(
+        server
+            .data_dir("/export")?
+            .join(env.directory(&volume)?.file_name().unwrap_or_default())
+            .is_dir()
+    );
     Ok(())
 }

@@ -166,8 +166,8 @@ async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
         let archive = env.data().join(archive);
         assert!(!directory.exists());
         assert_eq!(fs::metadata(&archive)?.mode() & 0o7777, 0o700);
-        let event = env.objects.wait_event(volume, "VolumeArchived", TIMEOUT).await?;
-        assert!(text(&event, "/note").contains("archived-"), "{event}");
+        let logged = shared::wait_reclaimed(&env, volume, "VolumeArchived").await?;
+        assert!(logged.contains("archived-"), "{logged}");
     }
     assert_eq!(shared::names(env.data())?.len(), 2);
     Ok(())

@@ -12,10 +12,6 @@ fn on_delete(policy: &str) -> Value {
     json!({ "archivePolicy": { "onDelete": policy } })
 }
 
-fn note(event: &Value) -> &str {
-    event["note"].as_str().unwrap_or_default()
-}
-
 #[tokio::test]
 async fn a_backend_that_archives_keeps_the_data_accessible_only_to_root() -> Test {
     let env = TestEnv::new("archive").await?;
@@ -23,14 +19,14 @@ async fn a_backend_that_archives_keeps_the_data_accessible_only_to_root() -> Tes
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (claim, volume) = shared::bound_with_data(&env, "data", &class, "kept").await?;
     let directory = env.directory(&volume)?;
-    let event = shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
+    let logged = shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archives = shared::archives(env.data())?;
     let [archive] = archives.as_slice() else {
         panic!("{archives:?}")
     };
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     assert_eq!(*archive, format!("archived-{name}"));
-    assert!(note(&event).contains(archive), "{event}");
+    assert!(logged.contains(archive), "{logged}");
     assert!(!directory.exists());
     assert_eq!(fs::read_to_string(env.data().join(archive).join("data"))?, "kept");
     assert_eq!(fs::metadata(env.data().join(archive))?.mode() & 0o7777, 0o700);
@@ -216,8 +212,8 @@ async fn an_empty_directory_is_removed_instead_of_archived() -> Test {
     shared::backend(&env, "backend", on_delete("Archive")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
-    let event = shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
-    assert!(note(&event).contains("empty"), "{event}");
+    let logged = shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
+    assert!(logged.contains("empty"), "{logged}");
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())
 }
@@ -233,6 +229,9 @@ async fn an_adopted_directory_is_archived_although_the_policy_is_delete() -> Tes
     fs::write(directory.join("theirs"), "older than the operator")?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     assert_eq!(env.directory(&volume)?, directory);
+    let placed = env.objects.get(&claim).await?.unwrap_or_default();
+    let placed_on = shared::text(&placed, "/metadata/annotations/nfs-operator.io~1placed-on");
+    assert_eq!(placed_on, env.unique_name("backend"), "the directory has data");
     shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = env.data().join("archived-data");
     assert_eq!(fs::read_to_string(archive.join("theirs"))?, "older than the operator");

@@ -45,11 +45,26 @@ pub async fn bound_with_data(env: &TestEnv, name: &str, class: &Value, text: &st
 
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Deletes a claim and waits until its volume is gone. Returns the event with this reason.
-pub async fn reclaim(env: &TestEnv, claim: &Value, volume: &Value, reason: &str) -> rig::Result<Value> {
+/// Deletes a claim and waits until its volume is gone. Returns the line of the operator's log with this reason.
+pub async fn reclaim(env: &TestEnv, claim: &Value, volume: &Value, reason: &str) -> rig::Result<String> {
     env.objects.delete(claim).await?;
     env.objects.wait_gone(volume, TIMEOUT).await?;
-    env.objects.wait_event(volume, reason, TIMEOUT).await
+    wait_reclaimed(env, volume, reason).await
+}
+
+/// Waits until the operator has logged that it reclaimed a volume, for this reason. Returns the line.
+pub async fn wait_reclaimed(env: &TestEnv, volume: &Value, reason: &str) -> rig::Result<String> {
+    let fields = [
+        "nfs_operator::controllers::volume::report: ".to_owned(),
+        format!("volume={:?} ", text(volume, "/metadata/name")),
+        format!("reason={reason}"),
+    ];
+    wait::until(&format!("{} in the log", fields[1..].concat()), TIMEOUT, async || {
+        let log = fs::read_to_string(env.rig.operator.log()).map_err(|error| error.to_string())?;
+        let line = log.lines().find(|line| fields.iter().all(|field| line.contains(field)));
+        line.map(str::to_owned).ok_or_else(|| "no such line".to_owned())
+    })
+    .await
 }
 
 /// Waits until a claim is not provisioned for this reason. Returns the message.

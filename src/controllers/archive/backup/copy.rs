@@ -1,5 +1,6 @@
 //! The steps of a backup: describe the source in the object, copy it in the background, and describe the copy in the object.
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::{Resource, ResourceExt};
 
@@ -9,7 +10,6 @@ use super::source::{BackupSource, find_source};
 use super::{confirmed_export, ops, source_claim};
 use crate::api::archive::{ArchiveSummary, NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::background::archive_objects::publish_archived_event;
 use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
@@ -209,9 +209,34 @@ pub(super) async fn describe_copy(
         let regarding = object.object_ref(&());
         ctx.events
             .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
-        publish_archived_event(ctx, &archive);
+        publish_about_claim(ctx, &archive);
     }
     after_write(written)
+}
+
+/// Publishes an event about a new backup on its claim, which may be the only object that its users can see.
+fn publish_about_claim(ctx: &Context, object: &NfsArchive) {
+    let claim = &object.spec.claim_ref;
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: Some(claim.namespace.clone()),
+        name: Some(claim.name.clone()),
+        uid: Some(object.observed().claim_uid.clone()),
+        ..ObjectReference::default()
+    };
+    let until = object
+        .spec
+        .expiration_time
+        .as_ref()
+        .map_or_else(String::new, |at| format!(" until {}", at.0));
+    let note = format!(
+        "a copy of the data of claim {} is kept{until} as NfsArchive {}",
+        claim.name,
+        object.name_any()
+    );
+    ctx.events
+        .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
 }
 
 /// Returns the outcome of a write to the object. After a conflict, the next reconciliation continues with the changed

@@ -93,11 +93,35 @@ fn a_claim_is_settled_if_nothing_is_left_to_do_without_reading_its_volume() {
         ("another's", bound("other", "1Gi", false, None), true),
     ] {
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-        assert_eq!(
-            is_settled(&claim, &settings(), &CapacityTracker::default()),
-            expected,
-            "{what}"
-        );
+        let is_settled = is_settled(&claim, &settings(), &CapacityTracker::default(), |_| false);
+        assert_eq!(is_settled, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_claim_without_placement_is_unreported_only_if_its_own_volume_may_have_been_created_here() {
+    let condition = Some(("True", "Provisioned"));
+    for (what, provisioner, name, condition, may_have_created, expected) in [
+        ("created here", "nfs-operator.io/nfs", "pvc-u", None, true, true),
+        ("existed before", "nfs-operator.io/nfs", "pvc-u", None, false, false),
+        (
+            "of another name",
+            "nfs-operator.io/nfs",
+            "pvc-previous",
+            None,
+            true,
+            false,
+        ),
+        ("reported", "nfs-operator.io/nfs", "pvc-u", condition, true, false),
+        ("under an alias", "old/nfs", "pvc-u", None, true, false),
+    ] {
+        let mut claim = bound(provisioner, "1Gi", false, condition);
+        claim["spec"]["volumeName"] = json!(name);
+        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        let unreported = unreported_volume(&claim, &settings(), |_| may_have_created);
+        assert_eq!(unreported.is_some(), expected, "{what}");
+        let is_settled = super::is_settled(&claim, &settings(), &CapacityTracker::default(), |_| may_have_created);
+        assert_eq!(is_settled, !expected, "{what}");
     }
 }
 
@@ -114,7 +138,7 @@ fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
         pending(Some(("False", "NoSpace"))),
     );
     let capacity = CapacityTracker::default();
-    let is_settled = |claim| super::is_settled(claim, &settings(), &capacity);
+    let is_settled = |claim| super::is_settled(claim, &settings(), &capacity, |_| false);
     assert!(!is_settled(&reported), "its volume is not known: it may be deleted");
     capacity.reserve("pvc-u", 1, |_| (Some("default".to_owned()), ()));
     assert!(!is_settled(&reported), "its volume was not created yet");

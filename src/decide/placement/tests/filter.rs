@@ -387,3 +387,56 @@ fn a_refusal_for_capacity_does_not_change_with_other_claims() {
         assert_eq!(condition(90 * GI), condition(80 * GI));
     }
 }
+
+#[test]
+fn a_backend_is_the_only_choice_if_class_and_namespaces_permit_no_other_in_whatever_state() {
+    let is_only_choice = |class, backends: &[Backend]| {
+        let claim = TestClaim {
+            class,
+            ..TestClaim::default()
+        };
+        with_claim(&claim, backends, has_only_choice)
+    };
+    let with_namespaces = |allowed| Backend::with("b", |backend| backend.allowed = Some(allowed));
+    let unreadable = namespaces(
+        &[],
+        Some(serde_json::json!({"matchExpressions": [{"key": "team", "operator": "In"}]})),
+    );
+    for (what, other, expected) in [
+        ("none", None, true),
+        ("another", Some(Backend::new("b")), false),
+        (
+            "not ready",
+            Some(Backend::broken("b", Reason::ServerNotResponding)),
+            false,
+        ),
+        (
+            "suspended",
+            Some(Backend::with("b", |backend| backend.suspended = true)),
+            false,
+        ),
+        (
+            "full",
+            Some(Backend::with("b", |backend| backend.available = Some(0))),
+            false,
+        ),
+        (
+            "closed to the namespace",
+            Some(with_namespaces(namespaces(&["nobody"], None))),
+            true,
+        ),
+        ("a selector to correct", Some(with_namespaces(unreadable)), false),
+    ] {
+        let backends: Vec<Backend> = std::iter::once(Backend::new("a")).chain(other).collect();
+        assert_eq!(
+            is_only_choice(ClassParameters::default(), &backends),
+            expected,
+            "{what}"
+        );
+        assert!(
+            is_only_choice(class(&[("backend", "a")]), &backends),
+            "{what}, not in the class"
+        );
+    }
+    assert!(!is_only_choice(class(&[("backend", "c")]), &[Backend::new("a")]));
+}

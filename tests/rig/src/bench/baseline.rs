@@ -4,10 +4,7 @@
 use std::time::Instant;
 
 use k8s_openapi::{
-    api::{
-        core::v1::{PersistentVolume, PersistentVolumeClaim},
-        events::v1::Event,
-    },
+    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
 };
 use kube::{
@@ -30,7 +27,7 @@ use crate::{
 /// The operator's own names, because its account may write no others. The operator does not run meanwhile.
 const PROVISIONER: &str = "nfs-operator.io/nfs";
 const FINALIZER: &str = "nfs-operator.io/reclaim";
-/// As long as the note of the operator's events.
+/// As long as the message of the operator's condition.
 const NOTE: &str =
     "volume pvc-00000000-0000-0000-0000-000000000000 is 127.0.0.1:/export/bench-claim-00000-0 on backend bench";
 /// API server, etcd and connections are warm when the operator is measured, so they must be warm for the baseline.
@@ -42,7 +39,6 @@ pub struct Baseline {
     objects: Objects,
     claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
-    volume_events: Api<Event>,
 }
 
 /// The results of the baseline.
@@ -60,7 +56,6 @@ impl Baseline {
             objects: env.objects.clone(),
             claims: Api::namespaced(account(), NAME),
             volumes: Api::all(account()),
-            volume_events: Api::namespaced(account(), "default"),
         }
     }
 
@@ -103,11 +98,6 @@ impl Baseline {
         let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
         let uid = uid(&claim)?.to_owned();
         let volume = format!("pvc-{uid}");
-        let annotations = json!({ "metadata": { "annotations": { "nfs-operator.io/placed-on": NAME } } });
-        let placed = claim_apply(&name, &uid, annotations);
-        let params = PatchParams::apply("bench/placement").force();
-        let placed = self.claims.patch(&name, &params, &Patch::Apply(&placed)).await;
-        placed.with_context(|| format!("apply to claim {name}"))?;
         let object: PersistentVolume =
             serde_json::from_value(volume_object(&volume, &claim)).with_context(|| "create a volume".into())?;
         self.volumes
@@ -144,8 +134,8 @@ impl Baseline {
         .await
     }
 
-    /// Reclaims released volumes with the operator's requests: read the volume and the claim, delete the volume,
-    /// remove its finalizer, and send an event.
+    /// Reclaims released volumes with the operator's requests: read the volume and the claim, delete the volume, and
+    /// remove its finalizer.
     pub async fn reclaim(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
         let started = Instant::now();
         workload::for_each(claims, options, async |claim| {
@@ -172,12 +162,8 @@ impl Baseline {
             self.volumes
                 .patch(name, &PatchParams::default(), &patch)
                 .await
-                .with_context(action)?;
-            let regarding = json!({
-                "apiVersion": "v1", "kind": "PersistentVolume", "name": name, "uid": volume.uid(),
-                "resourceVersion": volume.resource_version(),
-            });
-            send(&self.volume_events, &regarding, "VolumeDeleted").await
+                .with_context(action)
+                .map(drop)
         })
         .await?;
         Ok(Throughput::new(claims.len(), started.elapsed()))
@@ -222,28 +208,4 @@ fn volume_object(name: &str, claim: &Value) -> Value {
         },
     });
     with_fields(reference("v1", "PersistentVolume", None, name), fields)
-}
-
-async fn send(events: &Api<Event>, regarding: &Value, reason: &str) -> Result<()> {
-    let action = || format!("send event {reason}");
-    let now = Timestamp::now();
-    let name = regarding["name"].as_str().unwrap_or_default();
-    let namespace = regarding["namespace"].as_str().unwrap_or("default");
-    let event: Event = serde_json::from_value(json!({
-        "metadata": { "namespace": namespace, "name": format!("{name}.{:x}.{}", now.as_nanosecond(), reason.to_lowercase()) },
-        "action": "Provision",
-        "eventTime": now.strftime("%FT%T%.6fZ").to_string(),
-        "note": NOTE,
-        "reason": reason,
-        "regarding": regarding,
-        "reportingController": PROVISIONER,
-        "reportingInstance": "bench",
-        "type": "Normal",
-    }))
-    .with_context(action)?;
-    events
-        .create(&PostParams::default(), &event)
-        .await
-        .with_context(action)
-        .map(drop)
 }
