@@ -17,7 +17,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::{count_archive, count_released};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ExportError, ExportStore, SignatureStatus};
+use export_store::{ExportError, ExportStore, RecordedArchive, SignatureStatus};
 
 /// Maximum number of objects created in one run: a thousand archives of an earlier release must not delay the garbage
 /// collection of backups.
@@ -60,7 +60,10 @@ pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &A
         .collect();
     let mut complete = missing.len() <= MAX_CREATED;
     let creations = stream::iter(missing.into_iter().take(MAX_CREATED)).map(|volume| async move {
-        let created = create_object(ctx, &backend.name, export, &volume, requested.is_some()).await;
+        let created = match export.find_archive(&volume).await {
+            Ok(recorded) => create_object(ctx, &backend.name, export, recorded, requested.is_some()).await,
+            Err(error) => Err(error.into()),
+        };
         (volume, created)
     });
     let mut creations = creations.buffer_unordered(MAX_CONCURRENT);
@@ -82,26 +85,32 @@ pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &A
 }
 
 /// Creates the object of a volume's archive if it does not exist. Does nothing if the volume has no archive, or a released
-/// one.
+/// one. The record is read, unless it was just `recorded`.
 pub async fn ensure_object(
     ctx: &Context,
     backend: &str,
     export: &ExportStore,
     volume: &str,
+    recorded: Option<Box<RecordedArchive>>,
 ) -> Result<(), CreateError> {
-    create_object(ctx, backend, export, volume, false).await
+    let recorded = match recorded {
+        Some(recorded) => Some(*recorded),
+        None => export.find_archive(volume).await?,
+    };
+    create_object(ctx, backend, export, recorded, false).await
 }
 
 async fn create_object(
     ctx: &Context,
     backend: &str,
     export: &ExportStore,
-    volume: &str,
+    recorded: Option<RecordedArchive>,
     import: bool,
 ) -> Result<(), CreateError> {
-    let Some(recorded) = export.find_archive(volume).await? else {
+    let Some(recorded) = recorded else {
         return Ok(());
     };
+    let volume = &recorded.volume;
     if recorded.trust != SignatureStatus::Signed {
         return Err(CreateError::Unsigned);
     }

@@ -628,7 +628,19 @@ pub(crate) async fn reserve_name(
     })
 }
 
-/// Restricts an archive to the operator: its owner and mode 0700. Returns warnings for attributes that could not be
+/// Returns the attributes that restrict an archive to the operator: its owner, unless the archive has it, and mode 0700.
+pub(crate) fn restriction(verified: &VerifiedRoot, archive: &FileRef) -> SetAttributes {
+    let (operator, now) = (&verified.reserved.attributes, &archive.attributes);
+    let is_owner = now.uid == operator.uid && now.gid == operator.gid;
+    SetAttributes {
+        mode: Some(0o700),
+        uid: operator.uid.filter(|_| !is_owner),
+        gid: operator.gid.filter(|_| !is_owner),
+        ..SetAttributes::default()
+    }
+}
+
+/// Restricts an archive to the operator. Returns warnings for attributes that could not be
 /// set.
 pub(crate) async fn restrict(
     store: &ExportStore,
@@ -636,21 +648,15 @@ pub(crate) async fn restrict(
     archive: &FileRef,
     name: &str,
 ) -> Result<Vec<String>, ExportError> {
-    let operator = &verified.reserved.attributes;
-    let mut warnings = Vec::new();
-    let owner = SetAttributes {
-        mode: None,
-        uid: operator.uid,
-        gid: operator.gid,
-        ..SetAttributes::default()
-    };
+    let all = restriction(verified, archive);
+    let owner = SetAttributes { mode: None, ..all };
     let mode = SetAttributes {
-        mode: Some(0o700),
+        mode: all.mode,
         ..SetAttributes::default()
     };
-    let is_restricted = archive.attributes.uid == operator.uid && archive.attributes.gid == operator.gid;
+    let mut warnings = Vec::new();
     let mut parts = vec![("mode", mode)];
-    if !is_restricted {
+    if owner != SetAttributes::default() {
         // Set the owner first: a change of the owner may clear mode bits.
         parts.insert(0, ("owner", owner));
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-pub(crate) use index::OtherClusters;
-use index::{CandidatePath, Candidates, Hashes};
+pub(crate) use index::{CHANGE_RESOLUTION, OtherClusters};
+use index::{CandidatePath, Candidates, Hashes, NoOthers};
 use read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ use crate::request::ClaimRef;
 use crate::store::ExportStore;
 use crate::unsigned_records::OtherCluster;
 use crate::verified_root::VerifiedRoot;
-use nfs_client::{Entry, FileHandle, FileRef, Name};
+use nfs_client::{Entry, FileHandle, FileRef, Name, Unchanged};
 
 /// Maximum age of the records of other clusters for checks of parent directories before anything is recorded. All other
 /// checks look for changes first.
@@ -320,7 +320,21 @@ async fn current(
         return Ok(known);
     }
     let mut current = OtherClusters::new(former.as_ref().map(|former| former.hashes.clone()));
-    for folder in folders(store, verified).await? {
+    if let Some(former) = &former
+        && let Some(condition) = former.none_while(verified)
+        && is_unchanged(store, condition).await?
+    {
+        let current = Arc::new(former.as_of(current.began));
+        store.state().foreign = Some(Arc::clone(&current));
+        return Ok(current);
+    }
+    let names = read::list_clusters(store, verified).await?;
+    // A folder without records may get them unnoticed.
+    if names.is_empty() {
+        let no_others = no_others(store, verified, current.began, former.as_deref()).await?;
+        current.no_others = Some(no_others);
+    }
+    for folder in find_folders(store, verified, names).await? {
         let former = former.as_ref().and_then(|former| former.of(&folder));
         let cluster = match former {
             Some(former) if former.is_settled(&folder) => Arc::clone(former),
@@ -337,9 +351,47 @@ async fn current(
     Ok(current)
 }
 
+async fn is_unchanged(store: &ExportStore, condition: &Unchanged) -> Result<bool, ExportError> {
+    let unchanged = store.nfs.are_unchanged(std::slice::from_ref(condition)).await;
+    unchanged.context(|| format!("looking for changes of {}", layout::RESERVED))
+}
+
+/// Returns what shows from now on that no other cluster has a folder, after a look that began at `began` and found none.
+async fn no_others(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    began: Instant,
+    former: Option<&OtherClusters>,
+) -> Result<NoOthers, ExportError> {
+    // Read after the listing: what changes later has another change attribute, if the former look had the same one.
+    let found = store.nfs.full_attributes(&verified.reserved.handle).await;
+    let found = found.context(|| format!("reading the attributes of {}", layout::RESERVED))?;
+    let condition = Unchanged {
+        directory: verified.reserved.handle.clone(),
+        change: found.change,
+    };
+    let former = former.and_then(|former| former.no_others.as_ref());
+    let look = (began, store.change_resolution);
+    Ok(NoOthers::new(&verified.identity.id, condition, look, former))
+}
+
+/// Returns the condition under which no other cluster has anything on the export, as far as that is known. A change with this
+/// condition needs no other look at the records of other clusters (data-safety rule 20).
+pub(crate) fn none_while(store: &ExportStore, verified: &VerifiedRoot) -> Option<Unchanged> {
+    store.state().foreign.as_ref()?.none_while(verified).cloned()
+}
+
 /// Looks up the folders of the other clusters' records.
 async fn folders(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<ClusterFolder>, ExportError> {
     let names = read::list_clusters(store, verified).await?;
+    find_folders(store, verified, names).await
+}
+
+async fn find_folders(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    names: Vec<Name>,
+) -> Result<Vec<ClusterFolder>, ExportError> {
     let found = stream::iter(
         names
             .into_iter()

@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{Conflict, ReservedPath, file_holders, layout, other_clusters};
-use nfs_client::{FileKind, FileRef, Name, Status};
+use nfs_client::{FileKind, FileRef, ListedWalk, NfsError, Status};
 
 /// Returns the paths to reserve for a path relative to the export's root.
 pub(crate) fn reserved_paths(store: &ExportStore, export_id: &str, path: &str) -> Vec<ReservedPath> {
@@ -26,47 +26,54 @@ pub(crate) async fn walk(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
 ) -> Result<Vec<FileRef>, ExportError> {
-    walk_names(store, verified, directory, &directory.names()).await
+    let walked = store.nfs.walk(&verified.root.handle, &directory.names()).await;
+    walk_result(directory, walked)
 }
 
-/// Like [`walk`]. With `look_inside`, also reports whether the directory is the root of a backend of any cluster.
+/// What a walk found inside a directory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LookInside {
+    /// The directory is the root of a backend of any cluster.
+    pub is_backend_root: bool,
+    /// The directory is empty; unset if that is not known.
+    pub is_empty: Option<bool>,
+}
+
+/// Like [`walk`]. Also looks into the directory.
 pub(crate) async fn walk_and_look_inside(
     store: &ExportStore,
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
-    look_inside: bool,
-) -> Result<(Vec<FileRef>, bool), ExportError> {
+) -> Result<(Vec<FileRef>, LookInside), ExportError> {
     let mut names = directory.names();
     let depth = names.len();
-    if look_inside {
-        names.push(layout::name(layout::RESERVED)?);
-    }
-    let mut nodes = walk_names(store, verified, directory, &names).await?;
-    let is_backend_root = nodes.len() > depth;
+    names.push(layout::name(layout::RESERVED)?);
+    let walked = store.nfs.walk_and_list(&verified.root.handle, &names).await;
+    let ListedWalk { mut nodes, entries } = walk_result(directory, walked)?;
+    let inside = LookInside {
+        is_backend_root: nodes.len() > depth,
+        is_empty: entries.and_then(|page| match (page.entries.is_empty(), page.next) {
+            (false, _) => Some(false),
+            (true, None) => Some(true),
+            (true, Some(_)) => None,
+        }),
+    };
     nodes.truncate(depth);
-    Ok((nodes, is_backend_root))
+    Ok((nodes, inside))
 }
 
-async fn walk_names(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    directory: &DirectoryPath,
-    names: &[Name],
-) -> Result<Vec<FileRef>, ExportError> {
-    match store.nfs.walk(&verified.root.handle, names).await {
-        Ok(nodes) => Ok(nodes),
-        Err(error) => Err(match error.status() {
-            Some(Status::Symlink) => ExportError::PathUnusable {
-                path: directory.to_string(),
-                why: "leads through a symbolic link",
-            },
-            Some(Status::NotDirectory) => ExportError::PathUnusable {
-                path: directory.to_string(),
-                why: "leads through something that is not a directory",
-            },
+fn walk_result<T>(directory: &DirectoryPath, walked: Result<T, NfsError>) -> Result<T, ExportError> {
+    walked.or_else(|error| {
+        let why = match error.status() {
+            Some(Status::Symlink) => "leads through a symbolic link",
+            Some(Status::NotDirectory) => "leads through something that is not a directory",
             _ => return Err(error).context(|| format!("looking up {directory}")),
-        }),
-    }
+        };
+        Err(ExportError::PathUnusable {
+            path: directory.to_string(),
+            why,
+        })
+    })
 }
 
 /// Returns the parent directory among the nodes of a path.

@@ -23,7 +23,7 @@ use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{file_holders, other_clusters, parents, paths, readdir, records, rollback, volume_record};
-use nfs_client::FileRef;
+use nfs_client::{FileRef, MkdirResult, NewDirectory};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 8;
@@ -214,6 +214,8 @@ async fn read_recorded(
 struct Announced {
     record: Record,
     nodes: Vec<FileRef>,
+    /// The directory, if it was created together with the record.
+    made: Option<MkdirResult>,
     reservation: Reservation,
 }
 
@@ -239,13 +241,38 @@ async fn announce(
         return Ok(None);
     };
     let record = new_record(store, request, directory, None);
-    match records::create(store, verified, &record).await? {
+    let (created, made) = create_announced(store, verified, request, &record, &nodes).await?;
+    match created {
         Created::Yes => Ok(Some(Announced {
             record,
             nodes,
+            made,
             reservation,
         })),
         Created::Exists => Ok(None),
+    }
+}
+
+/// Creates the record, and with it the directory, if its parent exists and no other cluster is known on the export.
+async fn create_announced(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    record: &Record,
+    nodes: &[FileRef],
+) -> Result<(Created, Option<MkdirResult>), ExportError> {
+    let names = record.directory.names();
+    let has_parent = nodes.len() + 1 == names.len();
+    match (names.last(), other_clusters::none_while(store, verified)) {
+        (Some(name), Some(none_while)) if has_parent => {
+            let parent = paths::parent(verified, nodes, &record.directory);
+            let directory = NewDirectory {
+                at: (&parent.handle, name),
+                attributes: create::attributes(request),
+            };
+            records::create_with_directory(store, verified, record, &none_while, &directory).await
+        }
+        _ => Ok((records::create(store, verified, record).await?, None)),
     }
 }
 
@@ -258,7 +285,7 @@ async fn create(
     announced: Option<Announced>,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let (reservation, mut announced) = match announced {
-        Some(announced) => (announced.reservation, Some(announced.nodes)),
+        Some(announced) => (announced.reservation, Some((announced.nodes, announced.made))),
         None => {
             let sharing = request.existing.sharing();
             let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
@@ -268,7 +295,11 @@ async fn create(
     record_group(store, verified, request, &mut record).await?;
     for _ in 0..STEPS {
         let made = match announced.take() {
-            Some(nodes) => make(store, verified, request, directory, &mut record, &nodes).await?,
+            Some((_, Some(made))) => {
+                let completed = create::complete(store, verified, request, directory, &record, made);
+                completed.await.map(Some)?
+            }
+            Some((nodes, None)) => make(store, verified, request, directory, &mut record, &nodes).await?,
             None => step(store, verified, request, directory, &mut record).await?,
         };
         if let Some(made) = made {

@@ -10,9 +10,11 @@ mod transfer;
 pub(crate) use crate::reclaim::retain::{complete_archive, forget_volume, remove_finished_record, retain};
 pub(crate) use crate::reclaim::transfer::transfer;
 
+use crate::archives::RecordedArchive;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Reservation};
+use crate::paths::LookInside;
 pub(crate) use crate::reclaim::plan::ReclaimAction;
 use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimResult, ReclaimStep, decide};
 use crate::record::{Record, RecordedHandle, State};
@@ -21,10 +23,18 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
 use crate::{archives, file_holders, layout, other_clusters, parents, paths, readdir, records, trash, volume_record};
-use nfs_client::{FileRef, Name, Status};
+use nfs_client::{Conditional, FileRef, Name, Rename, Status, Unchanged};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 24;
+
+/// A directory that was just renamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    /// An archive that only the operator may enter.
+    Restricted,
+    Unrestricted,
+}
 
 /// State of one reclaim.
 struct Reclaim<'a> {
@@ -48,7 +58,9 @@ struct Reclaim<'a> {
     /// The directory is the root of a backend of any cluster.
     is_backend_root: bool,
     /// This attempt has just moved the directory, so its handle is that of what has the recorded name now.
-    has_moved: bool,
+    moved: Option<Moved>,
+    /// The archive that this attempt completed.
+    archived: Option<Box<RecordedArchive>>,
 }
 
 impl<'a> Reclaim<'a> {
@@ -78,7 +90,8 @@ impl<'a> Reclaim<'a> {
             target: None,
             record_file: None,
             is_backend_root: false,
-            has_moved: false,
+            moved: None,
+            archived: None,
         }
     }
 
@@ -132,6 +145,8 @@ async fn run(
     for _ in 0..STEPS {
         let (state, adopted) = (reclaim.record.state.clone(), reclaim.record.adopted);
         let step = decide(&state, adopted, reclaim.action, &reclaim.observed);
+        // Of no other cluster, if the change is made only as long as that is so.
+        let mut none_while = None;
         if reclaim.observed.source == NameOccupant::Own
             && matches!(
                 step,
@@ -139,8 +154,17 @@ async fn run(
             )
         {
             // The records of other clusters are read after this cluster's is written.
-            let refresh = !matches!(step, ReclaimStep::Record(_));
-            refuse_overlap(store, &reclaim, refresh).await?;
+            let look = match step {
+                ReclaimStep::Record(_) => LookAtOthers::Known,
+                ReclaimStep::Move => {
+                    none_while = other_clusters::none_while(store, verified);
+                    none_while
+                        .as_ref()
+                        .map_or(LookAtOthers::Refreshed, |_| LookAtOthers::None)
+                }
+                _ => LookAtOthers::Refreshed,
+            };
+            refuse_overlap(store, &reclaim, look).await?;
         }
         match step {
             ReclaimStep::CheckEmpty => check_empty(store, &mut reclaim).await?,
@@ -151,7 +175,7 @@ async fn run(
                 written => written?,
             },
             ReclaimStep::RemoveEmpty => remove_directory(store, &mut reclaim).await?,
-            ReclaimStep::Move => move_directory(store, &mut reclaim).await?,
+            ReclaimStep::Move => move_directory(store, &mut reclaim, none_while.as_ref()).await?,
             ReclaimStep::Restrict => archive::complete(store, &mut reclaim).await?,
             ReclaimStep::DoneUnrecorded => {
                 remove_parents(store, &reclaim).await?;
@@ -202,6 +226,7 @@ fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Recl
             Reclaimed::Archived {
                 name: archive.target.clone(),
                 warnings: reclaim.warnings,
+                recorded: reclaim.archived,
             }
         }
         (ReclaimResult::Deleted, State::Tombstone { .. }) => {
@@ -237,7 +262,7 @@ fn replaced_error(reclaim: &Reclaim<'_>) -> ExportError {
 /// Looks up the directory and its target.
 async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let verified = reclaim.verified;
-    reclaim.has_moved = false;
+    reclaim.moved = None;
     let record = reclaim.record.clone();
     let directory = reclaim.record.directory.clone();
     let at = |node: Option<&FileRef>| match node {
@@ -245,11 +270,19 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
         Some(node) if verified.is_plain_directory(node) && record.matches_node(node) => NameOccupant::Own,
         Some(_) => NameOccupant::Other,
     };
-    let source = match paths::walk_and_look_inside(store, verified, &directory, record.state == State::Live).await {
-        Ok((nodes, is_backend_root)) => {
+    let walked = match record.state {
+        State::Live => paths::walk_and_look_inside(store, verified, &directory).await,
+        _ => {
+            let nodes = paths::walk(store, verified, &directory).await;
+            nodes.map(|nodes| (nodes, LookInside::default()))
+        }
+    };
+    let source = match walked {
+        Ok((nodes, inside)) => {
             let source = at(paths::leaf(&nodes, &directory));
             reclaim.nodes = nodes;
-            reclaim.is_backend_root = is_backend_root;
+            reclaim.is_backend_root = inside.is_backend_root;
+            reclaim.observed.empty = inside.is_empty.or(reclaim.observed.empty);
             source
         }
         Err(ExportError::PathUnusable { .. }) => {
@@ -281,11 +314,20 @@ async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(
     }
 }
 
+/// How the records of other clusters are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LookAtOthers {
+    /// They are read again.
+    Refreshed,
+    /// They may have been read up to a minute ago.
+    Known,
+    /// There are none, and the next change is made only as long as that is so.
+    None,
+}
+
 /// Fails if another holder or another cluster has the directory, a parent of it, or a path inside it (data-safety rules
 /// 5 and 20).
-///
-/// Without `refresh`, the records of other clusters may have been read up to a minute ago.
-async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>, refresh: bool) -> Result<(), ExportError> {
+async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>, look: LookAtOthers) -> Result<(), ExportError> {
     let (verified, record) = (reclaim.verified, &reclaim.record);
     let own = Holder::Volume(record.volume.clone());
     paths::refuse_conflict(store, verified, &own, record.sharing(), &record.directory.to_string()).await?;
@@ -301,9 +343,14 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>, refresh: boo
     }
     let segments = record.directory.segments();
     let nodes = &reclaim.nodes;
-    match refresh {
-        true => other_clusters::refuse_removal(store, verified, &record.volume, segments, nodes).await?,
-        false => other_clusters::refuse_known_removal(store, verified, &record.volume, segments, nodes).await?,
+    match look {
+        LookAtOthers::Refreshed => {
+            other_clusters::refuse_removal(store, verified, &record.volume, segments, nodes).await?;
+        }
+        LookAtOthers::Known => {
+            other_clusters::refuse_known_removal(store, verified, &record.volume, segments, nodes).await?;
+        }
+        LookAtOthers::None => {}
     }
     if record.state == State::Live && reclaim.is_backend_root {
         return Err(ExportError::NestedBackend {
@@ -357,27 +404,54 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
     Ok(())
 }
 
-/// Renames the directory to the recorded target.
-async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
+/// Renames the directory to the recorded target, and restricts an archive to the operator. With `none_while`, no other
+/// cluster has a record as long as that is unchanged; otherwise, their records were read.
+async fn move_directory(
+    store: &ExportStore,
+    reclaim: &mut Reclaim<'_>,
+    none_while: Option<&Unchanged>,
+) -> Result<(), ExportError> {
     let names = reclaim.directory().names();
     let (Some(name), Some((folder, target))) = (names.last(), destination(reclaim)?) else {
         return observe(store, reclaim).await;
     };
-    let parent = paths::parent(reclaim.verified, &reclaim.nodes, reclaim.directory());
-    let nfs = store.for_write(reclaim.verified)?;
+    let verified = reclaim.verified;
+    let parent = paths::parent(verified, &reclaim.nodes, reclaim.directory());
+    let leaf = paths::leaf(&reclaim.nodes, reclaim.directory());
     let trash_ours = matches!(reclaim.record.state, State::Deleting { .. });
-    let (from, to) = ((&parent.handle, name), (&folder.handle, &target));
-    let renamed = match trash_ours {
+    let archive = leaf.filter(|_| matches!(reclaim.record.state, State::Archiving(_)));
+    let mut rename = Rename {
+        from: (&parent.handle, name),
+        fileid: reclaim.file_id,
+        to: (&folder.handle, &target),
         // Only the operator enters the trash, and what has this name there is to be purged: an empty directory at most is
         // replaced.
-        true => nfs.rename_over(from, reclaim.file_id, to).await,
-        false => nfs.rename(from, reclaim.file_id, to).await,
+        replaces: trash_ours,
+        unchanged: none_while.map_or(&[], std::slice::from_ref),
+        then_set: archive.map(|archive| (&archive.handle, archives::restriction(verified, archive))),
     };
-    let Err(error) = renamed else {
-        reclaim.observed.source = NameOccupant::Nothing;
-        reclaim.observed.moved = NameOccupant::Own;
-        reclaim.has_moved = true;
-        return Ok(());
+    let mut renamed = store.for_write(verified)?.rename_if(&rename).await;
+    if matches!(renamed, Ok(Conditional::Changed)) {
+        refuse_overlap(store, reclaim, LookAtOthers::Refreshed).await?;
+        rename.unchanged = &[];
+        renamed = store.for_write(verified)?.rename_if(&rename).await;
+    }
+    let error = match renamed {
+        Ok(Conditional::Done(restricted)) => {
+            reclaim.observed.source = NameOccupant::Nothing;
+            reclaim.observed.moved = NameOccupant::Own;
+            reclaim.moved = Some(match restricted {
+                Some(_) => Moved::Restricted,
+                None => Moved::Unrestricted,
+            });
+            return Ok(());
+        }
+        Ok(Conditional::Changed) => {
+            return Err(ExportError::ConcurrentlyModified {
+                doing: format!("renaming {} to {target}", reclaim.directory()),
+            });
+        }
+        Err(error) => error,
     };
     match error.status() {
         Some(Status::Exists | Status::NotEmpty | Status::NotFound | Status::NotSame) => observe(store, reclaim).await,
@@ -401,7 +475,7 @@ async fn delete_unrecorded(
     full: ExportError,
 ) -> Result<(), ExportError> {
     // The step before was to be a record, after which the records of other clusters are read again.
-    refuse_overlap(store, reclaim, true).await?;
+    refuse_overlap(store, reclaim, LookAtOthers::Refreshed).await?;
     let verified = reclaim.verified;
     let names = reclaim.directory().names();
     let Some(name) = names.last() else { return Err(full) };

@@ -8,7 +8,10 @@ use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, limits, reserve, unsigned_records};
-use nfs_client::{FileHandle, Status};
+use nfs_client::{FileHandle, MkdirResult, NewDirectory, NewFile, Status, Unchanged};
+
+/// Mode of the file with a record.
+const MODE: u32 = 0o600;
 
 /// Result of reading a volume's record.
 #[derive(Debug)]
@@ -86,13 +89,50 @@ pub(crate) async fn create(
     let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
     let nfs = store.for_write(verified)?;
     changing(store, verified, &record.volume);
-    match nfs.create_file(&verified.records.handle, &name, &content, 0o600).await {
+    match nfs.create_file(&verified.records.handle, &name, &content, MODE).await {
         Ok(_) => {
             written(store, verified, record);
             Ok(Created::Yes)
         }
         Err(error) if error.status() == Some(Status::Exists) => Ok(Created::Exists),
         Err(error) => Err(error).context(|| format!("writing the record of volume {}", record.volume)),
+    }
+}
+
+/// Creates a record and the directory that it announces, in this order, and the directory only if no other cluster has
+/// anything on the export in between. Returns `None` with the record if the directory is still to be created, after another
+/// look at the other clusters.
+pub(super) async fn create_with_directory(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    none_while: &Unchanged,
+    directory: &NewDirectory<'_>,
+) -> Result<(Created, Option<MkdirResult>), ExportError> {
+    let (name, content) = (layout::record(&record.volume)?, encode(store, verified, record)?);
+    let file = NewFile {
+        at: (&verified.records.handle, &name),
+        content: &content,
+        mode: MODE,
+    };
+    let nfs = store.for_write(verified)?;
+    changing(store, verified, &record.volume);
+    let unchanged = std::slice::from_ref(none_while);
+    match nfs.create_file_and_directory(&file, unchanged, directory).await {
+        Ok(made) => {
+            written(store, verified, record);
+            Ok((Created::Yes, made))
+        }
+        Err(error) if error.status() == Some(Status::Exists) => Ok((Created::Exists, None)),
+        Err(error) => {
+            let doing = || {
+                format!(
+                    "recording and creating {} for volume {}",
+                    record.directory, record.volume
+                )
+            };
+            Err(error).context(doing)
+        }
     }
 }
 
@@ -107,7 +147,7 @@ async fn replace_with(store: &ExportStore, verified: &VerifiedRoot, record: &Rec
     changing(store, verified, &record.volume);
     let file = store
         .for_write(verified)?
-        .replace_file(&verified.records.handle, &name, &draft, &content, 0o600)
+        .replace_file(&verified.records.handle, &name, &draft, &content, MODE)
         .await
         .context(|| format!("writing the record of volume {}", record.volume))?;
     written(store, verified, record);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ReservedPath;
-use crate::archives::ArchiveRef;
+use crate::archives::{ArchiveRef, RecordedArchive};
 use crate::beacon::KnownBeacon;
 use crate::error::ExportError;
 use crate::error_kind::ErrorKind;
@@ -282,6 +282,8 @@ pub enum Reclaimed {
         name: String,
         /// Changes to the archive that failed; the directory is archived nevertheless.
         warnings: Vec<String>,
+        /// The archive as this call recorded it; unset if it was recorded before.
+        recorded: Option<Box<RecordedArchive>>,
     },
     /// The directory was empty, so it was removed instead of archived.
     EmptyRemoved,

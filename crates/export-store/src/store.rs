@@ -17,7 +17,7 @@ use crate::inspection::Inspection;
 use crate::limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
 use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
-use crate::other_clusters::{ForeignDirectory, OtherClusters};
+use crate::other_clusters::{CHANGE_RESOLUTION, ForeignDirectory, OtherClusters};
 use crate::path_reservations::{Holder, PathReservations, ReservedPath};
 use crate::purge::PurgeQueue;
 use crate::quota::Usage;
@@ -56,6 +56,7 @@ pub struct ExportStore {
     pub(crate) servers: Arc<dyn ServerComparison>,
     pub(crate) beacons: Arc<Beacons>,
     clock: Box<dyn WallClock>,
+    pub(crate) change_resolution: Duration,
     /// The limits of volumes are ordered: an order is removed with its record.
     orders_limits: AtomicBool,
     /// Only one task verifies the identity at a time.
@@ -109,6 +110,7 @@ impl ExportStore {
             servers: Arc::new(AssumeSame),
             beacons: Arc::default(),
             clock: Box::new(SystemClock),
+            change_resolution: CHANGE_RESOLUTION,
             orders_limits: AtomicBool::new(false),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
@@ -139,6 +141,15 @@ impl ExportStore {
     pub fn with_clock(self, clock: impl WallClock + 'static) -> Self {
         Self {
             clock: Box::new(clock),
+            ..self
+        }
+    }
+
+    /// Sets the time after which the server gives each change of a directory another change attribute. Without one, 2 s:
+    /// until then, the operator's folder is listed again instead of being compared with its last change attribute.
+    pub fn with_change_resolution(self, resolution: Duration) -> Self {
+        Self {
+            change_resolution: resolution,
             ..self
         }
     }

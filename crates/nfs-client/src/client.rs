@@ -12,9 +12,10 @@ use crate::error::split_status;
 use crate::transport::{self, Tcp, Transport};
 use crate::types::RemoveKind;
 use crate::{
-    Attributes, CallObserver, ConnectionTest, CopyResult, Credential, FileHandle, FileRef, FsStat, FullAttributes,
-    LookupResult, MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, ReadResult,
-    RemoveOutcome, SetAttributes, SmallFile, Status, Target, VersionChoice, WriteResult,
+    Attributes, CallObserver, Conditional, ConnectionTest, CopyResult, Credential, FileHandle, FileRef, FsStat,
+    FullAttributes, ListedWalk, LookupResult, MkdirResult, Name, Negotiated, NewDirectory, NewFile, NfsError,
+    OfferedVersions, Page, PageCookie, Protocol, ReadResult, RemoveOutcome, Rename, SetAttributes, SmallFile, Status,
+    Target, Unchanged, VersionChoice, WriteResult,
 };
 use crate::{v3, v4};
 
@@ -249,6 +250,18 @@ impl Client {
         either!(&self.client, client => client.walk(directory, names, self.options()).await)
     }
 
+    /// Walks down several names, and reads the first entries of the directory in which the last one is looked up: with NFSv4
+    /// in one request if possible. Results and errors are those of [`walk`](Self::walk).
+    pub async fn walk_and_list(&self, directory: &FileHandle, names: &[Name]) -> Result<ListedWalk, NfsError> {
+        if let VersionedClient::V4(client) = &self.client
+            && let Some(walked) = client.walk_and_list(directory, names, self.options()).await?
+        {
+            return Ok(walked);
+        }
+        let nodes = self.walk(directory, names).await?;
+        Ok(ListedWalk { nodes, entries: None })
+    }
+
     /// Creates a directory, sets mode and owner, and reads the attributes back for the caller to check: in one round trip
     /// with NFSv4, in one for each step with NFSv3. `Exists` if the name is taken. If only setting the mode or the owner
     /// fails, returns `Ok` with the directory and the refusal.
@@ -259,22 +272,38 @@ impl Client {
         attributes: SetAttributes,
     ) -> Result<MkdirResult, NfsError> {
         let options = self.options();
-        either!(&self.client, client => {
-            let (node, complete) = client.create_directory(directory, name, attributes, options).await?;
-            let mut result = MkdirResult { node, mode_refused: None, owner_refused: None };
-            if complete {
-                return Ok(result);
+        let created = either!(&self.client, client => {
+            client.create_directory(directory, name, attributes, options).await?
+        });
+        self.complete_directory(created, attributes, options).await
+    }
+
+    /// Sets the attributes that are missing of a new directory, unless it is complete. The directory exists: a refusal is
+    /// returned with it.
+    async fn complete_directory(
+        &self,
+        (node, is_complete): (FileRef, bool),
+        attributes: SetAttributes,
+        options: CallOptions,
+    ) -> Result<MkdirResult, NfsError> {
+        let mut result = MkdirResult {
+            node,
+            mode_refused: None,
+            owner_refused: None,
+        };
+        if is_complete {
+            return Ok(result);
+        }
+        // The owner comes first: a change of owner clears setuid and setgid bits.
+        for (part, refused) in [
+            (attributes.owner(), &mut result.owner_refused),
+            (attributes.without_owner(), &mut result.mode_refused),
+        ] {
+            let node = &mut result.node;
+            if part.are_set(&node.attributes) {
+                continue;
             }
-            // The directory exists now: a refusal is returned with it. The owner comes first: a change of owner clears
-            // setuid and setgid bits.
-            for (part, refused) in [
-                (attributes.owner(), &mut result.owner_refused),
-                (attributes.without_owner(), &mut result.mode_refused),
-            ] {
-                let node = &mut result.node;
-                if part.are_set(&node.attributes) {
-                    continue;
-                }
+            either!(&self.client, client => {
                 match split_status(client.set_attributes(&node.handle, part, options).await)? {
                     Ok(attributes) => node.attributes = attributes,
                     Err(status) => {
@@ -282,9 +311,42 @@ impl Client {
                         node.attributes = client.attributes(&node.handle, options).await?;
                     }
                 }
+            });
+        }
+        Ok(result)
+    }
+
+    /// Creates a file with its content on stable storage, then checks that no directory in `unchanged` was changed, then
+    /// creates a directory: in one request with a session of NFSv4, in which each step is executed only if those before it
+    /// succeeded. `Exists` if the name of the file is taken.
+    ///
+    /// Returns `None` if the file was created and the request did not get to the directory, which is always so with other
+    /// versions: the caller continues with the check and [`make_directory`](Self::make_directory).
+    pub async fn create_file_and_directory(
+        &self,
+        file: &NewFile<'_>,
+        unchanged: &[Unchanged],
+        directory: &NewDirectory<'_>,
+    ) -> Result<Option<MkdirResult>, NfsError> {
+        let options = self.options();
+        let created = match &self.client {
+            VersionedClient::V4(client) => {
+                let created = client.create_file_and_directory(file, unchanged, directory, options);
+                created.await?
             }
-            Ok(result)
-        })
+            VersionedClient::V3(client) => {
+                let (at, name) = file.at;
+                client.create_file(at, name, file.content, file.mode, options).await?;
+                None
+            }
+        };
+        match created {
+            Some(created) => {
+                let completed = self.complete_directory(created, directory.attributes, options);
+                completed.await.map(Some)
+            }
+            None => Ok(None),
+        }
     }
 
     /// Sets attributes and returns the attributes after the change.
@@ -305,13 +367,15 @@ impl Client {
         fileid: u64,
         to: (&FileHandle, &Name),
     ) -> Result<(), NfsError> {
-        let options = self.options();
-        either!(&self.client, client => {
-            if client.lookup(RENAME, to.0, to.1, options).await?.is_some() {
-                return Err(NfsError::Status { action: RENAME, status: Status::Exists });
-            }
-            client.rename_over(from, fileid, to, options).await
-        })
+        let rename = Rename {
+            from,
+            fileid,
+            to,
+            replaces: false,
+            unchanged: &[],
+            then_set: None,
+        };
+        self.rename_unconditionally(&rename).await
     }
 
     /// Renames the object with this fileid over another one, which it replaces atomically: a file over a file, a directory
@@ -322,7 +386,46 @@ impl Client {
         fileid: u64,
         to: (&FileHandle, &Name),
     ) -> Result<(), NfsError> {
-        either!(&self.client, client => client.rename_over(from, fileid, to, self.options()).await)
+        let rename = Rename {
+            from,
+            fileid,
+            to,
+            replaces: true,
+            unchanged: &[],
+            then_set: None,
+        };
+        self.rename_unconditionally(&rename).await
+    }
+
+    async fn rename_unconditionally(&self, rename: &Rename<'_>) -> Result<(), NfsError> {
+        match self.rename_if(rename).await? {
+            Conditional::Done(_) => Ok(()),
+            Conditional::Changed => Err(NfsError::Status {
+                action: RENAME,
+                status: Status::NotSame,
+            }),
+        }
+    }
+
+    /// Renames an object if no directory in `unchanged` was changed, and sets its attributes: all of it in one request with
+    /// NFSv4, after a lookup of the new name unless the rename `replaces` it. With NFSv3, the conditions are checked just
+    /// before, in requests of their own, and no attributes are set. Errors are those of [`rename`](Self::rename).
+    ///
+    /// Returns the attributes if all of them were set. If not, the object is renamed, and some may be set.
+    pub async fn rename_if(&self, rename: &Rename<'_>) -> Result<Conditional<Option<Attributes>>, NfsError> {
+        let (options, to) = (self.options(), rename.to);
+        either!(&self.client, client => {
+            if !rename.replaces && client.lookup(RENAME, to.0, to.1, options).await?.is_some() {
+                return Err(NfsError::Status { action: RENAME, status: Status::Exists });
+            }
+            client.rename_over(rename, options).await
+        })
+    }
+
+    /// Reports whether no directory in `unchanged` was changed: in one request with NFSv4, in one for each with NFSv3.
+    /// `false` also if one cannot be checked.
+    pub async fn are_unchanged(&self, unchanged: &[Unchanged]) -> Result<bool, NfsError> {
+        either!(&self.client, client => client.are_unchanged(unchanged, self.options()).await)
     }
 
     /// Removes the empty directory with this fileid, checked as in [`rename`](Self::rename). `NotFound`, `NotSame`,
@@ -397,9 +500,15 @@ impl Client {
             };
             match created {
                 Ok(file) => {
-                    let fileid = file.attributes.fileid;
-                    let renamed = client.rename_over((directory, temporary), fileid, (directory, name), options).await;
-                    renamed.map(|()| file)
+                    let rename = Rename {
+                        from: (directory, temporary),
+                        fileid: file.attributes.fileid,
+                        to: (directory, name),
+                        replaces: true,
+                        unchanged: &[],
+                        then_set: None,
+                    };
+                    client.rename_over(&rename, options).await.map(|_| file)
                 }
                 Err(error) => Err(error),
             }

@@ -99,10 +99,11 @@ pub use error::{NfsError, Status};
 pub use observer::{CallKind, CallObserver, CallOutcome};
 pub use transport::{Streams, Tcp, Transport};
 pub use types::{
-    Attributes, ChangeToken, ClientOwner, ConnectionTest, CopyResult, Credential, Entry, FileHandle, FileKind, FileRef,
-    FsId, FsStat, FullAttributes, ImplementationId, LookupResult, MkdirResult, Name, NameError, Negotiated,
-    OfferedVersions, Page, PageCookie, Protocol, ReadResult, RemoveOutcome, SetAttributes, SmallFile, SourcePort,
-    Target, Time, Times, VersionChoice, WriteResult,
+    Attributes, ChangeToken, ClientOwner, Conditional, ConnectionTest, CopyResult, Credential, Entry, FileHandle,
+    FileKind, FileRef, FsId, FsStat, FullAttributes, ImplementationId, ListedWalk, LookupResult, MkdirResult, Name,
+    NameError, Negotiated, NewDirectory, NewFile, OfferedVersions, Page, PageCookie, Protocol, ReadResult,
+    RemoveOutcome, Rename, SetAttributes, SmallFile, SourcePort, Target, Time, Times, Unchanged, VersionChoice,
+    WriteResult,
 };
 
 /// Compiles the example in the README.

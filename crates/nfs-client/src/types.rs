@@ -607,6 +607,73 @@ pub struct MkdirResult {
     pub owner_refused: Option<Status>,
 }
 
+/// A condition of a change: a directory still has this change attribute, so nothing in it was created, removed or renamed.
+///
+/// Many servers derive the attribute from a clock with a coarse resolution. A directory that may have been changed shortly
+/// before the attribute was read, or since in the same tick, needs another look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unchanged {
+    /// The directory.
+    pub directory: FileHandle,
+    /// [`FullAttributes::change`] of the directory.
+    pub change: u64,
+}
+
+/// Result of a change with conditions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Conditional<T> {
+    /// The change was made.
+    Done(T),
+    /// A directory that had to be [`Unchanged`] was changed, or could not be checked. The change was not made.
+    Changed,
+}
+
+/// A rename for [`Client::rename_if`](crate::Client::rename_if).
+#[derive(Debug, Clone, Copy)]
+pub struct Rename<'a> {
+    /// Directory and name of the object.
+    pub from: (&'a FileHandle, &'a Name),
+    /// Fileid of the object.
+    pub fileid: u64,
+    /// Directory and name afterwards.
+    pub to: (&'a FileHandle, &'a Name),
+    /// An object that has the new name is replaced. Otherwise, the rename fails with `Exists`.
+    pub replaces: bool,
+    /// What must not have been changed.
+    pub unchanged: &'a [Unchanged],
+    /// Attributes to set afterwards, and the handle of the object.
+    pub then_set: Option<(&'a FileHandle, SetAttributes)>,
+}
+
+/// A file to create with its content.
+#[derive(Debug, Clone, Copy)]
+pub struct NewFile<'a> {
+    /// Directory and name.
+    pub at: (&'a FileHandle, &'a Name),
+    /// Content.
+    pub content: &'a [u8],
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// A directory to create.
+#[derive(Debug, Clone, Copy)]
+pub struct NewDirectory<'a> {
+    /// Parent directory and name.
+    pub at: (&'a FileHandle, &'a Name),
+    /// Mode and owner.
+    pub attributes: SetAttributes,
+}
+
+/// Result of [`Client::walk_and_list`](crate::Client::walk_and_list).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedWalk {
+    /// One object for each name that exists, in order.
+    pub nodes: Vec<FileRef>,
+    /// First entries of the directory in which the last name was looked up; absent if they were not read.
+    pub entries: Option<Page>,
+}
+
 /// A file that was read as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SmallFile {

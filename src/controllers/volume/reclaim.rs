@@ -30,7 +30,7 @@ use crate::state::archives::reached_limit;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::quota::order_archive;
-use export_store::{ArchivePhase, ExportError, ExportStore, ReclaimRequest, Reclaimed};
+use export_store::{ArchivePhase, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive};
 
 /// Reclaims a volume that is released according to the watch cache, and whose record has this owner.
 pub async fn reclaim(
@@ -85,7 +85,11 @@ pub async fn reclaim(
     request.archive_metadata.retention = retention::seconds(&policy);
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
-    let (condition, has_warnings) = match apply_policy(&export, on_delete, &request, acknowledged).await {
+    let Applied {
+        condition,
+        has_warnings,
+        archive,
+    } = match apply_policy(&export, on_delete, &request, acknowledged).await {
         Ok(applied) => applied,
         Err(error) => return Ok(export_failed(ctx, &backend, &error)),
     };
@@ -95,7 +99,7 @@ pub async fn reclaim(
     }
     // Before the volume is deleted: if this process ends here, the next one finds the volume and the archive again.
     if condition.reason == Reason::VolumeArchived
-        && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume).await
+        && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume, archive).await
     {
         return not_ensured(ctx, &backend, error);
     }
@@ -337,13 +341,22 @@ async fn record_retain(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
     writes::patch_as_read(&api, volume, fields, false, "record that the directory is retained").await
 }
 
-/// Applies the policy to the directory. Returns what happened, and whether that includes warnings.
+/// The result of a policy.
+struct Applied {
+    condition: PlannedCondition,
+    has_warnings: bool,
+    /// The archive, if this recorded one.
+    archive: Option<Box<RecordedArchive>>,
+}
+
+/// Applies the policy to the directory.
 async fn apply_policy(
     export: &ExportStore,
     on_delete: OnDelete,
     request: &ReclaimRequest,
     acknowledged: bool,
-) -> Result<(PlannedCondition, bool), ExportError> {
+) -> Result<Applied, ExportError> {
+    let mut archive = None;
     let reclaimed = match on_delete {
         OnDelete::Archive => export.archive(request).await,
         OnDelete::Delete => export.delete(request).await,
@@ -352,8 +365,13 @@ async fn apply_policy(
     let directory = &request.directory;
     let mut has_warnings = false;
     let (reason, what) = match reclaimed {
-        Ok(Reclaimed::Archived { name, warnings }) => {
+        Ok(Reclaimed::Archived {
+            name,
+            warnings,
+            recorded,
+        }) => {
             has_warnings = !warnings.is_empty();
+            archive = recorded;
             let warnings: String = warnings.iter().map(|warning| format!("; warning: {warning}")).collect();
             (Reason::VolumeArchived, format!("is kept as {name}{warnings}"))
         }
@@ -371,7 +389,11 @@ async fn apply_policy(
         Err(error) => return Err(error),
     };
     let condition = PlannedCondition::holds(reason, format!("directory {directory} {what}"));
-    Ok((condition, has_warnings))
+    Ok(Applied {
+        condition,
+        has_warnings,
+        archive,
+    })
 }
 
 fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ReclaimOutcome {

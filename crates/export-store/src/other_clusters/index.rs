@@ -12,14 +12,15 @@ use tokio::time::Instant;
 use super::read::{ClusterFolder, ForeignRecord, UnreadableRecord, VisitRecords};
 use crate::naming;
 use crate::path_reservations::Sharing;
-use nfs_client::{FileRef, Name};
+use crate::verified_root::VerifiedRoot;
+use nfs_client::{FileHandle, FileRef, Name, Unchanged};
 
 /// Maximum number of records in the index of one backend, about 8 MiB. The records of a cluster that does not fit are
 /// read for each check.
 const MAX_INDEXED: usize = 100_000;
 /// Time after which each change of a directory has another change attribute: many servers derive it from a clock with
 /// a coarse resolution.
-const RESOLUTION: Duration = Duration::from_secs(2);
+pub(crate) const CHANGE_RESOLUTION: Duration = Duration::from_secs(2);
 
 /// A path and the nodes on it, to compare with the directories of other clusters.
 pub(super) struct CandidatePath {
@@ -71,6 +72,8 @@ pub(crate) struct OtherClusters {
     pub(super) began: Instant,
     pub(super) hashes: Hashes,
     pub(super) clusters: Vec<Arc<ClusterIndex>>,
+    /// If no other cluster has a folder, what shows that there still is none.
+    pub(super) no_others: Option<NoOthers>,
 }
 
 impl OtherClusters {
@@ -79,7 +82,24 @@ impl OtherClusters {
             began: Instant::now(),
             hashes: hashes.unwrap_or_default(),
             clusters: Vec::new(),
+            no_others: None,
         }
+    }
+
+    /// Returns the same as of a later time, at which nothing was changed.
+    pub(super) fn as_of(&self, began: Instant) -> Self {
+        Self {
+            began,
+            hashes: self.hashes.clone(),
+            clusters: self.clusters.clone(),
+            no_others: self.no_others.clone(),
+        }
+    }
+
+    /// Returns the condition under which no other cluster has a folder on this export.
+    pub(super) fn none_while(&self, verified: &VerifiedRoot) -> Option<&Unchanged> {
+        let known = self.no_others.as_ref()?;
+        known.condition(&verified.identity.id, &verified.reserved.handle)
     }
 
     /// Returns the index of a cluster.
@@ -92,6 +112,42 @@ impl OtherClusters {
     pub(super) fn start(&self, folder: ClusterFolder, former: Option<Arc<ClusterIndex>>) -> IndexBuilder {
         let used = self.clusters.iter().map(|cluster| cluster.records.len()).sum();
         IndexBuilder::new(folder, former, self.hashes.clone(), MAX_INDEXED.saturating_sub(used))
+    }
+}
+
+/// The operator's folder without a folder of another cluster in it.
+#[derive(Debug, Clone)]
+pub(super) struct NoOthers {
+    /// Identity of the export.
+    export: String,
+    /// The folder with its change attribute, as read after its listing.
+    folder: Unchanged,
+    /// The first time that the folder had this change attribute.
+    since: Instant,
+    /// A later change would have another change attribute.
+    settled: bool,
+}
+
+impl NoOthers {
+    /// Takes what was read after a listing that began at `began`.
+    pub fn new(
+        export: &str,
+        folder: Unchanged,
+        (began, resolution): (Instant, Duration),
+        former: Option<&Self>,
+    ) -> Self {
+        let unchanged = former.filter(|former| former.export == export && former.folder == folder);
+        Self {
+            export: export.to_owned(),
+            folder,
+            since: unchanged.map_or_else(Instant::now, |former| former.since),
+            settled: unchanged.is_some_and(|former| began.saturating_duration_since(former.since) >= resolution),
+        }
+    }
+
+    fn condition(&self, export: &str, folder: &FileHandle) -> Option<&Unchanged> {
+        let is_known = self.settled && self.export == export && self.folder.directory == *folder;
+        is_known.then_some(&self.folder)
     }
 }
 
@@ -227,7 +283,7 @@ impl IndexBuilder {
         index.records.sort_unstable_by_key(|record| record.name);
         // A record that cannot be read may be completed in place.
         let readable = index.complete && index.unreadable.is_none();
-        index.settled = readable && self.began.duration_since(index.since) >= RESOLUTION;
+        index.settled = readable && self.began.duration_since(index.since) >= CHANGE_RESOLUTION;
         index
     }
 }
@@ -408,6 +464,33 @@ mod tests {
     }
 
     #[test]
+    fn no_other_cluster_is_known_only_once_a_change_of_the_same_folder_would_show() {
+        let handle = |name: &'static str| nfs_client::fuzzing::file_handle(name.as_bytes());
+        let folder = |change| Unchanged {
+            directory: handle("reserved"),
+            change,
+        };
+        let first = NoOthers::new("id", folder(1), (Instant::now(), CHANGE_RESOLUTION), None);
+        let later = (first.since + CHANGE_RESOLUTION, CHANGE_RESOLUTION);
+        let condition = |known: &NoOthers| known.condition("id", &handle("reserved")).cloned();
+        assert_eq!(condition(&first), None, "a change at the same tick would be missed");
+        let early = NoOthers::new("id", folder(1), (first.since, CHANGE_RESOLUTION), Some(&first));
+        assert_eq!(condition(&early), None);
+        let known = NoOthers::new("id", folder(1), later, Some(&early));
+        assert_eq!(condition(&known), Some(folder(1)));
+        assert_eq!(known.condition("other", &handle("reserved")), None);
+        assert_eq!(known.condition("id", &handle("new")), None);
+        for (export, change) in [("id", 2), ("other", 1)] {
+            let changed = NoOthers::new(export, folder(change), later, Some(&known));
+            assert_eq!(
+                changed.condition(export, &handle("reserved")),
+                None,
+                "{export} {change}"
+            );
+        }
+    }
+
+    #[test]
     fn an_index_is_used_again_only_once_a_change_would_show() {
         let read_at = |since: Duration, former: Option<Arc<ClusterIndex>>| {
             let mut builder = IndexBuilder::new(folder(1), former, Hashes::default(), 5);
@@ -419,7 +502,7 @@ mod tests {
             !first.is_settled(&folder(1)),
             "a change at the same tick would be missed"
         );
-        let again = read_at(RESOLUTION, Some(Arc::new(first)));
+        let again = read_at(CHANGE_RESOLUTION, Some(Arc::new(first)));
         assert!(again.is_settled(&folder(1)));
         assert!(!again.is_settled(&folder(2)));
     }

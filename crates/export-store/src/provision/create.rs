@@ -9,7 +9,7 @@ use crate::request::DirectoryRequest;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{parents, records};
-use nfs_client::{Attributes, Credential, FileRef, Name, NfsError, SetAttributes, Status};
+use nfs_client::{Attributes, Credential, FileRef, MkdirResult, Name, NfsError, SetAttributes, Status};
 
 /// A directory that exists and whose attributes were checked.
 pub(super) struct CreatedDirectory {
@@ -33,27 +33,46 @@ pub(super) async fn create_directory(
     let (Some(last), Some(parent)) = (names.last(), parents::make(store, verified, directory, nodes).await?) else {
         return Ok(None);
     };
-    let attributes = SetAttributes {
+    let made = create_one(store, verified, &parent, last, attributes(request), directory).await?;
+    let Some(made) = made else {
+        return Ok(None);
+    };
+    complete(store, verified, request, directory, record, made)
+        .await
+        .map(Some)
+}
+
+/// Returns the attributes of a new directory.
+pub(super) fn attributes(request: &DirectoryRequest) -> SetAttributes {
+    SetAttributes {
         mode: Some(request.mode),
         uid: request.uid,
         gid: request.gid,
         ..SetAttributes::default()
-    };
-    let made = create_one(store, verified, &parent, last, attributes, directory).await?;
-    let Some((node, mode_refused, owner_refused)) = made else {
-        return Ok(None);
-    };
+    }
+}
+
+/// Checks the attributes of a new directory and records it.
+pub(super) async fn complete(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    record: &Recorded,
+    made: MkdirResult,
+) -> Result<CreatedDirectory, ExportError> {
+    let node = made.node;
     if member_of(store.config.credential, request.gid).is_some() {
         let made = apply_attributes(store, verified, request, directory, &node, Some(request.mode)).await?;
-        return mark_live(store, verified, record, &made).await.map(|()| Some(made));
+        return mark_live(store, verified, record, &made).await.map(|()| made);
     }
     let kept = AppliedAttributes {
         attributes: &node.attributes,
-        mode_refused,
-        owner_refused,
+        mode_refused: made.mode_refused,
+        owner_refused: made.owner_refused,
     };
     let made = check_attributes(store, verified, request, directory, &node, &kept)?;
-    mark_live(store, verified, record, &made).await.map(|()| Some(made))
+    mark_live(store, verified, record, &made).await.map(|()| made)
 }
 
 async fn create_one(
@@ -63,13 +82,13 @@ async fn create_one(
     name: &Name,
     attributes: SetAttributes,
     directory: &DirectoryPath,
-) -> Result<Option<(FileRef, Option<Status>, Option<Status>)>, ExportError> {
+) -> Result<Option<MkdirResult>, ExportError> {
     let made = store
         .for_write(verified)?
         .make_directory(&parent.handle, name, attributes)
         .await;
     match made {
-        Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
+        Ok(made) => Ok(Some(made)),
         // Without a parent, it was empty, and another volume's reclaim or another cluster removed it.
         Err(error) if matches!(error.status(), Some(Status::Exists | Status::NotFound)) => Ok(None),
         Err(error) => Err(error).context(|| format!("creating {directory}")),

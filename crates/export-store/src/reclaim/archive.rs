@@ -1,10 +1,12 @@
 //! Archives: an unused name, and a directory that is restricted to the operator (data-safety rule 7).
 
+use crate::archives::{ArchivePhase, RecordedArchive};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::archive_name;
 use crate::path_reservations::{Holder, Sharing};
-use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction};
+use crate::reclaim::{Moved, NameOccupant, Reclaim, ReclaimAction};
 use crate::record::{ArchiveState, State};
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::{archives, layout, paths, reclaim, records};
 use nfs_client::FileRef;
@@ -87,7 +89,7 @@ pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> 
     let verified = reclaim.verified;
     let archive = match paths::leaf(&reclaim.nodes, &reclaim.record.directory) {
         // If the rename changed the handle, it is stale, and the next attempt looks the archive up.
-        Some(moved) if reclaim.has_moved => Some(moved.clone()),
+        Some(moved) if reclaim.moved.is_some() => Some(moved.clone()),
         _ => {
             let name = layout::name(&archived.target)?;
             let found = store.nfs.lookup(&verified.root.handle, &name).await;
@@ -97,10 +99,26 @@ pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> 
     let Some(archive) = archive.filter(|archive| reclaim.record.matches_node(archive)) else {
         return reclaim::observe(store, reclaim).await;
     };
-    let warnings = archives::restrict(store, verified, &archive, &archived.target).await?;
-    reclaim.warnings.extend(warnings);
-    let record = reclaim.record.in_state(State::Archived(archived));
+    if reclaim.moved != Some(Moved::Restricted) {
+        let warnings = archives::restrict(store, verified, &archive, &archived.target).await?;
+        reclaim.warnings.extend(warnings);
+    }
+    let record = reclaim.record.in_state(State::Archived(archived.clone()));
     records::replace_to_free_space(store, verified, &record).await?;
+    // An archive of another backend on the export is that backend's.
+    if record.backend == store.config.backend {
+        reclaim.archived = Some(Box::new(RecordedArchive {
+            volume: record.volume.clone(),
+            claim: record.claim.clone(),
+            directory: record.directory.clone(),
+            file_id: reclaim.file_id,
+            archive: archived,
+            phase: ArchivePhase::Archived,
+            exists: true,
+            export_id: verified.identity.id.clone(),
+            trust: SignatureStatus::Signed,
+        }));
+    }
     reclaim.record = record;
     Ok(())
 }

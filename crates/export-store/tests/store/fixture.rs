@@ -155,6 +155,15 @@ impl StoreClient {
     }
 }
 
+/// Returns the store once it knows that no other cluster uses the export: each change of a folder shows in its change
+/// attribute on the file system of the tests, two looks apart.
+pub async fn alone(export: ExportStore) -> ExportStore {
+    let export = export.with_change_resolution(Duration::ZERO);
+    export.provision(&request("alone", "alone")).await.unwrap();
+    export.rollback("pvc-alone", "alone").await.unwrap();
+    export
+}
+
 /// Confirms the existing identity, or creates one.
 pub async fn identify(export: &ExportStore) -> Identity {
     let expected = ExpectedIdentity {

@@ -3,11 +3,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::{ErrorKind, PathReservations, PurgeLimits};
+use nfs_client::{Protocol, VersionChoice};
+use rig::{Action, Direction};
 use serde_json::json;
 
-use crate::fixture::{OTHER_CLUSTER, StoreClient, StoreFixture, adopting, reclaim, refused, request};
+use crate::fixture::{OTHER_CLUSTER, StoreClient, StoreFixture, adopting, alone, reclaim, refused, request};
 use crate::trust::settled;
 
 /// Writes the record of a volume of another cluster.
@@ -154,6 +157,59 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
     forget(&volume);
     export.rollback("pvc-5", "5").await.unwrap();
     assert!(!fixture.on_disk("dir-5").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_comes_between_two_changes_is_noticed_before_the_next_one() {
+    for version in [
+        VersionChoice::Exactly(Protocol::V4_1),
+        VersionChoice::Exactly(Protocol::V4_0),
+        VersionChoice::Exactly(Protocol::V3),
+    ] {
+        for operation in ["provision", "delete", "archive"] {
+            let fixture = StoreFixture::over(version, rig::Export::new("/export")).await;
+            let export = alone(fixture.store().await).await;
+            let created = export.provision(&request("1", "mine")).await.unwrap();
+            fs::write(fixture.on_disk("mine/data"), "1").unwrap();
+            let volume = reclaim("1", "mine", created.file_id);
+            let theirs = json!({"version": 3, "directory": if operation == "provision" { "new" } else { "mine" }});
+            // From now on, another cluster has a folder on the export.
+            write_record(&fixture, OTHER_CLUSTER, "pvc-theirs", &theirs.to_string());
+            let refused = match operation {
+                "provision" => export.provision(&request("2", "new")).await.unwrap_err(),
+                "delete" => export.delete(&volume).await.unwrap_err(),
+                _ => export.archive(&volume).await.unwrap_err(),
+            };
+            println!("{version:?} {operation}: {refused}");
+            assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
+            assert!(!fixture.on_disk("new").exists(), "{version:?} {operation}");
+            assert_eq!(fs::read_to_string(fixture.on_disk("mine/data")).unwrap(), "1");
+            assert_eq!(fixture.records(), ["pvc-1"], "{version:?} {operation}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_somebody_creates_during_the_request_is_refused() {
+    let fixture = StoreFixture::start().await;
+    let client = StoreClient {
+        port: fixture.proxy.port(),
+        ..fixture.client()
+    };
+    let export = alone(client.open().await).await;
+    let (requests, path) = (AtomicUsize::new(0), fixture.on_disk("new"));
+    fixture.proxy.on_record(Direction::Up, move |_| {
+        // After the lookup of the path, before the record.
+        if requests.fetch_add(1, Ordering::Relaxed) == 1 {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("data"), "theirs").unwrap();
+        }
+        Action::Forward
+    });
+    let refused = refused(&export, &request("1", "new")).await;
+    assert_eq!(refused, (ErrorKind::DirectoryExists, true));
+    assert_eq!(fs::read_to_string(fixture.on_disk("new/data")).unwrap(), "theirs");
+    assert_eq!(fixture.records(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

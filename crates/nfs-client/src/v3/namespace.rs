@@ -12,7 +12,10 @@ use crate::call_options::CallOptions;
 use crate::client::RENAME;
 use crate::error::split_status;
 use crate::types::RemoveKind;
-use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status};
+use crate::{
+    Attributes, Conditional, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, Rename, SetAttributes,
+    Status, Unchanged,
+};
 
 const CREATE: &str = "creating a directory";
 const REMOVE: &str = "removing";
@@ -108,20 +111,35 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid and replaces an object with the new name. The fileid is compared just before,
-    /// in a call of its own: the protocol has no conditional rename.
+    /// Reports whether no directory was changed, in a call for each. `false` also if one cannot be checked.
+    pub async fn are_unchanged(&self, unchanged: &[Unchanged], options: CallOptions) -> Result<bool, NfsError> {
+        for Unchanged { directory, change } in unchanged {
+            let found = split_status(self.full_attributes(directory, options).await)?;
+            if !found.is_ok_and(|found| found.change == *change) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Renames an object and replaces an object with the new name. Conditions and fileid are compared just before, in calls
+    /// of their own: the protocol has no conditional rename. Sets no attributes.
     pub async fn rename_over(
         &self,
-        from: (&FileHandle, &Name),
-        fileid: u64,
-        to: (&FileHandle, &Name),
+        rename: &Rename<'_>,
         options: CallOptions,
-    ) -> Result<(), NfsError> {
+    ) -> Result<Conditional<Option<Attributes>>, NfsError> {
+        let (from, to) = (rename.from, rename.to);
         self.check_name_length(RENAME, to.1)?;
-        self.lookup_expected(RENAME, from.0, from.1, fileid, options).await?;
+        if !self.are_unchanged(rename.unchanged, options).await? {
+            return Ok(Conditional::Changed);
+        }
+        self.lookup_expected(RENAME, from.0, from.1, rename.fileid, options)
+            .await?;
         let mut call = Call::new(RENAME, nfs::RENAME, Effect::NonIdempotent).at(from.0, from.1);
         call.arguments.opaque(&to.0.0).opaque(to.1.as_bytes());
-        self.call(options, &call).await?.ok()
+        self.call(options, &call).await?.ok()?;
+        Ok(Conditional::Done(None))
     }
 
     /// Looks up a name; fails unless it belongs to the object with this fileid.

@@ -113,6 +113,12 @@ pub fn fileid(message: &mut Encoder, fileid: u64) {
     message.u32(8).u64(fileid);
 }
 
+/// Encodes `fattr4` for VERIFY: an object with this change attribute.
+pub fn change(message: &mut Encoder, change: u64) {
+    bitmap(message, &[attribute::CHANGE]);
+    message.u32(8).u64(change);
+}
+
 /// Encodes `fattr4` for VERIFY: a file of this size, in bytes.
 pub fn size(message: &mut Encoder, size: u64) {
     bitmap(message, &[attribute::SIZE]);

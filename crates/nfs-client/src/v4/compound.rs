@@ -6,7 +6,7 @@ use super::attributes::{self, DecodedAttributes};
 use super::constants::{code, op};
 use super::status::status;
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{CallKind, FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
+use crate::{CallKind, FileHandle, FileRef, Name, NfsError, SetAttributes, Status, Unchanged};
 
 /// Maximum length of a file handle, in bytes (RFC 8881 section 3.1).
 const MAX_HANDLE: usize = 128;
@@ -104,6 +104,14 @@ impl Compound {
     /// Appends VERIFY: the compound continues only if the current object has this fileid.
     pub fn verify(&mut self, fileid: u64) -> &mut Self {
         attributes::fileid(self.op(op::VERIFY), fileid);
+        self
+    }
+
+    /// Appends PUTFH and VERIFY for each directory: the compound continues only if none was changed.
+    pub fn verify_unchanged(&mut self, unchanged: &[Unchanged]) -> &mut Self {
+        for Unchanged { directory, change } in unchanged {
+            attributes::change(self.at(directory).op(op::VERIFY), *change);
+        }
         self
     }
 
@@ -328,6 +336,15 @@ impl Reply {
             handle: self.handle()?,
             attributes: self.file_attributes()?,
         })
+    }
+
+    /// Decodes the results of [`Compound::verify_unchanged`]. Any status means that a directory may have been changed.
+    pub fn verify_unchanged(&mut self, unchanged: &[Unchanged]) -> Result<(), NfsError> {
+        for _ in unchanged {
+            self.op(op::PUTFH)?;
+            self.op(op::VERIFY)?;
+        }
+        Ok(())
     }
 
     /// Decodes the result of SETATTR.

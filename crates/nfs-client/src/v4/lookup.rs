@@ -5,15 +5,17 @@ use super::client::Client;
 use super::compound::{Compound, Reply};
 use super::constants::attribute;
 use super::constants::op;
+use super::readdir::{list_begin, listed};
 use crate::address::path_components;
 use crate::call_options::CallOptions;
 use crate::error::split_status;
-use crate::{Attributes, FileHandle, FileKind, FileRef, FsStat, Name, NfsError, Status};
+use crate::{Attributes, FileHandle, FileKind, FileRef, FsStat, ListedWalk, Name, NfsError, Status};
 
 /// Operations per name of a walk: LOOKUP, GETFH, GETATTR.
 const OPERATIONS_PER_NAME: usize = 3;
 
 const TO_ROOT: &str = "looking up the export's path";
+const WALK: &str = "looking up a path";
 
 /// Start of a walk.
 #[derive(Clone, Copy)]
@@ -165,16 +167,56 @@ impl Client {
         names: &[Name],
         options: CallOptions,
     ) -> Result<Vec<FileRef>, NfsError> {
-        let walked = self
-            .walk_names("looking up a path", Start::At(directory), names, options)
-            .await?;
+        let walked = self.walk_names(WALK, Start::At(directory), names, options).await?;
         match walked.stopped {
             None | Some(Status::NotFound) => Ok(walked.nodes),
-            Some(status) => Err(NfsError::Status {
-                action: "looking up a path",
-                status,
-            }),
+            Some(status) => Err(NfsError::Status { action: WALK, status }),
         }
+    }
+
+    /// Walks down `names`, and lists the first entries of the directory in which the last one is looked up, in one
+    /// compound. Returns `None` if the server did not do all of that: then the caller does it step by step.
+    pub async fn walk_and_list(
+        &self,
+        directory: &FileHandle,
+        names: &[Name],
+        options: CallOptions,
+    ) -> Result<Option<ListedWalk>, NfsError> {
+        let Some((last, above)) = names.split_last() else {
+            return Ok(None);
+        };
+        let mut compound = Compound::new(WALK);
+        compound.at(directory);
+        for name in above {
+            compound.lookup(name).file_ref();
+        }
+        list_begin(&mut compound);
+        compound.lookup(last).file_ref();
+        if compound.count() > self.max_operations() {
+            return Ok(None);
+        }
+        let mut reply = self.call(options, &compound).await?;
+        reply.op(op::PUTFH)?;
+        let mut nodes = Vec::with_capacity(names.len());
+        for _ in above {
+            match split_status(found(&mut reply))? {
+                Ok(node) => nodes.push(node),
+                Err(Status::NotFound) => return Ok(Some(ListedWalk { nodes, entries: None })),
+                Err(_) => return Ok(None),
+            }
+        }
+        let Ok(page) = split_status(listed(&mut reply))? else {
+            return Ok(None);
+        };
+        match split_status(found(&mut reply))? {
+            Ok(node) => nodes.push(node),
+            Err(Status::NotFound) => {}
+            Err(_) => return Ok(None),
+        }
+        Ok(Some(ListedWalk {
+            nodes,
+            entries: Some(page),
+        }))
     }
 
     async fn walk_names(

@@ -4,25 +4,93 @@ use std::collections::VecDeque;
 
 use super::attributes;
 use super::client::Client;
-use super::compound::Compound;
+use super::compound::{Compound, Reply};
 use super::constants::{code, kind, op};
 use crate::call_options::{Backoff, CallOptions};
 use crate::client::RENAME;
 use crate::error::split_status;
 use crate::types::RemoveKind;
-use crate::{Attributes, FileHandle, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status};
+use crate::{
+    Attributes, Conditional, FileHandle, FileRef, Name, NewDirectory, NfsError, RemoveOutcome, Rename, SetAttributes,
+    Status, Unchanged,
+};
 
 const CREATE: &str = "creating a directory";
 const SET: &str = "setting attributes";
+const VERIFY: &str = "checking for changes";
 const REMOVE: &str = "removing";
 const REMOVE_BATCH: &str = "removing entries";
 
 /// Room for the headers of a request and one more name, in bytes.
 const REQUEST_HEADERS: usize = 1024;
 
-/// Returns a part of the attributes to set, unless it is empty.
-fn non_empty(part: SetAttributes) -> Option<SetAttributes> {
-    (part != SetAttributes::default()).then_some(part)
+/// Returns the attributes to set in the order in which they are set: the owner, then the rest, unless they are empty.
+fn parts(set: SetAttributes) -> impl Iterator<Item = SetAttributes> {
+    let parts = [set.owner(), set.without_owner()];
+    parts.into_iter().filter(|part| *part != SetAttributes::default())
+}
+
+/// Appends the creation of a directory, and everything that is set and read afterwards.
+pub(super) fn append_directory(compound: &mut Compound, new: &NewDirectory<'_>) {
+    let message = compound.at(new.at.0).modifying_op(op::CREATE);
+    message.u32(kind::DIRECTORY).opaque(new.at.1.as_bytes());
+    // CREATE sets the mode too: the directory never permits more than requested.
+    attributes::settable(message, new.attributes.without_owner());
+    compound.file_ref();
+    for part in parts(new.attributes) {
+        compound.set_attributes(part);
+    }
+    compound.attributes(attributes::FILE_ATTRIBUTES);
+}
+
+/// Decodes the results of PUTFH and CREATE of [`append_directory`].
+pub(super) fn directory_created(reply: &mut Reply) -> Result<(), NfsError> {
+    reply.op(op::PUTFH)?;
+    reply.op(op::CREATE)?;
+    reply.change_info()?;
+    reply.take(|results| attributes::read_bitmap(results).map(drop))
+}
+
+fn rename_compound(
+    rename: &Rename<'_>,
+    unchanged: &[Unchanged],
+    then_set: Option<(&FileHandle, SetAttributes)>,
+) -> Compound {
+    let (from, to) = (rename.from, rename.to);
+    let mut compound = Compound::new(RENAME);
+    compound.verify_unchanged(unchanged).at(from.0).op(op::SAVEFH);
+    compound.lookup(from.1).verify(rename.fileid).at(to.0);
+    compound
+        .modifying_op(op::RENAME)
+        .opaque(from.1.as_bytes())
+        .opaque(to.1.as_bytes());
+    if let Some((object, set)) = then_set {
+        compound.at(object);
+        for part in parts(set) {
+            compound.set_attributes(part);
+        }
+        compound.attributes(attributes::FILE_ATTRIBUTES);
+    }
+    compound
+}
+
+/// Decodes the results of a rename up to RENAME.
+fn renamed(reply: &mut Reply) -> Result<(), NfsError> {
+    for operation in [op::PUTFH, op::SAVEFH, op::LOOKUP, op::VERIFY, op::PUTFH, op::RENAME] {
+        reply.op(operation)?;
+    }
+    // The change_info of both directories.
+    reply.change_info()?;
+    reply.change_info()
+}
+
+/// Decodes what follows a rename: the attributes that were set.
+fn then_set(reply: &mut Reply, set: SetAttributes) -> Result<Attributes, NfsError> {
+    reply.op(op::PUTFH)?;
+    for _ in parts(set) {
+        reply.set_attributes()?;
+    }
+    reply.file_attributes()
 }
 
 impl Client {
@@ -35,36 +103,34 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<(FileRef, bool), NfsError> {
-        let (owner, mode) = (non_empty(set.owner()), non_empty(set.without_owner()));
+        let new = NewDirectory {
+            at: (directory, name),
+            attributes: set,
+        };
         let mut compound = Compound::new(CREATE);
-        compound.at(directory);
-        let message = compound.modifying_op(op::CREATE);
-        message.u32(kind::DIRECTORY).opaque(name.as_bytes());
-        // CREATE sets the mode too: the directory never permits more than requested.
-        attributes::settable(message, mode.unwrap_or_default());
-        compound.file_ref();
-        for part in [owner, mode].into_iter().flatten() {
-            compound.set_attributes(part);
-        }
-        compound.attributes(attributes::FILE_ATTRIBUTES);
+        append_directory(&mut compound, &new);
         let mut reply = self.call(options, &compound).await?;
-        reply.op(op::PUTFH)?;
-        reply.op(op::CREATE)?;
-        reply.change_info()?;
-        reply.take(|results| attributes::read_bitmap(results).map(drop))?;
-        // The directory exists now, whatever the status.
+        directory_created(&mut reply)?;
+        self.created_directory(&mut reply, &new, options).await
+    }
+
+    /// Decodes what follows the CREATE of [`append_directory`]: the directory exists now, whatever the status. Returns
+    /// whether everything was set.
+    pub(super) async fn created_directory(
+        &self,
+        reply: &mut Reply,
+        new: &NewDirectory<'_>,
+        options: CallOptions,
+    ) -> Result<(FileRef, bool), NfsError> {
         let mut node = match split_status(reply.file_ref())? {
             Ok(node) => node,
             Err(status) => {
-                let found = self.lookup(CREATE, directory, name, options).await?;
+                let found = self.lookup(CREATE, new.at.0, new.at.1, options).await?;
                 let node = found.ok_or(NfsError::Status { action: CREATE, status })?;
                 return Ok((node, false));
             }
         };
-        let refused = [owner, mode]
-            .into_iter()
-            .flatten()
-            .find_map(|_| reply.set_attributes().err());
+        let refused = parts(new.attributes).find_map(|_| reply.set_attributes().err());
         match split_status(refused.map_or_else(|| reply.file_attributes(), Err))? {
             Ok(attributes) => {
                 node.attributes = attributes;
@@ -85,28 +151,18 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<Attributes, NfsError> {
-        match (non_empty(set.owner()), non_empty(set.without_owner())) {
-            (None, None) => self.attributes(object, options).await,
-            (Some(owner), Some(mode)) => self.set_parts(object, &[owner, mode], options).await,
-            (Some(part), None) | (None, Some(part)) => self.set_parts(object, &[part], options).await,
+        if set == SetAttributes::default() {
+            return self.attributes(object, options).await;
         }
-    }
-
-    async fn set_parts(
-        &self,
-        object: &FileHandle,
-        parts: &[SetAttributes],
-        options: CallOptions,
-    ) -> Result<Attributes, NfsError> {
         let mut compound = Compound::new(SET);
         compound.at(object);
-        for part in parts {
-            compound.set_attributes(*part);
+        for part in parts(set) {
+            compound.set_attributes(part);
         }
         compound.attributes(attributes::FILE_ATTRIBUTES);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        for _ in parts {
+        for _ in parts(set) {
             reply.set_attributes()?;
         }
         match reply.file_attributes() {
@@ -122,28 +178,44 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid and replaces an object with the new name.
+    /// Reports whether no directory was changed, in one compound. `false` also if one cannot be checked.
+    pub async fn are_unchanged(&self, unchanged: &[Unchanged], options: CallOptions) -> Result<bool, NfsError> {
+        let mut compound = Compound::new(VERIFY);
+        compound.verify_unchanged(unchanged);
+        if unchanged.is_empty() {
+            return Ok(true);
+        }
+        let mut reply = self.call(options, &compound).await?;
+        Ok(split_status(reply.verify_unchanged(unchanged))?.is_ok())
+    }
+
+    /// Renames an object and replaces an object with the new name, in one compound with its conditions and with what is
+    /// set afterwards. Returns the attributes, if all were set.
     pub async fn rename_over(
         &self,
-        from: (&FileHandle, &Name),
-        fileid: u64,
-        to: (&FileHandle, &Name),
+        rename: &Rename<'_>,
         options: CallOptions,
-    ) -> Result<(), NfsError> {
-        let mut compound = Compound::new(RENAME);
-        compound.at(from.0).op(op::SAVEFH);
-        compound.lookup(from.1).verify(fileid).at(to.0);
-        compound
-            .modifying_op(op::RENAME)
-            .opaque(from.1.as_bytes())
-            .opaque(to.1.as_bytes());
-        let mut reply = self.call(options, &compound).await?;
-        for operation in [op::PUTFH, op::SAVEFH, op::LOOKUP, op::VERIFY, op::PUTFH, op::RENAME] {
-            reply.op(operation)?;
+    ) -> Result<Conditional<Option<Attributes>>, NfsError> {
+        let (mut unchanged, mut set) = (rename.unchanged, rename.then_set);
+        let mut compound = rename_compound(rename, unchanged, set);
+        if compound.count() > self.max_operations() {
+            if !self.are_unchanged(unchanged, options).await? {
+                return Ok(Conditional::Changed);
+            }
+            (unchanged, set) = (&[], None);
+            compound = rename_compound(rename, unchanged, set);
         }
-        // The change_info of both directories.
-        reply.change_info()?;
-        reply.change_info()
+        let mut reply = self.call(options, &compound).await?;
+        if split_status(reply.verify_unchanged(unchanged))?.is_err() {
+            return Ok(Conditional::Changed);
+        }
+        renamed(&mut reply)?;
+        let Some((_, set)) = set else {
+            return Ok(Conditional::Done(None));
+        };
+        // The object is renamed, whatever the status.
+        let attributes = split_status(then_set(&mut reply, set))?;
+        Ok(Conditional::Done(attributes.ok()))
     }
 
     /// Creates a hard link.

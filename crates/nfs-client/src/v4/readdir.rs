@@ -84,6 +84,19 @@ impl Client {
     }
 }
 
+/// Appends READDIR of the first entries of the current directory, which fit into every reply.
+pub(super) fn list_begin(compound: &mut Compound) {
+    let message = compound.op(op::READDIR);
+    message.u64(0).fixed(&[0; 8]).u32(MIN_PAGE).u32(MIN_PAGE);
+    attributes::bitmap(message, attributes::ENTRY);
+}
+
+/// Decodes the result of [`list_begin`].
+pub(super) fn listed(reply: &mut Reply) -> Result<Page, NfsError> {
+    reply.op(op::READDIR)?;
+    page(reply, None)
+}
+
 pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
     let verifier = reply.take(|results| results.array("cookie verifier"))?;
     let mut page = PageBuilder::new(from, verifier);

@@ -5,13 +5,16 @@ use super::client::Client;
 use super::compound::{Compound, Reply, StateId, stateid};
 use super::constants::{code, op};
 use super::io::{part, read};
+use super::namespace::{append_directory, directory_created};
 use crate::call_options::CallOptions;
 use crate::client::REPLACE;
 use crate::error::split_status;
 use crate::small_file::{Content, READ, require_regular};
 use crate::types::RemoveKind;
 use crate::xdr::XdrError;
-use crate::{FileHandle, FileRef, Name, NfsError, ReadResult, SetAttributes, SmallFile, Status};
+use crate::{
+    FileHandle, FileRef, Name, NewDirectory, NewFile, NfsError, ReadResult, SetAttributes, SmallFile, Status, Unchanged,
+};
 
 pub(super) const CREATE: &str = "creating a file";
 
@@ -60,6 +63,16 @@ fn open_new(compound: &mut Compound, directory: &FileHandle, name: &Name, mode: 
     // By name (CLAIM_NULL).
     message.u32(0).opaque(name.as_bytes());
     compound.file_ref();
+}
+
+/// Appends the creation of a file with its content, and everything that is read afterwards.
+fn append_file(compound: &mut Compound, file: &NewFile<'_>) {
+    open_new(compound, file.at.0, file.at.1, file.mode);
+    if !file.content.is_empty() {
+        write(compound, StateId::CURRENT, 0, file.content);
+    }
+    compound.attributes(attributes::FILE_ATTRIBUTES);
+    close(compound, StateId::CURRENT);
 }
 
 pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
@@ -218,16 +231,63 @@ impl Client {
         if self.is_sessionless() {
             return self.create_file_v40(directory, name, content, mode, options).await;
         }
+        let file = NewFile {
+            at: (directory, name),
+            content,
+            mode,
+        };
         let mut compound = Compound::new(CREATE);
-        open_new(&mut compound, directory, name, mode);
-        if !content.is_empty() {
-            write(&mut compound, StateId::CURRENT, 0, content);
-        }
-        compound.attributes(attributes::FILE_ATTRIBUTES);
-        close(&mut compound, StateId::CURRENT);
+        append_file(&mut compound, &file);
         let mut reply = self.call(options, &compound).await?;
+        let (node, _) = self.created_file(&mut reply, &file, options).await?;
+        Ok(node)
+    }
+
+    /// Creates a file with its content, verifies that no directory was changed, and creates a directory, in one compound: the
+    /// content is on stable storage and complete before the directory is created. Returns `None` if the file was created,
+    /// and the compound did not get to the directory: then the caller does the rest step by step.
+    pub async fn create_file_and_directory(
+        &self,
+        file: &NewFile<'_>,
+        unchanged: &[Unchanged],
+        directory: &NewDirectory<'_>,
+        options: CallOptions,
+    ) -> Result<Option<(FileRef, bool)>, NfsError> {
+        let mut compound = Compound::new(CREATE);
+        append_file(&mut compound, file);
+        // After a short write, the compound ends here.
+        attributes::size(compound.op(op::VERIFY), file.content.len() as u64);
+        compound.verify_unchanged(unchanged);
+        append_directory(&mut compound, directory);
+        if self.is_sessionless() || self.is_too_large(&compound) {
+            let (at, name) = file.at;
+            self.create_file(at, name, file.content, file.mode, options).await?;
+            return Ok(None);
+        }
+        let mut reply = self.call(options, &compound).await?;
+        let (_, is_complete) = self.created_file(&mut reply, file, options).await?;
+        if !is_complete {
+            return Ok(None);
+        }
+        let verified = reply.op(op::VERIFY).and_then(|()| reply.verify_unchanged(unchanged));
+        let created = verified.and_then(|()| directory_created(&mut reply));
+        match split_status(created)? {
+            Ok(()) => self.created_directory(&mut reply, directory, options).await.map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Decodes the results of [`append_file`]; completes in steps what the compound did not. Returns whether the compound did
+    /// all of it, so that what follows in it was executed, too.
+    async fn created_file(
+        &self,
+        reply: &mut Reply,
+        new: &NewFile<'_>,
+        options: CallOptions,
+    ) -> Result<(FileRef, bool), NfsError> {
+        let (directory, name) = new.at;
         reply.op(op::PUTFH)?;
-        let stateid = opened(&mut reply)?;
+        let stateid = opened(reply)?;
         let (node, has_handle) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             // The file exists, whatever the status.
@@ -238,12 +298,13 @@ impl Client {
         };
         let mut file = Opened { stateid, node };
         let result = if has_handle {
-            self.finish_create(&mut reply, &mut file, content, options).await
+            self.finish_create(reply, &mut file, new.content, options).await
         } else {
-            self.write_and_close(&mut file, content, options).await
+            let written = self.write_and_close(&mut file, new.content, options).await;
+            written.map(|()| false)
         };
         match result {
-            Ok(()) => Ok(file.node),
+            Ok(is_complete) => Ok((file.node, is_complete)),
             Err(error) => {
                 // A file without its content is worse than none: a reader would mistake it for the complete file.
                 let _ = self
@@ -260,21 +321,21 @@ impl Client {
         }
     }
 
-    /// Decodes the results of WRITE and CLOSE; completes in steps what the compound did not.
+    /// Decodes the results of WRITE and CLOSE; completes in steps what the compound did not. Returns whether it did all.
     async fn finish_create(
         &self,
         reply: &mut Reply,
         file: &mut Opened,
         content: &[u8],
         options: CallOptions,
-    ) -> Result<(), NfsError> {
+    ) -> Result<bool, NfsError> {
         let mut written_count = 0;
         if !content.is_empty() {
             match split_status(written(reply)) {
                 Ok(Ok(count)) => written_count = count,
                 // Delayed, or the server does not support the current stateid: try a compound of its own.
                 Ok(Err(_)) => {
-                    return self.write_and_close(file, content, options).await;
+                    return self.write_and_close(file, content, options).await.map(|()| false);
                 }
                 Err(error) => {
                     self.close_file(&file.node.handle, file.stateid, options).await;
@@ -284,17 +345,19 @@ impl Client {
         }
         if written_count < content.len() {
             let rest = content.get(written_count..).unwrap_or_default();
-            return self.write_rest(file, written_count, rest, options).await;
+            let written = self.write_rest(file, written_count, rest, options).await;
+            return written.map(|()| false);
         }
         let attributes = reply.file_attributes();
-        if attributes.is_err() || reply.op(op::CLOSE).is_err() {
+        let is_closed = attributes.is_ok() && reply.op(op::CLOSE).and_then(|()| reply.stateid().map(drop)).is_ok();
+        if !is_closed {
             self.close_file(&file.node.handle, file.stateid, options).await;
         }
         file.node.attributes = match attributes {
             Ok(attributes) => attributes,
             Err(_) => self.attributes(&file.node.handle, options).await?,
         };
-        Ok(())
+        Ok(is_closed)
     }
 
     /// Creates a file with its content and renames it over another one, in one compound: the content is on stable storage
@@ -318,9 +381,7 @@ impl Client {
         compound.at(directory).op(op::SAVEFH);
         let message = compound.modifying_op(op::RENAME);
         message.opaque(temporary.as_bytes()).opaque(name.as_bytes());
-        // Headers and SEQUENCE take less than 512 bytes.
-        let is_too_large = compound.count() > self.max_operations() || compound.len() + 512 > self.max_request();
-        if self.is_sessionless() || content.is_empty() || is_too_large {
+        if self.is_sessionless() || content.is_empty() || self.is_too_large(&compound) {
             return Ok(None);
         }
         let mut reply = self.call(options, &compound).await?;
@@ -339,6 +400,12 @@ impl Client {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether a compound exceeds what the server accepts.
+    fn is_too_large(&self, compound: &Compound) -> bool {
+        // Headers and SEQUENCE take less than 512 bytes.
+        compound.count() > self.max_operations() || compound.len() + 512 > self.max_request()
     }
 
     async fn write_and_close(&self, file: &mut Opened, content: &[u8], options: CallOptions) -> Result<(), NfsError> {

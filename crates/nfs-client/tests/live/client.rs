@@ -1,11 +1,13 @@
 //! The client with a real server.
 
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::PathBuf;
 
 use nfs_client::{
-    Attributes, Client, ClientOwner, FileKind, NfsError, RemoveOutcome, SetAttributes, SourcePort, Status, Target,
-    VersionChoice,
+    Attributes, Client, ClientOwner, Conditional, FileHandle, FileKind, NewDirectory, NewFile, NfsError, Protocol,
+    RemoveOutcome, Rename, SetAttributes, SourcePort, Status, Target, Unchanged, VersionChoice,
 };
+use rig::{NfsServer, RunDir};
 
 use crate::support::{self, DedicatedServer, mode, name};
 
@@ -347,4 +349,205 @@ async fn a_squashed_root_gets_a_directory_and_the_refused_owner_is_reported() {
     // The server sends 65534 as a name without a number.
     let Attributes { uid, owner, .. } = created.node.attributes;
     assert!(uid.is_none() && owner.starts_with("nobody"), "{uid:?} {owner}");
+}
+
+/// Connects to a server over each version. Returns the folder of its export, too.
+async fn each_version() -> Vec<(Protocol, NfsServer, RunDir, Client, PathBuf)> {
+    let mut connected = Vec::new();
+    for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V4_0, Protocol::V3] {
+        let (server, run) = support::server(version).await;
+        let target = Target {
+            mount_port: Some(server.mount_port()),
+            ..support::target(server.port(), VersionChoice::Exactly(version))
+        };
+        let data = server.data_dir("/data").unwrap();
+        let export = Client::connect(target).await.unwrap();
+        connected.push((version, server, run, export, data));
+    }
+    connected
+}
+
+async fn unchanged(export: &Client, directory: &FileHandle) -> Unchanged {
+    Unchanged {
+        directory: directory.clone(),
+        change: export.full_attributes(directory).await.unwrap().change,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_is_refused_once_a_directory_was_changed() {
+    for (version, _server, _run, export, data) in each_version().await {
+        let root = export.root().await.unwrap().handle;
+        let watched = export
+            .make_directory(&root, &name("watched"), mode(0o755))
+            .await
+            .unwrap();
+        let object = export
+            .make_directory(&root, &name("a"), mode(0o755))
+            .await
+            .unwrap()
+            .node;
+        let (a, b) = (name("a"), name("b"));
+        let condition = [unchanged(&export, &watched.node.handle).await];
+        let rename = Rename {
+            from: (&root, &a),
+            fileid: object.attributes.fileid,
+            to: (&root, &b),
+            replaces: false,
+            unchanged: &condition,
+            then_set: Some((&object.handle, mode(0o700))),
+        };
+        assert!(export.are_unchanged(&condition).await.unwrap(), "{version:?}");
+        export
+            .create_file(&watched.node.handle, &a, b"new", 0o600)
+            .await
+            .unwrap();
+        assert!(!export.are_unchanged(&condition).await.unwrap(), "{version:?}");
+        assert_eq!(
+            export.rename_if(&rename).await.unwrap(),
+            Conditional::Changed,
+            "{version:?}"
+        );
+        assert!(data.join("a").is_dir() && !data.join("b").exists(), "{version:?}");
+
+        let condition = [unchanged(&export, &watched.node.handle).await];
+        let rename = Rename {
+            unchanged: &condition,
+            ..rename
+        };
+        let other = Rename {
+            fileid: rename.fileid + 1,
+            ..rename
+        };
+        let error = export.rename_if(&other).await.unwrap_err();
+        assert_eq!(error.status(), Some(Status::NotSame), "{version:?}");
+        let Conditional::Done(set) = export.rename_if(&rename).await.unwrap() else {
+            panic!("{version:?}");
+        };
+        // NFSv3 has no request that does both.
+        assert_eq!(set.map(|set| set.mode), (version != Protocol::V3).then_some(0o700));
+        let found = std::fs::metadata(data.join("b")).unwrap();
+        let expected = if version == Protocol::V3 { 0o755 } else { 0o700 };
+        assert_eq!(
+            (found.ino(), found.mode() & 0o7777),
+            (rename.fileid, expected),
+            "{version:?}"
+        );
+
+        // The new name is taken; a directory that is gone is changed.
+        let taken = Rename {
+            from: (&root, &b),
+            to: (&root, &name("watched")),
+            ..rename
+        };
+        let error = export.rename_if(&taken).await.unwrap_err();
+        assert_eq!(error.status(), Some(Status::Exists), "{version:?}");
+        std::fs::remove_dir_all(data.join("watched")).unwrap();
+        let back = Rename {
+            to: (&root, &a),
+            ..taken
+        };
+        assert_eq!(
+            export.rename_if(&back).await.unwrap(),
+            Conditional::Changed,
+            "{version:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_created_after_its_file_and_only_if_nothing_was_changed() {
+    for (version, _server, _run, export, data) in each_version().await {
+        let root = export.root().await.unwrap().handle;
+        let watched = export
+            .make_directory(&root, &name("watched"), mode(0o755))
+            .await
+            .unwrap();
+        let (watched, has_session) = (watched.node.handle, matches!(version, Protocol::V4_1 | Protocol::V4_2));
+        let create = async |number: u32, condition: &Unchanged, directory: &str| {
+            let (file, directory) = (name(&format!("file-{number}")), name(directory));
+            let file = NewFile {
+                at: (&root, &file),
+                content: b"announced",
+                mode: 0o600,
+            };
+            let directory = NewDirectory {
+                at: (&root, &directory),
+                attributes: SetAttributes {
+                    uid: Some(1234),
+                    ..mode(0o3771)
+                },
+            };
+            let condition = std::slice::from_ref(condition);
+            export.create_file_and_directory(&file, condition, &directory).await
+        };
+        let has_content = |number: u32| std::fs::read(data.join(format!("file-{number}"))).unwrap() == b"announced";
+        let condition = unchanged(&export, &watched).await;
+        let made = create(1, &condition, "one").await.unwrap();
+        assert!(has_content(1), "{version:?}");
+        assert_eq!(
+            (made.is_some(), data.join("one").exists()),
+            (has_session, has_session),
+            "{version:?}"
+        );
+        if let Some(made) = made {
+            assert_eq!((made.mode_refused, made.owner_refused), (None, None));
+            let found = std::fs::metadata(data.join("one")).unwrap();
+            let attributes = made.node.attributes;
+            assert_eq!(
+                (attributes.fileid, attributes.mode, attributes.uid),
+                (found.ino(), 0o3771, Some(1234))
+            );
+            assert_eq!((found.mode() & 0o7777, found.uid()), (0o3771, 1234));
+        }
+        // The name of the file is taken: there is no directory.
+        let error = create(1, &condition, "two").await.unwrap_err();
+        assert_eq!(error.status(), Some(Status::Exists), "{version:?}");
+        assert!(!data.join("two").exists(), "{version:?}");
+        // The name of the directory is taken: only the file is created.
+        assert_eq!(create(2, &condition, "watched").await.unwrap(), None, "{version:?}");
+        assert!(has_content(2), "{version:?}");
+        export.create_file(&watched, &name("new"), b"", 0o600).await.unwrap();
+        assert_eq!(create(3, &condition, "three").await.unwrap(), None, "{version:?}");
+        assert!(has_content(3) && !data.join("three").exists(), "{version:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walk_lists_the_directory_in_which_the_last_name_is_looked_up() {
+    for (version, _server, _run, export, data) in each_version().await {
+        let root = export.root().await.unwrap().handle;
+        let inside = data.join("a/b");
+        std::fs::create_dir_all(&inside).unwrap();
+        std::fs::write(data.join("a/file"), b"").unwrap();
+        let walk = async |path: &[&str]| {
+            let names: Vec<_> = path.iter().map(|part| name(part)).collect();
+            let walked = export.walk_and_list(&root, &names).await;
+            walked.map(|walked| {
+                let is_empty = walked.entries.map(|page| page.entries.is_empty());
+                (walked.nodes.len(), is_empty)
+            })
+        };
+        // With NFSv3, the caller lists the directory.
+        let listed = |is_empty: bool| (version != Protocol::V3).then_some(is_empty);
+        assert_eq!(
+            walk(&["a", "b", "none"]).await.unwrap(),
+            (2, listed(true)),
+            "{version:?}"
+        );
+        std::fs::create_dir(inside.join("c")).unwrap();
+        assert_eq!(
+            walk(&["a", "b", "none"]).await.unwrap(),
+            (2, listed(false)),
+            "{version:?}"
+        );
+        assert_eq!(walk(&["a", "b", "c"]).await.unwrap(), (3, listed(false)), "{version:?}");
+        assert_eq!(walk(&["a", "none", "c"]).await.unwrap(), (1, None), "{version:?}");
+        let error = walk(&["a", "file", "c"]).await.unwrap_err();
+        assert_eq!(error.status(), Some(Status::NotDirectory), "{version:?}");
+        for number in 0..1000 {
+            std::fs::write(inside.join(format!("file {number}")), b"").unwrap();
+        }
+        assert_eq!(walk(&["a", "b", "c"]).await.unwrap(), (3, listed(false)), "{version:?}");
+    }
 }

@@ -5,7 +5,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use nfs_client::{Client, NfsError, Protocol, RemoveOutcome, SetAttributes, Target, VersionChoice};
+use nfs_client::{
+    Client, Conditional, NewDirectory, NewFile, NfsError, Protocol, RemoveOutcome, Rename, SetAttributes, Target,
+    Unchanged, VersionChoice,
+};
 use rig::proxy::{Action, Direction};
 use rig::{NfsServer, Proxy, RunDir};
 
@@ -17,10 +20,14 @@ const OPERATIONS: &[(&str, bool)] = &[
     ("attributes", false),
     ("lookup", false),
     ("walk", false),
+    ("walk_and_list", false),
     ("make_directory", true),
+    ("create_file_and_directory", true),
     ("set_attributes", true),
     ("rename", true),
     ("rename_over", true),
+    ("rename_if", true),
+    ("are_unchanged", false),
     ("remove_directory", true),
     ("remove_file", true),
     ("remove_batch", true),
@@ -97,6 +104,11 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
     let here = export.lookup(&root.handle, &name(folder)).await?.unwrap();
     let file = export.lookup(&here.handle, &name("file")).await?.unwrap();
     let here = &here.handle;
+    let watched = export.lookup(here, &name("empty")).await?.unwrap().handle;
+    let unchanged = [Unchanged {
+        change: export.full_attributes(&watched).await?.change,
+        directory: watched,
+    }];
     let fileid = |name: &str| std::fs::symlink_metadata(disk.join(name)).unwrap().ino();
     let mode = SetAttributes {
         mode: Some(0o751),
@@ -120,6 +132,26 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
                 (0o751, Some(5))
             );
         }
+        "walk_and_list" => {
+            let names = ["deep", "er", "est", "none"].map(name);
+            let walked = export.walk_and_list(here, &names).await?;
+            assert_eq!(walked.nodes.len(), 3);
+            assert!(walked.entries.is_none_or(|page| page.entries.is_empty()));
+        }
+        "create_file_and_directory" => {
+            let (file, directory) = (name("made file"), name("made"));
+            let file = NewFile {
+                at: (here, &file),
+                content: b"new",
+                mode: 0o600,
+            };
+            let directory = NewDirectory {
+                at: (here, &directory),
+                attributes: SetAttributes { uid: Some(5), ..mode },
+            };
+            let created = export.create_file_and_directory(&file, &unchanged, &directory).await?;
+            assert!(created.is_none_or(|created| created.node.attributes.uid == Some(5)));
+        }
         "set_attributes" => {
             let set = SetAttributes { gid: Some(6), ..mode };
             assert_eq!(export.set_attributes(&file.handle, set).await?.gid, Some(6));
@@ -132,6 +164,18 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
             let to = (here, &name("one"));
             export.rename_over((here, &name("file")), fileid("file"), to).await?;
         }
+        "rename_if" => {
+            let rename = Rename {
+                from: (here, &name("file")),
+                fileid: fileid("file"),
+                to: (here, &name("renamed")),
+                replaces: false,
+                unchanged: &unchanged,
+                then_set: Some((&file.handle, mode)),
+            };
+            assert!(matches!(export.rename_if(&rename).await?, Conditional::Done(_)));
+        }
+        "are_unchanged" => assert!(export.are_unchanged(&unchanged).await?),
         "remove_directory" => export.remove_directory(here, &name("empty"), fileid("empty")).await?,
         "remove_file" => export.remove_file(here, &name("file"), fileid("file")).await?,
         "remove_batch" => {
