@@ -53,17 +53,18 @@ async fn reconcile_now(
     // Held until the outcome is reported.
     let mut slot = None;
     let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings.served) {
-        Eligibility::Ignore => ProvisionOutcome::Nothing,
-        Eligibility::Bound => match unreported_volume(claim) {
-            None => ProvisionOutcome::Nothing,
-            Some(volume) => {
-                slot = ctx.report_slot(claim);
-                match &slot {
-                    None => ProvisionOutcome::Queued,
-                    Some(_) => report_bound(claim, &volume, ctx).await?,
+        eligibility @ (Eligibility::Ignore | Eligibility::Bound) => {
+            match unreported_volume(claim, &eligibility, &ctx.capacity) {
+                None => ProvisionOutcome::Nothing,
+                Some(volume) => {
+                    slot = ctx.report_slot(claim);
+                    match &slot {
+                        None => ProvisionOutcome::Queued,
+                        Some(_) => report_bound(claim, &volume, ctx).await?,
+                    }
                 }
             }
-        },
+        }
         Eligibility::Lost => report_lost(claim, ctx).await?,
         Eligibility::Infeasible(condition) => ProvisionOutcome::Infeasible(condition),
         // Boxed: most claims are bound, and their futures must stay small.
@@ -120,8 +121,9 @@ pub fn on_error(claim: Arc<CachedClaim>, error: &WriteError, ctx: Arc<Context>) 
 pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: &CapacityTracker) -> bool {
     // The class matters only for a claim without volume.
     match check_eligibility(claim, None, &settings.served) {
-        Eligibility::Ignore => expansion::is_settled(claim),
-        Eligibility::Bound => unreported_volume(claim).is_none() && expansion::is_settled(claim),
+        eligibility @ (Eligibility::Ignore | Eligibility::Bound) => {
+            unreported_volume(claim, &eligibility, capacity).is_none() && expansion::is_settled(claim)
+        }
         Eligibility::Lost => is_reported_lost(claim),
         Eligibility::Infeasible(_) | Eligibility::Provision(_) => {
             is_reported_provisioned(claim) && capacity.has_volume(&own_volume_name(claim))
@@ -153,7 +155,7 @@ async fn report_bound(
             ProvisionOutcome::Nothing
         }
         Some(volume) => ProvisionOutcome::Provisioned {
-            condition: PlannedCondition::holds(Reason::Provisioned, location(&volume)),
+            condition: PlannedCondition::holds(Reason::Provisioned, location(&volume, claim)),
             created_now: false,
         },
         // The binder is going to set the claim's phase to Lost.
@@ -161,14 +163,38 @@ async fn report_bound(
     })
 }
 
-/// Returns the volume of a bound claim whose condition does not report it yet. A claim without the operator's
-/// annotation and condition has no volume of this operator: a volume that existed before this operator is not read.
-fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
+/// Returns the volume of a bound claim whose condition does not report it yet.
+fn unreported_volume(
+    claim: &PersistentVolumeClaim,
+    eligibility: &Eligibility,
+    capacity: &CapacityTracker,
+) -> Option<String> {
+    let provisioned = match eligibility {
+        Eligibility::Bound => provisioned_volume(claim),
+        _ => None,
+    };
+    provisioned.or_else(|| existing_volume(claim, capacity))
+}
+
+/// Returns the volume that was provisioned for a claim, if the claim does not report it yet. A claim without the
+/// operator's annotation and condition has no volume of this operator: a volume that existed before this operator is not
+/// read.
+fn provisioned_volume(claim: &PersistentVolumeClaim) -> Option<String> {
     let was_processed = provisioned_condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
     // A recovered volume has the name of its previous claim; a claim that waited may be bound to it.
     let is_own = name == own_volume_name(claim) || is_reported_waiting(claim);
     (is_own && was_processed && !is_reported_provisioned(claim)).then_some(name)
+}
+
+/// Returns the volume of this operator that a claim without a condition was bound to because it existed: one that was
+/// recovered for the claim, or that an administrator gave to it. The binder then requests no provisioner.
+fn existing_volume(claim: &PersistentVolumeClaim, capacity: &CapacityTracker) -> Option<String> {
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_bound = phase == Some("Bound") && claim.metadata.deletion_timestamp.is_none();
+    let is_unreported = is_bound && provisioned_condition(claim).is_none() && name != own_volume_name(claim);
+    (is_unreported && capacity.has_volume(&name)).then_some(name)
 }
 
 /// Returns the name of the volume that is provisioned for a claim.

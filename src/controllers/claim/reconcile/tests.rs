@@ -126,6 +126,27 @@ fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
 }
 
 #[test]
+fn a_bound_claim_without_a_condition_has_to_report_a_volume_that_existed_if_this_operator_knows_it() {
+    let capacity = CapacityTracker::default();
+    capacity.record_volume("pvc-previous", "default", 1, None);
+    let is_settled = |change: Value| {
+        // The binder found the volume, and requested no provisioner.
+        let mut claim = bound("nfs-operator.io/nfs", "1Gi", false, None);
+        claim["metadata"]["annotations"] = json!({});
+        claim["spec"]["volumeName"] = json!("pvc-previous");
+        writes::merge(&mut claim, change);
+        super::is_settled(&serde_json::from_value(claim).unwrap(), &settings(), &capacity)
+    };
+    assert!(!is_settled(json!({})), "recovered");
+    assert!(is_settled(json!({"spec": {"volumeName": "pvc-static"}})), "not known");
+    assert!(is_settled(json!({"status": {"phase": "Pending"}})), "not bound");
+    let condition = json!({"type": "nfs-operator.io/Provisioned", "status": "True", "reason": "Provisioned"});
+    assert!(is_settled(json!({"status": {"conditions": [condition]}})), "reported");
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    assert!(is_settled(deleted), "being deleted");
+}
+
+#[test]
 fn a_volume_of_another_claim_is_not_the_claims_own() {
     let claim: PersistentVolumeClaim = serde_json::from_value(bound("p", "1Gi", true, None)).unwrap();
     let volume = |claim_ref: Value| -> PersistentVolume {
