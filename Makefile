@@ -40,7 +40,7 @@ run: need-root need-rust need-go ## Start a cluster, an NFS export and the opera
 	@$(RIG) up --operator target/debug/nfs-operator $(if $(EXIT),--exit)
 
 .PHONY: assets
-assets: need-rust need-go ## Build and install only what the tests need
+assets: need-root need-rust need-go ## Build and install only what the tests need
 	@cargo run -q -p rig -- assets
 
 # All tests and the rig, and then what the rig needs.

@@ -114,13 +114,21 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
         ("config/quota-agent/daemonset.yaml", "quota-agent:77.0.0\n"),
         ("config/quota-agent/sidecar.yaml", "quota-agent:77.0.0\n"),
         ("CHANGELOG.md", "## [77.0.0] - 20"),
+        ("README.md", "./nfs-operator-77.0.0.tgz"),
+        ("README.md", "| **Maturity** | 77.0.0"),
+        ("docs/air-gapped.md", "nfs-operator/nfs-operator:77.0.0"),
+        ("docs/install.md", "dist/image/nfs-operator-77.0.0-amd64.tar"),
+        ("docs/kubectl-nfs.md", "kubectl-nfs-77.0.0-linux-amd64.tar.gz"),
+        ("docs/monitoring.md", "./nfs-operator-77.0.0.tgz"),
     ] {
         let text = fs::read_to_string(clone.join(file))?;
         assert!(text.contains(line), "{file} has no {line:?}");
     }
     let changed = git(&clone, &["diff", "--name-only"])?;
     let changed = String::from_utf8(changed.stdout)?;
-    assert_eq!(changed.lines().count(), 9, "nothing else: {changed}");
+    assert_eq!(changed.lines().count(), 14, "nothing else: {changed}");
+    let readme = fs::read_to_string(clone.join("README.md"))?;
+    assert!(!readme.contains("Not published yet"), "{readme}");
     // cargo accepts the lock file without changing it.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     assert_success(&Command::new("cargo").args(locked).current_dir(&clone).output()?);

@@ -23,9 +23,24 @@ pub enum LogFormat {
     Json,
 }
 
+/// The spans of the controllers. They name the object of each line in a notation of their own, and the lines name it
+/// themselves.
+const CONTROLLER_SPANS: &str = "kube_runtime::controller";
+
+/// Returns the filter of log lines, which is `requested` in the format of RUST_LOG, if that is valid.
+fn filter(requested: Option<&str>) -> EnvFilter {
+    let requested = requested.unwrap_or("info");
+    let filter = EnvFilter::try_new(requested).unwrap_or_else(|_| EnvFilter::new("info"));
+    match format!("{CONTROLLER_SPANS}=warn").parse() {
+        Ok(directive) if !requested.contains("kube_runtime") => filter.add_directive(directive),
+        _ => filter,
+    }
+}
+
 /// Starts logging to standard error.
 pub fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let requested = std::env::var(EnvFilter::DEFAULT_ENV).ok();
+    let filter = filter(requested.as_deref());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         // The writer escapes escape sequences, whoever wrote them.
@@ -96,6 +111,19 @@ mod tests {
     use super::*;
 
     const HOSTILE: &str = "x\n2026-01-01T00:00:00Z ERROR forged\r\u{1b}[2J\u{9b}31m\u{202e}\u{7f}";
+
+    #[test]
+    fn the_spans_of_controllers_are_not_logged_unless_requested() {
+        for (requested, expected) in [
+            (None, true),
+            (Some("debug"), true),
+            (Some("info,nfs_operator=debug"), true),
+            (Some("info,kube_runtime=info"), false),
+        ] {
+            let filter = filter(requested).to_string();
+            assert_eq!(filter.contains("kube_runtime::controller=warn"), expected, "{filter}");
+        }
+    }
 
     #[test]
     fn an_event_is_one_line_without_control_characters() {

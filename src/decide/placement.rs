@@ -650,15 +650,25 @@ fn no_permitted_backend(class: &ClassParameters, no_backends: bool) -> PlannedCo
         ),
         (selector, _) => PlannedCondition::fails(
             Reason::BackendNotFound,
-            format!(
-                "the StorageClass names the backends {}, but none of them exists{}: create one, or correct the parameter \
-                 `backend`",
-                list(class.backends.iter().map(shorten)),
-                selector.as_ref().map_or(String::new(), |selector| format!(
-                    " and matches its backendSelector {}",
-                    shorten(selector)
-                ))
-            ),
+            named_backends_missing(class, selector.as_ref()),
+        ),
+    }
+}
+
+/// Returns the message about backends that a class names, if none of them exists and matches its selector.
+fn named_backends_missing(class: &ClassParameters, selector: Option<&impl Display>) -> String {
+    let names = list(class.backends.iter().map(shorten));
+    let matching = selector.map_or_else(String::new, |selector| {
+        format!(" and matches its backendSelector {}", shorten(selector))
+    });
+    match class.backends.len() {
+        1 => format!(
+            "the StorageClass names the backend {names}, and no backend with this name exists{matching}: create it, or \
+             correct the parameter `backend`"
+        ),
+        _ => format!(
+            "the StorageClass names the backends {names}, but none of them exists{matching}: create one, or correct the \
+             parameter `backend`"
         ),
     }
 }

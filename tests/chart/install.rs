@@ -64,6 +64,34 @@ impl<'a> Installation<'a> {
         Ok(self.objects.get(object).await?.is_some())
     }
 
+    /// Runs the command of the notes that saves the Secret, deletes the Secret, and creates it from the file.
+    async fn assert_saved_secret_can_be_created(&self, notes: &str) -> Test {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "data": {"key": "a2V5"}, "immutable": true,
+            "metadata": {"name": "nfs-operator-records", "namespace": NAMESPACE},
+        });
+        self.objects.create(&secret).await?;
+        let save = notes
+            .lines()
+            .find(|line| line.contains("get secret nfs-operator-records"));
+        let save = save.ok_or("the notes do not save the Secret")?;
+        let kubectl = format!("{} ", self.cluster.kubectl_path().display());
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", &save.replace("kubectl ", &kubectl)]);
+        command
+            .current_dir(self.run.path())
+            .env("KUBECONFIG", self.cluster.kubeconfig());
+        let saved = command.output().await?;
+        assert!(saved.status.success(), "{save}: {}", printed(&saved));
+        self.objects.delete(&secret).await?;
+        let file = self.run.path().join("nfs-operator-records.yaml").display().to_string();
+        self.cluster.kubectl(["create", "-f", &file]).await?;
+        let created = self.objects.get(&secret).await?.unwrap();
+        assert_eq!(created["data"], secret["data"]);
+        self.objects.delete(&secret).await?;
+        Ok(())
+    }
+
     /// Creates the ServiceAccount and the roles of a hook, and returns a kubeconfig for the account.
     async fn create_hook_account(&self, account: &str, args: &[&str]) -> Result<PathBuf, Failure> {
         let objects = documents(&self.helm.template(args).await?.into_stdout()?)?;
@@ -127,6 +155,7 @@ async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
         assert!(installation.exists(&backend("main")).await? && installation.exists(&class("nfs")).await?);
         installation.objects.delete(&backend("main")).await?;
         installation.objects.delete(&class("nfs")).await?;
+        installation.assert_saved_secret_can_be_created(&notes).await?;
         assert!(installation.exists(&deployment()).await? && installation.exists(&crd()).await?);
 
         installation.cluster.apply(MONITORING).await?;
@@ -140,6 +169,14 @@ async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
         assert_eq!(deployed["spec"]["strategy"]["type"], "RollingUpdate");
         assert_eq!(deployed["spec"]["replicas"], 2);
         assert!(installation.exists(&backend("main")).await? && installation.exists(&class("nfs")).await?);
+        // The revision before comes back; kinds and backends stay.
+        let rollback = ["rollback", "nfs-operator", "--no-hooks"];
+        installation.helm(&rollback, &[]).await?.into_stdout()?;
+        let deployed = installation.objects.get(&deployment()).await?.unwrap();
+        assert_eq!(deployed["spec"]["replicas"], 1);
+        assert!(installation.exists(&backend("main")).await? && installation.exists(&crd()).await?);
+        assert!(!installation.exists(&class("nfs")).await?);
+        installation.upgrade(&[&everything]).await?.into_stdout()?;
         // Backends that are removed from the values are kept.
         installation.upgrade(&["--reset-values"]).await?.into_stdout()?;
         assert!(installation.exists(&backend("main")).await? && !installation.exists(&class("nfs")).await?);

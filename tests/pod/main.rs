@@ -99,6 +99,7 @@ impl Tests {
                 probe::prints_findings,
             ),
             self.trial("a_helm_upgrade_loses_no_claim_in_flight", upgrade::keeps_pending_claims),
+            self.trial("a_helm_rollback_loses_no_claim_in_flight", upgrade::rolls_back),
             self.trial(
                 "the_standby_takes_over_when_the_leaders_pod_is_deleted",
                 failover::takes_over,

@@ -4,6 +4,7 @@
 use std::{fs, path::PathBuf};
 
 use rig::operator::repository_root;
+use serde_json::Value;
 
 use crate::{
     Failure, Test,
@@ -30,6 +31,27 @@ pub async fn keeps_pending_claims(env: &PodEnv) -> Test {
     env.print_progress(&format!("upgraded from {}", previous.display()));
     env.wait_all_bound("upgraded", &claims).await?;
     env.print_progress(&format!("{CLAIMS} pending claims are Bound, each to one directory"));
+    Ok(())
+}
+
+pub async fn rolls_back(env: &PodEnv) -> Test {
+    let chart = PodEnv::chart();
+    env.install(&chart, &[]).await?;
+    let wait = ["--wait", "--timeout", HELM_TIMEOUT];
+    let annotation = ["--set", "podAnnotations.upgraded=yes"];
+    env.helm(&["upgrade"], Some(&chart), &[wait.as_slice(), &annotation].concat())
+        .await?;
+    let before = env.pod().await?;
+    assert_eq!(before["metadata"]["annotations"]["upgraded"], "yes");
+    let claims = env.create_claims("rolled-back", CLAIMS).await?;
+    env.helm(&["rollback"], None, &wait).await?;
+    let after = env.pod().await?;
+    assert_eq!(after["metadata"]["annotations"]["upgraded"], Value::Null);
+    assert!(is_pod_ready(&after));
+    env.wait_all_bound("rolled-back", &claims).await?;
+    env.print_progress(&format!(
+        "rolled back; {CLAIMS} pending claims are Bound, each to one directory"
+    ));
     Ok(())
 }
 

@@ -14,6 +14,11 @@ const REQUESTED_MODE: u32 = 0o777;
 /// Owner that is neither root nor a usual credential of a probe.
 const REQUESTED_OWNER: u32 = 12_345;
 
+/// What does not work on a server that knows owners by their names, and the remedy.
+const REFUSED_WITHOUT_NUMBERS: &str = "claims that request an owner, clones, backups and copied restores fail with \
+                                       IdMappingRequired: enable numeric owners on the server (nfs-ganesha: \
+                                       Only_Numeric_Owners = true; Linux: nfs4_disable_idmapping=Y)";
+
 struct WriteTest<'a> {
     export: &'a Client,
     root: &'a FileHandle,
@@ -124,8 +129,7 @@ impl WriteTest<'_> {
         let (owner, requested) = (&directory.attributes, self.credential);
         if owner.uid.is_none() || owner.gid.is_none() {
             let message = format!(
-                "names instead of numbers: {}:{}; claims of a StorageClass that sets an owner fail: configure numeric ID \
-                 mapping on the server",
+                "names instead of numbers: {}:{}; {REFUSED_WITHOUT_NUMBERS}",
                 owner.owner, owner.group
             );
             return self
@@ -134,8 +138,8 @@ impl WriteTest<'_> {
         }
         if owner.uid != Some(requested.uid) {
             let message = format!(
-                "squashed: created as {}:{} instead of {}:{}; claims of a StorageClass that sets an owner fail: export with \
-                 no_root_squash to the address of the operator, or do not set an owner",
+                "squashed: created as {}:{} instead of {}:{}; claims that request an owner, clones, backups and copied \
+                 restores fail: export with no_root_squash to the address of the operator, or use none of these",
                 owner.owner, owner.group, requested.uid, requested.gid
             );
             return self
@@ -170,14 +174,28 @@ impl WriteTest<'_> {
                 self.findings
                     .add("owner", StepResult::Ok, message, json!({ "uid": 0, "gid": 0 }));
             }
+            Ok(now) if now.uid.is_none() || now.gid.is_none() => {
+                let message = format!(
+                    "not applied: {}:{} instead of {REQUESTED_OWNER}:{REQUESTED_OWNER}, names instead of numbers; \
+                     {REFUSED_WITHOUT_NUMBERS}",
+                    now.owner, now.group
+                );
+                self.findings
+                    .problem("owner", StepResult::Warning, Reason::IdMappingRequired, message);
+            }
             Ok(now) => {
                 let message = format!(
-                    "not applied: {}:{} instead of {REQUESTED_OWNER}:{REQUESTED_OWNER}; claims of a StorageClass that sets an \
-                     owner fail",
+                    "not applied: {}:{} instead of {REQUESTED_OWNER}:{REQUESTED_OWNER}; claims that request an owner, clones, \
+                     backups and copied restores fail",
                     now.owner, now.group
                 );
                 self.findings
                     .problem("owner", StepResult::Warning, Reason::OwnerRefused, message);
+            }
+            Err(error) if error.status() == Some(Status::BadOwner) => {
+                let message = format!("cannot set the owner: {error}; {REFUSED_WITHOUT_NUMBERS}");
+                self.findings
+                    .problem("owner", StepResult::Warning, Reason::IdMappingRequired, message);
             }
             Err(error) => {
                 let message = format!(

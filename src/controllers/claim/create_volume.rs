@@ -44,7 +44,7 @@ pub(super) async fn create_volume(
         warn_of_deviations(attempt, plan, directory);
     }
     Ok(ProvisionOutcome::Provisioned {
-        condition: PlannedCondition::holds(Reason::Provisioned, location(&created)),
+        condition: PlannedCondition::holds(Reason::Provisioned, location(&created, attempt.claim)),
         created_now,
     })
 }

@@ -55,17 +55,20 @@ async fn reconcile_now(
     // Held until the outcome is reported.
     let mut slot = None;
     let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings.served) {
-        Eligibility::Ignore => ProvisionOutcome::Nothing,
-        Eligibility::Bound => match unreported_volume(claim, &ctx.settings, |volume| may_have_created(ctx, volume)) {
-            None => ProvisionOutcome::Nothing,
-            Some(volume) => {
-                slot = ctx.report_slot(claim);
-                match &slot {
-                    None => ProvisionOutcome::Queued,
-                    Some(_) => report_bound(claim, &volume, ctx).await?,
+        eligibility @ (Eligibility::Ignore | Eligibility::Bound) => {
+            match unreported_volume(claim, &eligibility, &ctx.settings, &ctx.capacity, |volume| {
+                may_have_created(ctx, volume)
+            }) {
+                None => ProvisionOutcome::Nothing,
+                Some(volume) => {
+                    slot = ctx.report_slot(claim);
+                    match &slot {
+                        None => ProvisionOutcome::Queued,
+                        Some(_) => report_bound(claim, &volume, ctx).await?,
+                    }
                 }
             }
-        },
+        }
         Eligibility::Lost => report_lost(claim, ctx).await?,
         Eligibility::Infeasible(condition) => ProvisionOutcome::Infeasible(condition),
         // Boxed: most claims are bound, and their futures must stay small.
@@ -128,9 +131,9 @@ pub fn is_settled(
 ) -> bool {
     // The class matters only for a claim without volume.
     match check_eligibility(claim, None, &settings.served) {
-        Eligibility::Ignore => expansion::is_settled(claim),
-        Eligibility::Bound => {
-            unreported_volume(claim, settings, may_have_created).is_none() && expansion::is_settled(claim)
+        eligibility @ (Eligibility::Ignore | Eligibility::Bound) => {
+            unreported_volume(claim, &eligibility, settings, capacity, may_have_created).is_none()
+                && expansion::is_settled(claim)
         }
         Eligibility::Lost => is_reported_lost(claim),
         Eligibility::Infeasible(_) | Eligibility::Provision(_) => {
@@ -163,7 +166,7 @@ async fn report_bound(
             ProvisionOutcome::Nothing
         }
         Some(volume) => ProvisionOutcome::Provisioned {
-            condition: PlannedCondition::holds(Reason::Provisioned, location(&volume)),
+            condition: PlannedCondition::holds(Reason::Provisioned, location(&volume, claim)),
             created_now: false,
         },
         // The binder is going to set the claim's phase to Lost.
@@ -171,10 +174,25 @@ async fn report_bound(
     })
 }
 
-/// Returns the volume of a bound claim whose condition does not report it yet. A volume that existed before this operator
-/// is not read: without the operator's annotation and condition, only a volume of the claim's own name counts that the
-/// operator `may_have_created`.
+/// Returns the volume of a bound claim whose condition does not report it yet.
 fn unreported_volume(
+    claim: &PersistentVolumeClaim,
+    eligibility: &Eligibility,
+    settings: &Settings,
+    capacity: &CapacityTracker,
+    may_have_created: impl FnOnce(&str) -> bool,
+) -> Option<String> {
+    let provisioned = match eligibility {
+        Eligibility::Bound => provisioned_volume(claim, settings, may_have_created),
+        _ => None,
+    };
+    provisioned.or_else(|| existing_volume(claim, capacity))
+}
+
+/// Returns the volume that was provisioned for a claim, if the claim does not report it yet. A volume that existed before
+/// this operator is not read: without the operator's annotation and condition, only a volume of the claim's own name counts
+/// that the operator `may_have_created`.
+fn provisioned_volume(
     claim: &PersistentVolumeClaim,
     settings: &Settings,
     may_have_created: impl FnOnce(&str) -> bool,
@@ -201,6 +219,16 @@ pub fn may_have_created(ctx: &Context, volume: &str) -> bool {
         Some((_, export_id)) => export_id.is_some(),
         None => !ctx.readiness.is_filled(Cache::Volumes) || pending_backend(ctx, volume).is_some(),
     }
+}
+
+/// Returns the volume of this operator that a claim without a condition was bound to because it existed: one that was
+/// recovered for the claim, or that an administrator gave to it. The binder then requests no provisioner.
+fn existing_volume(claim: &PersistentVolumeClaim, capacity: &CapacityTracker) -> Option<String> {
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_bound = phase == Some("Bound") && claim.metadata.deletion_timestamp.is_none();
+    let is_unreported = is_bound && provisioned_condition(claim).is_none() && name != own_volume_name(claim);
+    (is_unreported && capacity.has_volume(&name)).then_some(name)
 }
 
 /// Returns the name of the volume that is provisioned for a claim.

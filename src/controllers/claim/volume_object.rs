@@ -17,6 +17,7 @@ use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names::{self, SHARED, is_shared};
 use crate::decide::mount_options::{self, NegotiatedConnection, NfsMajorVersion};
+use crate::decide::restore_source::RestoreSource;
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
 
@@ -141,8 +142,8 @@ fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Describes the location of a volume's data.
-pub fn location(volume: &PersistentVolume) -> String {
+/// Describes the location of the data of a claim's volume, and what the claim was restored from.
+pub fn location(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> String {
     let source = volume
         .spec
         .as_ref()
@@ -157,8 +158,14 @@ pub fn location(volume: &PersistentVolume) -> String {
         true => ", a directory that claims share",
         false => "",
     };
+    // A volume of another name existed before the claim requested anything.
+    let is_own = volume.name_any() == names::volume_name(&claim.uid().unwrap_or_default());
+    let restored = match RestoreSource::of(claim).filter(|_| is_own) {
+        Some(source) => format!(", with the data of {} {}", source.kind(), source.name()),
+        None => String::new(),
+    };
     format!(
-        "volume {} is {}:{}{backend}{shared}",
+        "volume {} is {}:{}{backend}{shared}{restored}",
         volume.name_any(),
         source.server,
         source.path

@@ -82,6 +82,13 @@ async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_arc
         .create(&asking(env.claim("again", &class), name_of(&archive)))
         .await?;
     let restored = env.wait_bound(&again).await?;
+    let provisioned = "nfs-operator.io/Provisioned";
+    let reported = env
+        .objects
+        .wait_condition(&again, provisioned, "True", Some("Provisioned"), TIMEOUT);
+    let reported = reported.await?;
+    let source = format!("with the data of NfsArchive {}", name_of(&archive));
+    assert!(text(&reported, "/message").contains(&source), "{reported}");
     let found = fs::metadata(env.directory(&restored)?)?;
     let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
     assert_eq!(seen, (inode, 0o2770, 1000, 1001));

@@ -228,6 +228,30 @@ async fn probe_with_write_reports_a_squashed_root() -> Test {
 }
 
 #[tokio::test]
+async fn probe_with_write_reports_a_server_that_knows_owners_by_name() -> Test {
+    let run = RunDir::new()?;
+    let options = NfsOptions {
+        named_owners: true,
+        ..NfsOptions::default()
+    };
+    let nfs = NfsServer::start(&run, options).await?;
+    let (report, code) = probe("127.0.0.1:/export", nfs.port(), &["--write"]).await;
+    assert_eq!(
+        (code, row(&report, "owner")),
+        (Some(0), ("warning", "IdMappingRequired")),
+        "{report:#}"
+    );
+    let checks = report["checks"].as_array().unwrap();
+    let owner = checks.iter().find(|check| check["check"] == "owner").unwrap();
+    let message = owner["message"].as_str().unwrap();
+    assert!(
+        message.contains("backups") && message.contains("Only_Numeric_Owners"),
+        "{message}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn probe_reports_whether_the_server_requires_a_reserved_port() -> Test {
     let open = rig::Export::new("/data");
     let reserved = open.clone().extra("PrivilegedPort", "true");

@@ -1,6 +1,7 @@
 //! The commands of the documentation, unchanged. docs/migrate-from-nfs-subdir.md has its own test.
 
 use std::fs;
+use std::path::PathBuf;
 
 use rig::operator::repository_root;
 use rig::{Export, Squash};
@@ -81,11 +82,35 @@ async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
     for (name, text) in pages {
         let blocks = blocks(&text, RUNNABLE, guide.nfs.port());
         println!("{name}: {} blocks", blocks.len());
+        // A reader runs the blocks of a page in one shell, and one block sets a variable for the next.
+        let variables = guide.run.new_dir("variables")?.join("variables").display().to_string();
         for block in blocks {
+            let block = format!("touch {variables}; . {variables}\n{block}\ndeclare -p VOLUME > {variables} || true");
             println!("{block}\n{}", guide.shell.run(&block).await?);
+            if block.contains("name: writer") {
+                // There is no node.
+                fs::write(hello(&guide, "default-my-data-pvc-")?, "as the pod would\n")?;
+            }
+        }
+        if name.ends_with("quick-start.md") {
+            let restored = fs::read_to_string(hello(&guide, "default-my-data-again-pvc-")?)?;
+            assert_eq!(restored, "as the pod would\n");
         }
     }
+    // The examples wait for each new backend before they create its claims.
+    let warnings = "kubectl get events --all-namespaces --field-selector type=Warning,reason=ProvisioningFailed";
+    let warnings = guide.shell.run(warnings).await?;
+    assert!(!warnings.contains("NotProbed"), "{warnings}");
     Ok(())
+}
+
+/// Returns the path of the file that the pod of the quick start writes, in the directory whose name begins like this.
+fn hello(guide: &GuideCluster, directory: &str) -> Result<PathBuf, Failure> {
+    let export = guide.nfs.data_dir("/export")?;
+    let directories = names(&export)?;
+    let found = directories.iter().find(|name| name.starts_with(directory));
+    let found = found.ok_or_else(|| format!("no {directory}… among {directories:?}"))?;
+    Ok(export.join(found).join("hello.txt"))
 }
 
 #[tokio::test]

@@ -213,7 +213,8 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         );
         assert_eq!(visible_fields(&volume), visible_fields(&former[name]));
     }
-    for claim in [&data, &grown] {
+    // Also the claim that was bound at once, and never waited.
+    for claim in [&data, &grown, &empty] {
         let reported = env
             .objects
             .wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, TIMEOUT);

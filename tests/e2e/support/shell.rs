@@ -1,9 +1,8 @@
 //! A shell for the commands of the documentation.
 
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use rig::operator::{find_binary, repository_root};
+use rig::operator::{find_binary, link_programs, repository_root};
 use rig::{Cluster, RunDir};
 use tokio::process::Command;
 
@@ -19,11 +18,7 @@ pub struct Shell {
 impl Shell {
     /// Creates a shell for an administrator of this cluster.
     pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
-        let programs = run.new_dir("programs")?;
-        symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
-        for name in ["nfs-operator", "kubectl-nfs", "kubectl_complete-nfs"] {
-            symlink(find_binary()?, programs.join(name))?;
-        }
+        let programs = link_programs(run, cluster, &find_binary()?)?;
         let path = std::env::var("PATH").unwrap_or_default();
         Ok(Self {
             folder: repository_root(),

@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::ExitStatus,
     time::Duration,
@@ -303,6 +304,18 @@ pub fn repository_root() -> PathBuf {
         .nth(2)
         .unwrap_or(Path::new("/"))
         .to_owned()
+}
+
+/// Links kubectl, its plugin and the operator's binary into a new folder of the run, for a PATH. Returns the folder.
+pub fn link_programs(run: &RunDir, cluster: &Cluster, binary: &Path) -> Result<PathBuf> {
+    let action = || "link the programs".into();
+    let folder = run.new_dir("programs")?;
+    let binary = fs::canonicalize(binary).with_context(action)?;
+    symlink(cluster.kubectl_path(), folder.join("kubectl")).with_context(action)?;
+    for name in ["nfs-operator", "kubectl-nfs", "kubectl_complete-nfs"] {
+        symlink(&binary, folder.join(name)).with_context(action)?;
+    }
+    Ok(folder)
 }
 
 /// Returns the path of the operator's binary for tests: `NFS_OPERATOR_BINARY`, or what cargo built for the running

@@ -8,7 +8,9 @@ use std::{
 
 use rig::{
     Assets, Cluster, Error, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Result, ResultExt as _,
-    RunDir, objects::reference, operator::repository_root,
+    RunDir,
+    objects::reference,
+    operator::{link_programs, repository_root},
 };
 use serde_json::{Value, json};
 
@@ -84,7 +86,7 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
     progress.done(&format!("nfs-ganesha serves /export on 127.0.0.1:{}", nfs.port()));
     let kubeconfig = Operator::install(&cluster).await?;
     progress.done("applied crds/, config/rbac/ and config/admission/");
-    let operator = Operator::start(run, OperatorOptions::new(binary, kubeconfig)).await?;
+    let operator = Operator::start(run, OperatorOptions::new(binary.clone(), kubeconfig)).await?;
     operator.wait_ready().await?;
     progress.done("the operator is ready, as ServiceAccount nfs-operator-system/nfs-operator");
 
@@ -110,9 +112,16 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
         println!("done in {:.1} s", demo.progress.first.elapsed().as_secs_f64());
         return Ok(());
     }
-    println!("to explore, in another terminal:\n");
+    let programs = link_programs(run, &demo.cluster, &binary)?;
+    println!("to explore, in another terminal, with kubectl, kubectl nfs and nfs-operator:\n");
     println!("  export KUBECONFIG={}", demo.cluster.kubeconfig().display());
-    println!("  alias kubectl={}\n", demo.cluster.kubectl_path().display());
+    println!("  export PATH={}:$PATH\n", programs.display());
+    println!("in the manifests of the guides, this is the server:\n");
+    println!("  server: 127.0.0.1");
+    println!("  path: /export");
+    println!("  nfs: {{port: {}}}\n", nfs.port());
+    println!("there is no node: pods stay Pending. What they would write can be written to the export:");
+    println!("{}\n", demo.export.display());
     println!("the operator's log: {}", operator.log().display());
     println!("Ctrl-C stops everything and removes it.");
     std::future::pending().await
@@ -220,7 +229,11 @@ impl Demo {
                 entry.file_name().to_string_lossy().starts_with("archived-") && entry.path().join("hello.txt").is_file()
             });
         match archive {
-            Some(entry) => println!("hello.txt is kept in {}", entry.file_name().display()),
+            Some(entry) => println!(
+                "hello.txt is kept in {}, which a claim can restore:\n\n$ kubectl get nfsa\n{}",
+                entry.file_name().display(),
+                self.cluster.kubectl(["get", "nfsa"]).await?
+            ),
             None => return Err(Error::Usage("no archive with hello.txt is on the export".into())),
         }
         Ok(())

@@ -137,10 +137,38 @@ fn a_volume_of_a_shared_directory_says_so_and_is_retained_whatever_the_policy_is
         let shared = volume(true);
         assert_eq!(annotation(&shared, names::VOLUME_EXISTING).as_deref(), Some("Share"));
         assert_eq!(annotation(&shared, names::VOLUME_ON_DELETE).as_deref(), Some("retain"));
-        assert!(location(&shared).contains("share"), "{}", location(&shared));
+        let claim = PersistentVolumeClaim::default();
+        assert!(
+            location(&shared, &claim).contains("share"),
+            "{}",
+            location(&shared, &claim)
+        );
         let alone = volume(false);
         assert_eq!(annotation(&alone, names::VOLUME_EXISTING), None);
-        assert!(!location(&alone).contains("share"), "{}", location(&alone));
+        assert!(
+            !location(&alone, &claim).contains("share"),
+            "{}",
+            location(&alone, &claim)
+        );
+    }
+}
+
+#[test]
+fn the_location_of_restored_data_names_the_archive_unless_the_volume_existed_before() {
+    let claim = |uid, source: Value| {
+        let claim = json!({"metadata": {"uid": uid}, "spec": {"dataSourceRef": source}});
+        serde_json::from_value(claim).unwrap()
+    };
+    let source = |kind| json!({"apiGroup": "nfs-operator.io", "kind": kind, "name": "pvc-7"});
+    let volume = volume_with("Delete", json!({}), None, None);
+    for (uid, source, expected) in [
+        ("u", source("NfsArchive"), ", with the data of NfsArchive pvc-7"),
+        ("u", source("NfsBackup"), ", with the data of NfsBackup pvc-7"),
+        ("u", Value::Null, ""),
+        ("another", source("NfsArchive"), ""),
+    ] {
+        let location = location(&volume, &claim(uid, source));
+        assert!(location.ends_with(&format!(" on backend main{expected}")), "{location}");
     }
 }
 
