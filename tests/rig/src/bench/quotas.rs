@@ -6,7 +6,7 @@
 
 use std::{
     os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     time::{Duration, Instant},
 };
@@ -44,9 +44,12 @@ const PROGRAM: &str = "/run/bench/nfs-operator";
 /// What to measure; also the arguments of `rig bench-quotas`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct QuotaBenchOptions {
-    /// Path of the operator's binary, which is also the agent, built in release mode.
+    /// Path of the operator's binary, built in release mode.
     #[arg(long)]
     pub operator: PathBuf,
+    /// Path of the agent's binary, if it is another one.
+    #[arg(long)]
+    pub agent: Option<PathBuf>,
     /// Number of claims in a phase.
     #[arg(long, default_value_t = 100)]
     pub count: usize,
@@ -156,12 +159,12 @@ impl Env {
             .create(&reference("v1", "Namespace", None, NAMESPACE))
             .await?;
         for name in BACKENDS {
-            env.create_backend(name, &options.operator).await?;
+            env.create_backend(name, options).await?;
         }
         Ok(env)
     }
 
-    async fn create_backend(&self, name: &str, program: &Path) -> Result<()> {
+    async fn create_backend(&self, name: &str, options: &QuotaBenchOptions) -> Result<()> {
         let path = self.vm.new_file_system(FileSystem::Xfs).await?;
         let is_limited = name != "plain";
         let quota = if is_limited {
@@ -182,7 +185,7 @@ impl Env {
             self.objects
                 .wait_condition(&created, "QuotasEnforced", "False", missing, TIMEOUT)
                 .await?;
-            self.start_agent(&path, program).await?;
+            self.start_agent(&path, options).await?;
         }
         self.objects
             .wait_condition(&created, "Ready", "True", None, TIMEOUT)
@@ -196,9 +199,10 @@ impl Env {
     }
 
     /// Starts the agent in the machine as the guide says.
-    async fn start_agent(&self, export: &str, program: &Path) -> Result<()> {
+    async fn start_agent(&self, export: &str, options: &QuotaBenchOptions) -> Result<()> {
+        let program = options.agent.as_ref().unwrap_or(&options.operator);
         self.vm.install_program(program, PROGRAM).await?;
-        let mut plugin = Command::new(program);
+        let mut plugin = Command::new(&options.operator);
         plugin.arg0("kubectl-nfs").args(["secret", "quota-key"]);
         plugin.env("KUBECONFIG", self.cluster.kubeconfig());
         let keys = run(plugin).await?;
