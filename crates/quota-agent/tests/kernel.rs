@@ -370,7 +370,7 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
         export.wait_for("agent", expected).await;
     }
 
-    // A full volume can be emptied, archived with its limit, and removed.
+    // A full volume can be emptied.
     let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
     assert!(failed.output.contains(full), "{failed:?}");
     vm.run(&format!(
@@ -379,6 +379,9 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     .await
     .unwrap();
     vm.run(&write(&one, "after", 16)).await.unwrap();
+    // A full one can be archived with its limit, restored, and removed.
+    let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
+    assert!(failed.output.contains(full), "{failed:?}");
     let script = format!(
         "cd {0}; umount.nfs {one}; umount.nfs {two}; mv one archived-one; ls archived-one",
         export.mounted
@@ -386,8 +389,18 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     assert!(vm.run(&script).await.unwrap().contains("after"));
     let archived = export.mount("/archived-one").await;
     export.assert_size(&archived, 6 * MIB).await;
+    vm.run(&format!(
+        "umount.nfs {archived}; cd {}; mv archived-one one",
+        export.mounted
+    ))
+    .await
+    .unwrap();
+    let restored = export.mount("/one").await;
+    export.assert_size(&restored, 6 * MIB).await;
+    let failed = vm.output(&write(&restored, "once-more", 200)).await.unwrap();
+    assert!(failed.output.contains(full), "{failed:?}");
     let script = format!(
-        "umount.nfs {archived}; cd {}; rm -r archived-one {}/orders/one",
+        "umount.nfs {restored}; cd {}; rm -r one {}/orders/one",
         export.mounted,
         export.quota()
     );

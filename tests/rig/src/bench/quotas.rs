@@ -102,28 +102,32 @@ async fn measure(run: &RunDir, options: &QuotaBenchOptions) -> Result<()> {
         }
     }
     let [plain, required] = rates.map(|rates| rates.iter().sum::<f64>() / rates.len().max(1) as f64);
-    let mut rows = vec![
-        row("claims/s without spec.quota", format!("{plain:.1}"), ""),
-        row("claims/s with Required", format!("{required:.1}"), ""),
-        row(
-            "with Required, relative to without",
-            format!("{:.2}", required / plain),
-            "≥ 0.70",
-        ),
-        row(
-            "CPU time of the agent and its tools for each claim",
-            format!("{:.0} ms", agent_ticks / TICKS * 1e3 / limited.max(1) as f64),
-            "",
-        ),
-    ];
+    let mut rows = Vec::new();
+    add(
+        &mut rows,
+        [
+            row("claims/s without spec.quota", format!("{plain:.1}"), ""),
+            row("claims/s with Required", format!("{required:.1}"), ""),
+            row(
+                "with Required, relative to without",
+                format!("{:.2}", required / plain),
+                "≥ 0.70",
+            ),
+            row(
+                "CPU time of the agent and its tools for each claim",
+                format!("{:.0} ms", agent_ticks / TICKS * 1e3 / limited.max(1) as f64),
+                "",
+            ),
+        ],
+    );
     progress("more volumes");
     let missing = options.volumes.saturating_sub(limited);
     if missing > 0 {
         env.create("required", missing).await?;
     }
-    rows.extend(env.measure_idle().await?);
-    rows.extend(env.measure_expansions(options.expansions).await?);
-    println!("{}", render(&rows));
+    add(&mut rows, env.measure_idle().await?);
+    add(&mut rows, env.measure_expansions(options.expansions).await?);
+    println!("\n{}", render(&rows));
     env.operator.terminate().await?;
     drop(env.volumes);
     env.cluster.stop().await
@@ -332,6 +336,15 @@ type Row = [String; 3];
 
 fn row(what: &str, measured: String, target: &str) -> Row {
     [what.to_owned(), measured, target.to_owned()]
+}
+
+/// Adds rows to the result, and prints them at once: the next phase takes minutes.
+fn add(rows: &mut Vec<Row>, new: impl IntoIterator<Item = Row>) {
+    for row in new {
+        let [what, measured, _] = &row;
+        println!("  {what}: {measured}");
+        rows.push(row);
+    }
 }
 
 fn render(rows: &[Row]) -> Table {
