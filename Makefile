@@ -134,7 +134,7 @@ RELEASE := -p nfs-operator -p rig
 OPERATOR := target/release/nfs-operator
 
 .PHONY: bench
-bench: bench-operator bench-client bench-copy ## Measure the operator, the NFS client alone, and clones
+bench: bench-operator bench-client bench-copy bench-quotas ## Measure the operator, the NFS client alone, clones, and enforced sizes
 
 .PHONY: bench-operator
 bench-operator: need-root need-rust need-go ## Measure rates, latency and memory in comparison with a plain API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
@@ -148,6 +148,13 @@ bench-client: need-root need-rust ## Measure the NFS client at round trips of 0,
 .PHONY: bench-copy
 bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
 	@cargo bench -q -p export-store --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
+
+.PHONY: bench-quotas
+bench-quotas: need-root need-rust need-go ## Measure what enforced sizes cost: the quota agent alone, and on XFS in the emulated machine (VOLUMES=10000 COUNT=100)
+	@cargo bench -q -p quota-agent --bench agent -- $(if $(VOLUMES),--volumes $(VOLUMES))
+	@cargo build --release $(RELEASE)
+	@target/release/rig kernel-vm
+	@target/release/rig bench-quotas --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT))
 
 FUZZ_SECONDS ?= 600
 

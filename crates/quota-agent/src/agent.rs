@@ -217,10 +217,14 @@ impl<Q: Quotas> Agent<Q> {
     async fn enforce_some(&mut self) {
         for position in 0..self.exports.len() {
             let taken = self.taken_elsewhere(position);
+            let until = self.next_heartbeat;
             let Some(export) = self.exports.get_mut(position) else {
                 continue;
             };
-            if let Err(error) = export.enforce(&self.settings.projects, &self.reserved, taken).await {
+            if let Err(error) = export
+                .enforce(&self.settings.projects, &self.reserved, taken, until)
+                .await
+            {
                 export.give_up(&error);
             }
         }

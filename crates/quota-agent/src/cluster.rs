@@ -1,12 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use export_store::SignatureStatus;
 use export_store::layout;
-use export_store::quota::{Heartbeat, KeyFile, LimitState, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
+use export_store::quota::{Heartbeat, KeyFile, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
 
 use crate::error::AgentError;
 use crate::folder::{Folder, Stamp};
-use crate::plan::Found;
+use crate::plan::{Found, Reported, Wanted};
 
 /// The folder `quota` of one cluster, and what is known of it.
 pub(crate) struct Cluster {
@@ -16,12 +17,12 @@ pub(crate) struct Cluster {
     pub orders: Folder,
     reports: Folder,
     /// Every order file, as of when it was read last.
-    files: BTreeMap<String, Stamp>,
+    files: BTreeMap<Arc<str>, Stamp>,
     /// Order files that are not believed.
     ignored: BTreeSet<String>,
-    pub volumes: BTreeMap<String, Volume>,
+    pub volumes: BTreeMap<Arc<str>, Volume>,
     /// The reports that are believed, as they are on the export.
-    pub written: BTreeMap<String, Report>,
+    pub written: BTreeMap<Arc<str>, Reported>,
     sequence: u64,
     /// Why the orders cannot be listed. What is in force stays.
     problem: Option<String>,
@@ -29,7 +30,7 @@ pub(crate) struct Cluster {
 
 /// A volume with an order that was believed.
 pub(crate) struct Volume {
-    pub order: Order,
+    pub order: Wanted,
     /// The directory; `None` until it was looked up.
     pub found: Option<Found>,
 }
@@ -104,7 +105,9 @@ impl Cluster {
                 continue;
             };
             match self.seal.open::<Report>(&name, &bytes) {
-                Ok((report, status)) if self.believes(status) => drop(self.written.insert(name, report)),
+                Ok((report, status)) if self.believes(status) => {
+                    self.written.insert(name.into(), report.into());
+                }
                 Ok(_) => tracing::warn!(volume = name, "ignoring a report that this agent did not sign"),
                 Err(error) => tracing::warn!(volume = name, "ignoring a report: {error}"),
             }
@@ -129,18 +132,18 @@ impl Cluster {
             }
         };
         self.problem = None;
-        self.files.retain(|name, _| names.contains(name));
+        self.files.retain(|name, _| names.contains(&**name));
         self.ignored.retain(|name| names.contains(name));
-        self.volumes.retain(|name, _| names.contains(name));
+        self.volumes.retain(|name, _| names.contains(&**name));
         for name in names {
             let stamp = self.orders.stamp(&name).ok().flatten();
-            if stamp.is_some() && self.files.get(&name) == stamp.as_ref() {
+            if stamp.is_some() && self.files.get(name.as_str()) == stamp.as_ref() {
                 continue;
             }
             match self.read_order(&name) {
                 Ok(order) => {
                     self.ignored.remove(&name);
-                    self.accept(name, order);
+                    self.accept(self.shared(&name), order);
                 }
                 Err(why) => {
                     if self.ignored.insert(name.clone()) || stamp.is_some() {
@@ -151,17 +154,17 @@ impl Cluster {
         }
     }
 
-    fn read_order(&mut self, name: &str) -> Result<Order, String> {
+    fn read_order(&mut self, name: &str) -> Result<Wanted, String> {
         let read = self
             .orders
             .read(name, Order::MAX_LEN)
             .map_err(|error| error.to_string())?;
         let (stamp, bytes) = read.ok_or("it is not a regular file")?;
-        self.files.insert(name.to_owned(), stamp);
+        self.files.insert(self.shared(name), stamp);
         self.believed(name, &bytes)
     }
 
-    fn believed(&self, name: &str, bytes: &[u8]) -> Result<Order, String> {
+    fn believed(&self, name: &str, bytes: &[u8]) -> Result<Wanted, String> {
         let opened = self.seal.open::<Order>(name, bytes);
         let (order, status) = opened.map_err(|error: QuotaFileError| error.to_string())?;
         match status {
@@ -174,21 +177,28 @@ impl Cluster {
                 "generation {} was replaced by {}",
                 order.generation, known.order.generation
             )),
-            _ => Ok(order),
+            _ => Ok(order.into()),
         }
     }
 
-    fn accept(&mut self, name: String, order: Order) {
+    /// Returns the name of a volume, as other things that are known of it have it.
+    fn shared(&self, name: &str) -> Arc<str> {
+        let written = self.written.get_key_value(name).map(|(name, _)| name);
+        let known = written.or_else(|| self.files.get_key_value(name).map(|(name, _)| name));
+        known.map_or_else(|| name.into(), Arc::clone)
+    }
+
+    fn accept(&mut self, name: Arc<str>, order: Wanted) {
         let same = |known: &Volume| known.order.directory == order.directory && known.order.file_id == order.file_id;
         let found = self.volumes.remove(&name).filter(same).and_then(|known| known.found);
         self.volumes.insert(name, Volume { order, found });
     }
 
     /// Returns the reports of volumes without an order. Each order is looked up once more: a list may miss a file.
-    pub fn released(&self) -> impl Iterator<Item = &Report> {
+    pub fn released(&self) -> impl Iterator<Item = (&Arc<str>, &Reported)> {
         let is_gone = |name: &str| matches!(self.orders.entry(name), Ok(None));
-        let reports = self.written.values().filter(|_| self.problem.is_none());
-        reports.filter(move |report| !self.has_order(&report.volume) && is_gone(&report.volume))
+        let reports = self.written.iter().filter(|_| self.problem.is_none());
+        reports.filter(move |(name, _)| !self.has_order(name) && is_gone(name))
     }
 
     /// Returns why the orders cannot be listed.
@@ -199,10 +209,10 @@ impl Cluster {
     /// Returns the projects of volumes whose order cannot be believed now: what is in force for them stays.
     pub fn held(&self) -> impl Iterator<Item = u32> {
         let is_unknown = self.problem.is_some();
-        let known = move |report: &&Report| {
-            (is_unknown || self.has_order(&report.volume)) && !self.volumes.contains_key(&report.volume)
-        };
-        self.written.values().filter(known).filter_map(|report| report.project)
+        let written = self.written.iter();
+        let known =
+            written.filter(move |(name, _)| (is_unknown || self.has_order(name)) && !self.volumes.contains_key(*name));
+        known.filter_map(|(_, report)| report.project)
     }
 
     fn has_order(&self, volume: &str) -> bool {
@@ -210,14 +220,34 @@ impl Cluster {
     }
 
     /// Writes a report, if it differs from the one on the export.
-    pub fn write_report(&mut self, report: Report) -> Result<(), AgentError> {
-        if self.written.get(&report.volume) == Some(&report) {
+    pub fn write_report(&mut self, volume: &Arc<str>, report: Reported) -> Result<(), AgentError> {
+        if self.written.get(volume) == Some(&report) {
             return Ok(());
         }
-        // The project of a pending volume is also on its directory.
-        let durable = !matches!(report.state, LimitState::Pending { .. });
-        self.write(&self.reports, &report, durable)?;
-        self.written.insert(report.volume.clone(), report);
+        self.write(&self.reports, &report.of(volume))?;
+        self.written.insert(Arc::clone(volume), report);
+        Ok(())
+    }
+
+    /// Writes reports of limits that are in force, once these limits and the projects of their directories are on stable
+    /// storage. A report that a crash of the machine leaves empty is written again by the next process.
+    pub fn write_in_force(&mut self, reports: Vec<(Arc<str>, Reported)>) -> Result<(), AgentError> {
+        let mut new = Vec::new();
+        for (volume, report) in reports {
+            if self.written.get(&volume) != Some(&report) {
+                self.reports.draft(&volume, &self.sealed(&report.of(&volume))?)?;
+                new.push((volume, report));
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        // Once for all of them: on a disk, each wait takes milliseconds.
+        self.reports.sync()?;
+        for (volume, report) in new {
+            self.reports.publish(&volume)?;
+            self.written.insert(volume, report);
+        }
         Ok(())
     }
 
@@ -236,21 +266,24 @@ impl Cluster {
             ignored_orders: self.ignored.len() as u64,
             ..heartbeat
         };
-        self.write(&self.quota, &heartbeat, false)
+        self.write(&self.quota, &heartbeat)
     }
 
     /// Writes the usage.
     pub fn write_usage(&self, usage: Usage) -> Result<(), AgentError> {
         let sequence = self.sequence;
-        self.write(&self.quota, &Usage { sequence, ..usage }, false)
+        self.write(&self.quota, &Usage { sequence, ..usage })
     }
 
-    fn write<F: QuotaFile>(&self, folder: &Folder, file: &F, durable: bool) -> Result<(), AgentError> {
-        let bytes = self.seal.seal(file).map_err(|error| AgentError::Export {
+    fn write<F: QuotaFile>(&self, folder: &Folder, file: &F) -> Result<(), AgentError> {
+        folder.write(file.name(), &self.sealed(file)?)
+    }
+
+    fn sealed<F: QuotaFile>(&self, file: &F) -> Result<Vec<u8>, AgentError> {
+        self.seal.seal(file).map_err(|error| AgentError::Export {
             action: format!("write the file {}", file.name()),
             source: std::io::Error::other(error),
-        })?;
-        folder.write(file.name(), &bytes, durable)
+        })
     }
 }
 

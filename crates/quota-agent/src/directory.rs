@@ -2,15 +2,16 @@
 
 use std::os::fd::OwnedFd;
 
-use export_store::quota::{Order, SizeProblem};
+use export_store::quota::SizeProblem;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::error::AgentError;
 use crate::folder::Folder;
+use crate::plan::Wanted;
 
 /// Opens the directory of an order, without following links or mounts on the way. Returns why if it is not there.
-pub(crate) fn open_directory(root: &Folder, order: &Order) -> Result<OwnedFd, (SizeProblem, String)> {
+pub(crate) fn open_directory(root: &Folder, order: &Wanted) -> Result<OwnedFd, (SizeProblem, String)> {
     let path = &order.directory;
     let failed = |error: Errno| match error {
         Errno::NOENT => (SizeProblem::DirectoryMissing, format!("{path} does not exist")),
@@ -24,7 +25,7 @@ pub(crate) fn open_directory(root: &Folder, order: &Order) -> Result<OwnedFd, (S
         ),
         error => (SizeProblem::DirectoryMissing, format!("failed to open {path}: {error}")),
     };
-    let directory = open_below(root, &path.to_string()).map_err(failed)?;
+    let directory = open_below(root, path.as_str()).map_err(failed)?;
     let inode = rustix::fs::fstat(&directory).map_err(failed)?.st_ino;
     if inode != order.file_id {
         let message = format!("{path} has fileid {inode}, and the order is for {}", order.file_id);

@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use export_store::layout;
 use export_store::quota::{
-    AgentProblem, Heartbeat, KeyFile, LimitState, MAX_VISIT_PLACE, Report, SizeProblem, Usage, VolumeUsage,
+    AgentProblem, Heartbeat, KeyFile, LimitState, MAX_VISIT_PLACE, SizeProblem, Usage, VolumeUsage,
 };
+use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::directory::open_directory;
 use crate::error::AgentError;
 use crate::folder::Folder;
-use crate::plan::{Decision, Enforcement, FileSystem, Found, Key, Subject, plan};
+use crate::plan::{Decision, Enforcement, FileSystem, Found, Key, Reported, Subject, plan};
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
 use crate::tree::{TreeVisit, Visited};
@@ -24,7 +26,7 @@ use crate::watch::Interest;
 /// Number of directories that are open at once. The usual limit of a process is 1,024 files.
 const OPEN: usize = 200;
 /// Number of volumes that are changed between two looks at the clock, so that heartbeats are not late.
-const ROUND: usize = 500;
+const ROUND: usize = 2 * OPEN;
 /// Maximum number of clusters, unless the key file has more. Each one has three open folders, and whoever is root on an
 /// export can create folders that look like those of clusters.
 const MAX_CLUSTERS: usize = 64;
@@ -39,10 +41,12 @@ pub(crate) struct Export<Q> {
     reserved: Option<Folder>,
     quotas: Q,
     capabilities: Capabilities,
-    clusters: BTreeMap<String, Cluster>,
+    clusters: BTreeMap<Arc<str>, Cluster>,
     visits: Visits,
     /// Volumes that were tried since the orders were read.
     tried: BTreeSet<Key>,
+    /// Volumes whose limits are in force, and that have no report about it yet.
+    completed: Vec<(Key, u32)>,
     /// The last round left volumes to change.
     is_unfinished: bool,
 }
@@ -65,6 +69,7 @@ impl<Q: Quotas> Export<Q> {
             clusters: BTreeMap::new(),
             visits: Visits::default(),
             tried: BTreeSet::new(),
+            completed: Vec::new(),
             is_unfinished: false,
         })
     }
@@ -133,7 +138,7 @@ impl<Q: Quotas> Export<Q> {
             .map(|id| (id, true))
             .chain(without.into_iter().map(|id| (id, false)))
         {
-            let known = self.clusters.get(&id);
+            let known = self.clusters.get(id.as_str());
             if known.is_some_and(|known| known.is_current(reserved, &id, &export_id, keys)) {
                 continue;
             }
@@ -145,8 +150,8 @@ impl<Q: Quotas> Export<Q> {
                 break;
             }
             match Cluster::open(reserved, &id, &export_id, keys) {
-                Ok(Some(cluster)) => drop(self.clusters.insert(id, cluster)),
-                Ok(None) => drop(self.clusters.remove(&id)),
+                Ok(Some(cluster)) => drop(self.clusters.insert(id.into(), cluster)),
+                Ok(None) => drop(self.clusters.remove(id.as_str())),
                 Err(error) => tracing::warn!(cluster = id, "cannot serve a cluster: {error}"),
             }
         }
@@ -212,6 +217,7 @@ impl<Q: Quotas> Export<Q> {
         range: &ProjectRange,
         reserved: &ReservedProjects,
         mut taken: BTreeSet<u32>,
+        until: Instant,
     ) -> Result<(), AgentError> {
         self.is_unfinished = false;
         if self.capabilities.problem.is_some() {
@@ -238,7 +244,7 @@ impl<Q: Quotas> Export<Q> {
             },
         );
         self.release(&released, &decisions, &accounted, &taken).await?;
-        self.carry_out(decisions).await
+        self.carry_out(decisions, until).await
     }
 
     /// Looks up the directories again that several orders name: which one has it is decided by where it is now.
@@ -283,8 +289,8 @@ impl<Q: Quotas> Export<Q> {
         Ok(())
     }
 
-    fn subjects(&self) -> BTreeMap<Key, Subject<'_>> {
-        let mut subjects = BTreeMap::new();
+    fn subjects(&self) -> Vec<(Key, Subject<'_>)> {
+        let mut subjects = Vec::with_capacity(self.clusters.values().map(|cluster| cluster.volumes.len()).sum());
         for (id, cluster) in &self.clusters {
             for (name, volume) in &cluster.volumes {
                 let Some(found) = &volume.found else { continue };
@@ -293,29 +299,32 @@ impl<Q: Quotas> Export<Q> {
                     report: cluster.written.get(name),
                     found,
                 };
-                subjects.insert((id.clone(), name.clone()), subject);
+                subjects.push(((Arc::clone(id), Arc::clone(name)), subject));
             }
         }
         subjects
     }
 
-    /// Returns the reports of volumes without an order, with their clusters.
-    fn released(&self) -> Vec<(String, Report)> {
+    /// Returns the reports of volumes without an order.
+    fn released(&self) -> Vec<(Key, Reported)> {
         let clusters = self.clusters.iter();
-        let released = clusters.flat_map(|(id, cluster)| cluster.released().map(|report| (id.clone(), report.clone())));
+        let released = clusters.flat_map(|(id, cluster)| {
+            let released = cluster.released();
+            released.map(|(name, report)| ((Arc::clone(id), Arc::clone(name)), report.clone()))
+        });
         released.collect()
     }
 
     /// Removes the limits of volumes without an order, then their reports.
     async fn release(
         &mut self,
-        released: &[(String, Report)],
-        decisions: &BTreeMap<Key, Decision>,
+        released: &[(Key, Reported)],
+        decisions: &[(Key, Decision)],
         accounted: &BTreeMap<u32, Accounted>,
         taken: &BTreeSet<u32>,
     ) -> Result<(), AgentError> {
         let mut used = taken.clone();
-        used.extend(decisions.values().filter_map(|decision| match decision {
+        used.extend(decisions.iter().filter_map(|(_, decision)| match decision {
             Decision::Enforce(enforcement) => Some(enforcement.project),
             Decision::Fail(..) | Decision::Outdated => None,
         }));
@@ -350,32 +359,26 @@ impl<Q: Quotas> Export<Q> {
             }
             result => result?,
         }
-        for (id, report) in released {
-            let key = (id.clone(), report.volume.clone());
-            self.visits.forget(&key);
-            match self
-                .clusters
-                .get_mut(id)
-                .map(|cluster| cluster.remove_report(&report.volume))
-            {
-                Some(Err(error)) => tracing::warn!(cluster = id, "{error}"),
-                _ => tracing::info!(cluster = id, volume = report.volume, "removed the limit"),
+        for (key, _) in released {
+            self.visits.forget(key);
+            let (id, volume) = key;
+            match self.clusters.get_mut(id).map(|cluster| cluster.remove_report(volume)) {
+                Some(Err(error)) => tracing::warn!(cluster = &**id, "{error}"),
+                _ => tracing::info!(cluster = &**id, volume = &**volume, "removed the limit"),
             }
         }
         Ok(())
     }
 
-    async fn carry_out(&mut self, decisions: BTreeMap<Key, Decision>) -> Result<(), AgentError> {
+    /// Carries out decisions until a time, some at once.
+    async fn carry_out(&mut self, decisions: Vec<(Key, Decision)>, until: Instant) -> Result<(), AgentError> {
         let mut enforced: BTreeMap<Key, Enforcement> = BTreeMap::new();
         for (key, decision) in decisions {
             match decision {
-                Decision::Outdated => tracing::warn!(volume = key.1, "ignoring an order that a newer one replaced"),
+                Decision::Outdated => tracing::warn!(volume = &*key.1, "ignoring an order that a newer one replaced"),
                 Decision::Fail(reason, message) => self.fail(&key, self.recorded_project(&key), reason, message),
                 Decision::Enforce(enforcement) if self.tried.contains(&key) || self.is_settled(&key, enforcement) => {}
-                Decision::Enforce(_) if enforced.len() >= ROUND => {
-                    self.is_unfinished = true;
-                    break;
-                }
+                Decision::Enforce(_) if self.is_unfinished => {}
                 Decision::Enforce(enforcement) => {
                     self.tried.insert(key.clone());
                     // Recorded before the file system changes, so that nobody else gets the project.
@@ -386,15 +389,24 @@ impl<Q: Quotas> Export<Q> {
                     {
                         enforced.insert(key, enforcement);
                     }
+                    if enforced.len() >= ROUND {
+                        self.enforce_some(std::mem::take(&mut enforced)).await?;
+                        // The rest is decided anew, from the orders as they are then.
+                        self.is_unfinished = Instant::now() >= until;
+                    }
                 }
             }
         }
+        self.enforce_some(enforced).await
+    }
+
+    async fn enforce_some(&mut self, mut enforced: BTreeMap<Key, Enforcement>) -> Result<(), AgentError> {
         self.set_limits(&mut enforced).await?;
         self.tag(&mut enforced).await?;
         for (key, enforcement) in enforced {
             let project = enforcement.project;
             if enforcement.complete {
-                self.report(&key, Some(project), LimitState::InForce);
+                self.completed.push((key, project));
             } else if enforcement.tag {
                 self.begin_visit(key, project, Start::New).await;
             } else if let Some(why) = self.visits.refusal(&key).cloned() {
@@ -403,6 +415,7 @@ impl<Q: Quotas> Export<Q> {
                 self.begin_visit(key, project, Start::Recorded).await;
             }
         }
+        self.report_completed();
         Ok(())
     }
 
@@ -538,7 +551,7 @@ impl<Q: Quotas> Export<Q> {
             Ok(directory) => directory,
             Err((_, why)) => {
                 // Moved after it got the project. It is found again when its order names its place.
-                tracing::warn!(volume = key.1, "cannot assign existing files to the project: {why}");
+                tracing::warn!(volume = &*key.1, "cannot assign existing files to the project: {why}");
                 self.set_found(&key, None);
                 return;
             }
@@ -546,7 +559,7 @@ impl<Q: Quotas> Export<Q> {
         let visit = match TreeVisit::new(directory.as_fd(), project) {
             Ok(visit) => visit,
             Err(error) => {
-                tracing::warn!(volume = key.1, "failed to list the directory: {error}");
+                tracing::warn!(volume = &*key.1, "failed to list the directory: {error}");
                 return;
             }
         };
@@ -579,12 +592,12 @@ impl<Q: Quotas> Export<Q> {
         let place = (report.visit.as_slice(), visited);
         match TreeVisit::resume(directory.as_fd(), project, place, &self.quotas).await {
             Ok(Some(visit)) => {
-                tracing::info!(volume = key.1, visited, "resuming to assign existing files");
+                tracing::info!(volume = &*key.1, visited, "resuming to assign existing files");
                 Some(visit)
             }
             Ok(None) => None,
             Err(error) => {
-                tracing::warn!(volume = key.1, "beginning again to assign existing files: {error}");
+                tracing::warn!(volume = &*key.1, "beginning again to assign existing files: {error}");
                 None
             }
         }
@@ -604,6 +617,7 @@ impl<Q: Quotas> Export<Q> {
             self.visit_one(&key, &mut own).await;
             *budget += own;
         }
+        self.report_completed();
     }
 
     async fn visit_one(&mut self, key: &Key, budget: &mut usize) {
@@ -617,9 +631,7 @@ impl<Q: Quotas> Export<Q> {
                 self.report(key, Some(project), LimitState::Pending { visited: 0 });
                 self.visits.wait(key.clone(), project, Start::New);
             }
-            Ok(Visited::Completely { refused: None }) => {
-                self.report(key, Some(project), LimitState::InForce);
-            }
+            Ok(Visited::Completely { refused: None }) => self.completed.push((key.clone(), project)),
             Ok(Visited::Completely {
                 refused: Some((why, count)),
             }) => {
@@ -628,7 +640,7 @@ impl<Q: Quotas> Export<Q> {
                 self.fail(key, Some(project), SizeProblem::ChangeRefused, why);
             }
             // Begun again in the next round.
-            Err(error) => tracing::warn!(volume = key.1, "cannot assign files to a project: {error}"),
+            Err(error) => tracing::warn!(volume = &*key.1, "cannot assign files to a project: {error}"),
         }
     }
 
@@ -656,30 +668,59 @@ impl<Q: Quotas> Export<Q> {
 
     /// Writes a report with the place of a visit. Returns false if it cannot be written: that hinders no other volume.
     fn report_at(&mut self, key: &Key, project: Option<u32>, state: LimitState, visit: Vec<(u64, i64)>) -> bool {
+        let Some(report) = self.report_of(key, project, state, visit) else {
+            return false;
+        };
         let Some(cluster) = self.clusters.get_mut(&key.0) else {
             return false;
-        };
-        let Some(volume) = cluster.volumes.get(&key.1) else {
-            return false;
-        };
-        let report = Report {
-            volume: volume.order.volume.clone(),
-            file_id: volume.order.file_id,
-            generation: volume.order.generation,
-            project,
-            state,
-            visit,
         };
         if let LimitState::Failed { message, .. } = &report.state
             && cluster.written.get(&key.1) != Some(&report)
         {
-            tracing::warn!(volume = key.1, "cannot enforce a size: {message}");
+            tracing::warn!(volume = &*key.1, "cannot enforce a size: {message}");
         }
-        let written = cluster.write_report(report);
+        let written = cluster.write_report(&key.1, report);
         if let Err(error) = &written {
-            tracing::warn!(volume = key.1, "cannot report about a volume: {error}");
+            tracing::warn!(volume = &*key.1, "cannot report about a volume: {error}");
         }
         written.is_ok()
+    }
+
+    fn report_of(
+        &self,
+        key: &Key,
+        project: Option<u32>,
+        state: LimitState,
+        visit: Vec<(u64, i64)>,
+    ) -> Option<Reported> {
+        let order = &self.volume(key)?.order;
+        Some(Reported {
+            file_id: order.file_id,
+            generation: order.generation,
+            project,
+            state,
+            visit,
+        })
+    }
+
+    /// Reports all limits that are in force and were not reported yet.
+    fn report_completed(&mut self) {
+        let mut reports: BTreeMap<Arc<str>, Vec<(Arc<str>, Reported)>> = BTreeMap::new();
+        for (key, project) in std::mem::take(&mut self.completed) {
+            if let Some(report) = self.report_of(&key, Some(project), LimitState::InForce, Vec::new()) {
+                reports.entry(key.0).or_default().push((key.1, report));
+            }
+        }
+        for (id, reports) in reports {
+            let written = self
+                .clusters
+                .get_mut(&id)
+                .map(|cluster| cluster.write_in_force(reports));
+            if let Some(Err(error)) = written {
+                // They are written in the next round.
+                tracing::warn!(cluster = &*id, "cannot report which limits are in force: {error}");
+            }
+        }
     }
 
     pub async fn write_usage(&mut self, instance: &str) -> Result<(), AgentError> {
@@ -690,15 +731,15 @@ impl<Q: Quotas> Export<Q> {
         for cluster in self.clusters.values().filter(|cluster| cluster.is_trusted()) {
             let enforced = cluster
                 .written
-                .values()
-                .filter(|report| report.state == LimitState::InForce);
-            let volumes = enforced.filter_map(|report| {
+                .iter()
+                .filter(|(_, report)| report.state == LimitState::InForce);
+            let volumes = enforced.filter_map(|(volume, report)| {
                 let used = accounted.get(&report.project?).copied().unwrap_or_default();
                 let usage = VolumeUsage {
                     bytes: used.bytes,
                     inodes: used.inodes,
                 };
-                Some((report.volume.clone(), usage))
+                Some((volume.to_string(), usage))
             });
             cluster.write_usage(Usage {
                 instance: instance.to_owned(),
@@ -735,7 +776,7 @@ impl<Q: Quotas> Export<Q> {
                 message: why.map(message),
             };
             if let Err(error) = cluster.write_heartbeat(heartbeat) {
-                tracing::warn!(cluster = id, "{error}");
+                tracing::warn!(cluster = &**id, "{error}");
             }
         }
     }

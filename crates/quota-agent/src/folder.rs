@@ -181,19 +181,35 @@ impl Folder {
         Ok(Some((Stamp::of(&stat), bytes)))
     }
 
-    /// Writes a file for the owner of this folder: to a draft, which then replaces the file. Unless it is `durable`, the
-    /// file may be empty after a crash of the machine.
-    pub fn write(&self, name: &str, bytes: &[u8], durable: bool) -> Result<(), AgentError> {
-        let draft = format!("{DRAFT}{name}");
-        let written = self.write_draft(&draft, bytes, durable);
-        let renamed = written.and_then(|()| {
-            rustix::fs::renameat(&self.fd, &*draft, &self.fd, name)?;
-            Ok(())
-        });
-        renamed.map_err(|error| self.failed("write", name, error))
+    /// Writes a file for the owner of this folder: to a draft, which then replaces the file. After a crash of the machine,
+    /// the file may be empty.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), AgentError> {
+        self.draft(name, bytes)?;
+        self.publish(name)
     }
 
-    fn write_draft(&self, draft: &str, bytes: &[u8], durable: bool) -> std::io::Result<()> {
+    /// Writes the draft of a file.
+    pub fn draft(&self, name: &str, bytes: &[u8]) -> Result<(), AgentError> {
+        self.write_draft(&format!("{DRAFT}{name}"), bytes)
+            .map_err(|error| self.failed("write", name, error))
+    }
+
+    /// Replaces a file by its draft.
+    pub fn publish(&self, name: &str) -> Result<(), AgentError> {
+        rustix::fs::renameat(&self.fd, format!("{DRAFT}{name}"), &self.fd, name)
+            .map_err(|error| self.failed("write", name, error.into()))
+    }
+
+    /// Waits until the changes of this folder, and all earlier changes of the file system except for the content of files,
+    /// are on stable storage: the journals of XFS and ext4 are written in order.
+    pub fn sync(&self) -> Result<(), AgentError> {
+        rustix::fs::fsync(&self.fd).map_err(|error| AgentError::Export {
+            action: format!("write {} to stable storage", self.name),
+            source: error.into(),
+        })
+    }
+
+    fn write_draft(&self, draft: &str, bytes: &[u8]) -> std::io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || rustix::fs::openat(&self.fd, draft, flags, Mode::RUSR | Mode::WUSR);
         let fd = match create() {
@@ -205,9 +221,7 @@ impl Folder {
             created => created?,
         };
         rustix::fs::fchown(&fd, Some(self.owner.0), Some(self.owner.1))?;
-        let mut file = File::from(fd);
-        file.write_all(bytes)?;
-        if durable { file.sync_all() } else { Ok(()) }
+        File::from(fd).write_all(bytes)
     }
 
     /// Removes a file, if it is there.

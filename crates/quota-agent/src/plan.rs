@@ -1,14 +1,89 @@
 //! Decides from orders, directories and what is in force which limit each volume gets. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use export_store::quota::{LimitState, Order, Report, SizeProblem};
+use export_store::quota::{LimitState, Order, QuotaDirectory, Report, SizeProblem};
 
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Accounted, Limits, Tag};
 
 /// A volume: the cluster's ID and the volume's name.
-pub(crate) type Key = (String, String);
+pub(crate) type Key = (Arc<str>, Arc<str>);
+
+/// An order without the name of the volume, which everything that is known of a volume shares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub directory: QuotaDirectory,
+    pub file_id: u64,
+    pub generation: u64,
+    pub limits: Limits,
+}
+
+impl From<Order> for Wanted {
+    fn from(order: Order) -> Self {
+        Self {
+            directory: order.directory,
+            file_id: order.file_id,
+            generation: order.generation,
+            limits: Limits {
+                bytes: order.bytes,
+                inodes: order.inodes,
+            },
+        }
+    }
+}
+
+/// A report without the name of the volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reported {
+    pub file_id: u64,
+    pub generation: u64,
+    pub project: Option<u32>,
+    pub state: LimitState,
+    pub visit: Vec<(u64, i64)>,
+}
+
+impl From<Report> for Reported {
+    fn from(report: Report) -> Self {
+        let Report {
+            volume: _,
+            file_id,
+            generation,
+            project,
+            state,
+            visit,
+        } = report;
+        Self {
+            file_id,
+            generation,
+            project,
+            state,
+            visit,
+        }
+    }
+}
+
+impl Reported {
+    /// Returns the report about a volume.
+    pub fn of(&self, volume: &str) -> Report {
+        let Self {
+            file_id,
+            generation,
+            project,
+            state,
+            visit,
+        } = self.clone();
+        Report {
+            volume: volume.to_owned(),
+            file_id,
+            generation,
+            project,
+            state,
+            visit,
+        }
+    }
+}
 
 /// The directory of an order, as found just now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +97,9 @@ pub(crate) enum Found {
 /// What is known about a volume with an order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    pub order: &'a Order,
+    pub order: &'a Wanted,
     /// The report, if it can be believed.
-    pub report: Option<&'a Report>,
+    pub report: Option<&'a Reported>,
     pub found: &'a Found,
 }
 
@@ -64,23 +139,31 @@ pub(crate) struct Enforcement {
     pub complete: bool,
 }
 
-/// Decides for all volumes of an export at once, because no two may share a directory or a project.
-pub(crate) fn plan(subjects: &BTreeMap<Key, Subject<'_>>, file_system: FileSystem<'_>) -> BTreeMap<Key, Decision> {
+/// A volume and what is known about it.
+type Candidate<'a> = (Key, Subject<'a>);
+
+/// Decides for all volumes of an export at once, because no two may share a directory or a project. Returns the decisions
+/// in the same order.
+pub(crate) fn plan(subjects: &[Candidate<'_>], file_system: FileSystem<'_>) -> Vec<(Key, Decision)> {
     let holders = Holders::of(subjects);
-    let mut decisions = BTreeMap::new();
-    let mut usable = Vec::new();
-    for (key, subject) in subjects {
-        match refusal(key, subject, &holders, &file_system) {
-            Some(refused) => drop(decisions.insert(key.clone(), refused)),
-            None => usable.push((key, subject)),
-        }
-    }
-    let projects = choose_projects(&usable, &file_system);
-    for (key, subject) in usable {
-        let decision = match (projects.get(key), subject.found) {
-            (Some(project), _) => Decision::Enforce(enforcement(subject, *project, &file_system)),
-            (None, Found::Missing(reason, message)) => Decision::Fail(*reason, message.clone()),
-            (None, Found::Directory(_)) => Decision::Fail(
+    let refused: Vec<Option<Decision>> = subjects
+        .iter()
+        .map(|(key, subject)| refusal(key, subject, &holders, &file_system))
+        .collect();
+    drop(holders);
+    let usable: Vec<(usize, &Subject<'_>)> = subjects
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| matches!(refused.get(*at), Some(None)))
+        .map(|(at, (_, subject))| (at, subject))
+        .collect();
+    let projects = choose_projects(&usable, subjects.len(), &file_system);
+    let decide = |((key, subject), (refused, project)): (&Candidate<'_>, (Option<Decision>, Option<u32>))| {
+        let decision = match (refused, project, subject.found) {
+            (Some(refused), ..) => refused,
+            (None, Some(project), _) => Decision::Enforce(enforcement(subject, project, &file_system)),
+            (None, None, Found::Missing(reason, message)) => Decision::Fail(*reason, message.clone()),
+            (None, None, Found::Directory(_)) => Decision::Fail(
                 SizeProblem::ProjectsExhausted,
                 format!(
                     "no project ID of {} is free; start the agent with a larger --project-ids",
@@ -88,23 +171,27 @@ pub(crate) fn plan(subjects: &BTreeMap<Key, Subject<'_>>, file_system: FileSyste
                 ),
             ),
         };
-        decisions.insert(key.clone(), decision);
-    }
-    decisions
+        (key.clone(), decision)
+    };
+    subjects
+        .iter()
+        .zip(refused.into_iter().zip(projects))
+        .map(decide)
+        .collect()
 }
 
 /// Which volume has each directory.
 struct Holders<'a> {
     by_file_id: BTreeMap<u64, &'a Key>,
-    by_path: BTreeMap<&'a [String], &'a Key>,
+    by_path: BTreeMap<&'a str, &'a Key>,
 }
 
 impl<'a> Holders<'a> {
     /// Of several orders for a directory, the one whose project it has counts. If there is none, the recorded fileid may
     /// have been reused: the order that names the directory's place counts, otherwise the first one.
-    fn of(subjects: &'a BTreeMap<Key, Subject<'_>>) -> Self {
+    fn of(subjects: &'a [Candidate<'_>]) -> Self {
         let mut tags = BTreeMap::new();
-        for subject in subjects.values() {
+        for (_, subject) in subjects {
             if let Found::Directory(tag) = subject.found {
                 tags.insert(subject.order.file_id, tag.project);
             }
@@ -122,17 +209,16 @@ impl<'a> Holders<'a> {
         for (key, subject) in ranked {
             by_file_id.entry(subject.order.file_id).or_insert(key);
             if matches!(subject.found, Found::Directory(_)) {
-                by_path.entry(subject.order.directory.segments()).or_insert(key);
+                by_path.entry(subject.order.directory.as_str()).or_insert(key);
             }
         }
         Self { by_file_id, by_path }
     }
 
     /// Returns another volume that has the directory of an order, or one above it.
-    fn conflict(&self, key: &Key, order: &Order) -> Option<&'a Key> {
+    fn conflict(&self, key: &Key, order: &Wanted) -> Option<&'a Key> {
         let same = self.by_file_id.get(&order.file_id).filter(|holder| **holder != key);
-        let segments = order.directory.segments();
-        let mut above = (1..segments.len()).filter_map(|length| self.by_path.get(segments.get(..length)?));
+        let mut above = order.directory.above().filter_map(|path| self.by_path.get(path));
         same.or_else(|| above.next()).copied()
     }
 }
@@ -174,44 +260,41 @@ fn recorded_project(subject: &Subject<'_>) -> Option<u32> {
 
 /// Chooses a project for each volume: the one that its directory and its report agree on, then that of the directory,
 /// then that of the report, then a free one. A directory that was copied with its project loses the project.
-fn choose_projects<'a>(usable: &[(&'a Key, &Subject<'_>)], file_system: &FileSystem<'_>) -> BTreeMap<&'a Key, u32> {
+/// Of the `count` subjects, `usable` has those that can get one, by position.
+fn choose_projects(usable: &[(usize, &Subject<'_>)], count: usize, file_system: &FileSystem<'_>) -> Vec<Option<u32>> {
     let tagged = |subject: &Subject<'_>| match subject.found {
         Found::Directory(tag) => Some(tag.project),
         Found::Missing(..) => None,
     };
     let agreed = |subject: &Subject<'_>| recorded_project(subject).filter(|project| tagged(subject) == Some(*project));
-    let mut chosen = BTreeMap::new();
+    let mut chosen = vec![None; count];
     let mut used = file_system.taken.clone();
     for candidate in [&agreed, &tagged, &recorded_project] as [&dyn Fn(&Subject<'_>) -> Option<u32>; 3] {
-        for (key, subject) in usable {
-            if !chosen.contains_key(*key)
+        for (at, subject) in usable {
+            if let Some(chosen @ None) = chosen.get_mut(*at)
                 && let Some(project) = candidate(subject)
                 && may_use(project, file_system)
                 && used.insert(project)
             {
-                chosen.insert(*key, project);
+                *chosen = Some(project);
             }
         }
     }
     let mut free = file_system.range.iter().filter(|project| {
         !used.contains(project) && !file_system.accounted.contains_key(project) && may_use(*project, file_system)
     });
-    for (key, subject) in usable {
-        if !chosen.contains_key(*key)
+    for (at, subject) in usable {
+        if let Some(chosen @ None) = chosen.get_mut(*at)
             && matches!(subject.found, Found::Directory(_))
-            && let Some(project) = free.next()
         {
-            chosen.insert(*key, project);
+            *chosen = free.next();
         }
     }
     chosen
 }
 
 fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>) -> Enforcement {
-    let limits = Limits {
-        bytes: subject.order.bytes,
-        inodes: subject.order.inodes,
-    };
+    let limits = subject.order.limits;
     let accounted = file_system.accounted.get(&project).copied().unwrap_or_default();
     let tag = match subject.found {
         Found::Directory(tag) => tag.project != project || !tag.inherits,

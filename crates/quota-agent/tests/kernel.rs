@@ -15,6 +15,8 @@ use rig::{KernelVm, wait};
 use tokio_util::sync::CancellationToken;
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+/// Another cluster on the same export.
+const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
 const MIB: u64 = 1 << 20;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// A user in a pod. On ext4, root is not limited.
@@ -81,9 +83,11 @@ enum Server {
     Ganesha,
 }
 
-/// An export in the machine. Orders are written through NFS.
+/// An export in the machine, as one cluster uses it. Orders are written through NFS.
+#[derive(Clone)]
 struct Export<'a> {
     vm: &'a KernelVm,
+    cluster: &'static str,
     path: String,
     server: Server,
     /// Port of its NFS server.
@@ -95,7 +99,16 @@ struct Export<'a> {
 
 impl Export<'_> {
     fn quota(&self) -> String {
-        format!(".nfs-operator/{CLUSTER}/quota")
+        format!(".nfs-operator/{}/quota", self.cluster)
+    }
+
+    /// Returns the same export, as the other cluster uses it.
+    fn of_other_cluster(&self) -> Self {
+        Self {
+            cluster: OTHER_CLUSTER,
+            seal: seal(OTHER_CLUSTER),
+            ..self.clone()
+        }
     }
 
     async fn start_agent(&self) {
@@ -194,16 +207,25 @@ impl Export<'_> {
     }
 }
 
-/// Creates a file system that an operator uses, and installs the agent.
+fn key(cluster: &str) -> RecordsKey {
+    RecordsKey::new(&[cluster.as_bytes().first().copied().unwrap_or_default(); 32])
+}
+
+fn seal(cluster: &str) -> QuotaSeal {
+    QuotaSeal::new(Some(key(cluster).quota_key()), cluster, "export")
+}
+
+/// Creates a file system that the operators of two clusters use, and installs the agent.
 async fn new_export(vm: &KernelVm, kind: FileSystem, server: Server) -> Export<'_> {
     let program = std::env::current_exe().unwrap();
     vm.install_program(&program, "/run/quota-agent").await.unwrap();
-    let key = RecordsKey::new(&[7; 32]);
-    let keys = KeyFile::lines(CLUSTER, &key);
+    let keys = [CLUSTER, OTHER_CLUSTER].map(|cluster| KeyFile::lines(cluster, &key(cluster)));
+    let keys = keys.concat();
     let path = vm.new_file_system(kind).await.unwrap();
     let setup = format!(
         "set -e; (umask 077; echo '{keys}' >/run/quota-keys)
-         cd {path}; mkdir -p .nfs-operator/{CLUSTER}/records; chmod -R 0700 .nfs-operator
+         cd {path}; mkdir -p .nfs-operator/{CLUSTER}/records .nfs-operator/{OTHER_CLUSTER}/records
+         chmod -R 0700 .nfs-operator
          echo '{{\"version\":1,\"id\":\"export\",\"rootFileID\":2}}' >.nfs-operator/identity"
     );
     vm.run(&setup).await.unwrap();
@@ -213,11 +235,12 @@ async fn new_export(vm: &KernelVm, kind: FileSystem, server: Server) -> Export<'
     };
     Export {
         vm,
+        cluster: CLUSTER,
         path,
         server,
         port,
         mounted: String::new(),
-        seal: QuotaSeal::new(Some(key.quota_key()), CLUSTER, "export"),
+        seal: seal(CLUSTER),
     }
 }
 
@@ -247,8 +270,8 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     let mut export = new_export(vm, kind, server).await;
     let path = export.path.clone();
     let setup = format!(
-        "set -e; cd {path}; mkdir -p one/folder two
-         echo old >one/folder/old; ln -s /etc one/link; chown -R 2001:2001 one two"
+        "set -e; cd {path}; mkdir -p one/folder two three
+         echo old >one/folder/old; ln -s /etc one/link; chown -R 2001:2001 one two three"
     );
     vm.run(&setup).await.unwrap();
     export.mounted = export.mount("").await;
@@ -324,6 +347,21 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     export.in_force("one", 4).await;
     export.assert_size(&one, 6 * MIB).await;
 
+    // Another cluster gets limits of its own, and cannot change those of the first one.
+    let other = export.of_other_cluster();
+    other.order("three", 1, 5 * MIB).await;
+    other.in_force("three", 1).await;
+    let three = other.mount("/three").await;
+    other.assert_size(&three, 5 * MIB).await;
+    let failed = vm.output(&write(&three, "big", 200)).await.unwrap();
+    assert!(failed.code != 0 && failed.output.contains(full), "{failed:?}");
+    other.order("one", 9, 64 * MIB).await;
+    other.wait_for("reports/one", "DirectoryTaken").await;
+    export.assert_size(&one, 6 * MIB).await;
+    vm.run(&format!("umount.nfs {three}; rm {path}/{}/orders/one", other.quota()))
+        .await
+        .unwrap();
+
     // Somebody switches limits off: the heartbeat says so, with the remedy.
     for (tool, expected) in [("quotaoff", "quotaon -P"), ("quotaon", "\"enforced\":true")] {
         export.kill_agent().await;
@@ -332,7 +370,7 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
         export.wait_for("agent", expected).await;
     }
 
-    // A full volume can be emptied, archived with its limit, and removed.
+    // A full volume can be emptied.
     let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
     assert!(failed.output.contains(full), "{failed:?}");
     vm.run(&format!(
@@ -341,6 +379,9 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     .await
     .unwrap();
     vm.run(&write(&one, "after", 16)).await.unwrap();
+    // A full one can be archived with its limit, restored, and removed.
+    let failed = vm.output(&write(&one, "again", 200)).await.unwrap();
+    assert!(failed.output.contains(full), "{failed:?}");
     let script = format!(
         "cd {0}; umount.nfs {one}; umount.nfs {two}; mv one archived-one; ls archived-one",
         export.mounted
@@ -348,8 +389,18 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     assert!(vm.run(&script).await.unwrap().contains("after"));
     let archived = export.mount("/archived-one").await;
     export.assert_size(&archived, 6 * MIB).await;
+    vm.run(&format!(
+        "umount.nfs {archived}; cd {}; mv archived-one one",
+        export.mounted
+    ))
+    .await
+    .unwrap();
+    let restored = export.mount("/one").await;
+    export.assert_size(&restored, 6 * MIB).await;
+    let failed = vm.output(&write(&restored, "once-more", 200)).await.unwrap();
+    assert!(failed.output.contains(full), "{failed:?}");
     let script = format!(
-        "umount.nfs {archived}; cd {}; rm -r archived-one {}/orders/one",
+        "umount.nfs {restored}; cd {}; rm -r one {}/orders/one",
         export.mounted,
         export.quota()
     );

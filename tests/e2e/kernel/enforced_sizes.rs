@@ -130,10 +130,13 @@ async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is
     wait_size(&vm, &other.at, MIB).await?;
     vm.run(&format!("umount {}", other.at)).await?;
 
+    // A full volume is archived.
+    let refused = mounted.refused(TENANT, fill).await?;
+    assert!(refused.contains("No space left on device"), "{refused}");
     vm.run(&format!("umount {}", mounted.at)).await?;
     reclaim(&env, &claim, &volume, "VolumeArchived").await?;
 
-    // The archive becomes a larger volume, with its data. The limit is in force when the claim is bound.
+    // The full archive becomes a larger volume, with its data. The limit is in force when the claim is bound.
     let mut again = env.claim("again", &class);
     let name = volume["metadata"]["name"].clone();
     again["spec"]["dataSourceRef"] = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": name});
@@ -151,5 +154,19 @@ async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is
     let refused = mounted.refused(TENANT, fill).await?;
     assert!(refused.contains("No space left on device"), "{refused}");
     vm.run(&format!("umount {}", mounted.at)).await?;
+
+    // A full volume is deleted, and its project has no limit then.
+    let delete = json!({"spec": {"archivePolicy": {"onDelete": "Delete"}}});
+    env.objects.patch(&main, delete).await?;
+    reclaim(&env, &again, &restored, "VolumeDeleted").await?;
+    let limits = format!("repquota -P -n -O csv {path}");
+    let lifted = wait::until("the limit to be removed", TIMEOUT, async || {
+        let printed = vm.run(&limits).await.map_err(|error| error.to_string())?;
+        match printed.contains(",49152,") {
+            false => Ok(()),
+            true => Err(printed),
+        }
+    });
+    lifted.await?;
     Ok(())
 }

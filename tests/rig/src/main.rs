@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result, ResultExt as _,
     assets::{Debian, Helm, KernelVmAssets, NodeAssets},
-    bench::{BenchOptions, bench},
+    bench::{BenchOptions, bench, quotas::QuotaBenchOptions},
 };
 
 /// Start a real Kubernetes control plane, NFS server and operator.
@@ -51,6 +51,8 @@ enum Command {
     },
     /// Measure the operator against a bare client of the API server, and print tables.
     Bench(BenchOptions),
+    /// Measure what enforced sizes cost, with a quota agent in the virtual machine, and print a table.
+    BenchQuotas(QuotaBenchOptions),
     /// Compare the operator's RBAC rules with its requests in the audit logs of a test run (NFS_OPERATOR_RIG_AUDIT),
     /// and print how often each rule was used.
     Rights {
@@ -97,6 +99,7 @@ async fn run(command: Command) -> ExitCode {
         Command::ImageTools { arch } => NodeAssets::find_or_install_image_tools(&arch).await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
         Command::Bench(options) => bench(options).await,
+        Command::BenchQuotas(options) => rig::bench::quotas::bench(options).await,
         Command::Rights { folder, partial } => rig::rbac::check(&folder, partial),
         Command::Reference => reference(),
         Command::Clean { kept } => {

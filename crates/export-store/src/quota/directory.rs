@@ -9,7 +9,7 @@ use crate::naming::DirectoryPath;
 /// copy in the staging folder of the cluster that wrote the order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct QuotaDirectory(Vec<String>);
+pub struct QuotaDirectory(Box<str>);
 
 impl QuotaDirectory {
     /// Parses a path.
@@ -17,9 +17,8 @@ impl QuotaDirectory {
     /// # Errors
     /// The path is none of the above.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let segments: Vec<String> = text.split('/').map(str::to_owned).collect();
-        let text_of: Vec<&str> = segments.iter().map(String::as_str).collect();
-        let allowed = match *text_of {
+        let segments: Vec<&str> = text.split('/').collect();
+        let allowed = match *segments {
             [archive] if layout::is_archive_name(archive) => true,
             [layout::RESERVED, cluster, layout::STAGING, volume, layout::STAGED_TREE] => {
                 layout::cluster(cluster).is_ok() && layout::staged(volume).is_ok()
@@ -30,14 +29,14 @@ impl QuotaDirectory {
             },
         };
         match allowed {
-            true => Ok(Self(segments)),
+            true => Ok(Self(text.into())),
             false => Err(format!("{text:?} is not the path of a staged copy")),
         }
     }
 
     /// Returns the path of a volume's directory.
     pub fn of_volume(directory: &DirectoryPath) -> Self {
-        Self(directory.segments().to_vec())
+        Self(directory.segments().join("/").into())
     }
 
     /// Returns the path of an unfinished copy.
@@ -49,15 +48,21 @@ impl QuotaDirectory {
         Self::parse(&format!("{reserved}/{cluster_id}/{staging}/{volume}/{tree}"))
     }
 
-    /// Returns the segments, at least one. Each is a name without `/`, and neither `.` nor `..`.
-    pub fn segments(&self) -> &[String] {
+    /// Returns the path: names without `/`, neither `.` nor `..`, with `/` between them.
+    pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns the paths of the directories between the export's root and this one.
+    pub fn above(&self) -> impl Iterator<Item = &str> {
+        self.0.match_indices('/').filter_map(|(at, _)| self.0.get(..at))
     }
 
     /// Reports whether orders of a cluster may name the directory: staged copies belong to one cluster.
     pub(crate) fn may_be_named_by(&self, cluster_id: &str) -> bool {
-        match self.0.as_slice() {
-            [reserved, cluster, ..] if reserved == layout::RESERVED => cluster == cluster_id,
+        let mut segments = self.0.split('/');
+        match (segments.next(), segments.next()) {
+            (Some(layout::RESERVED), cluster) => cluster == Some(cluster_id),
             _ => true,
         }
     }
@@ -65,7 +70,7 @@ impl QuotaDirectory {
 
 impl fmt::Display for QuotaDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("/"))
+        f.write_str(&self.0)
     }
 }
 
@@ -79,6 +84,6 @@ impl TryFrom<String> for QuotaDirectory {
 
 impl From<QuotaDirectory> for String {
     fn from(directory: QuotaDirectory) -> Self {
-        directory.to_string()
+        directory.0.into()
     }
 }

@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use export_store::quota::{LimitState, SizeProblem};
 
@@ -162,7 +162,7 @@ async fn a_folder_of_orders_that_vanished_removes_nothing() {
 }
 
 #[tokio::test]
-async fn ten_thousand_orders_take_few_calls_and_seconds() {
+async fn ten_thousand_orders_take_few_calls() {
     let mut fixture = Fixture::new();
     fixture.range = "1000-99999".to_owned();
     for number in 0..10_000 {
@@ -176,13 +176,41 @@ async fn ten_thousand_orders_take_few_calls_and_seconds() {
     agent.poll().await;
     assert!(fixture.fake.0.borrow().calls < 100, "{}", fixture.fake.0.borrow().calls);
     fixture.assert_in_force("pvc-9999", "d9999", GIB);
-    let before = Instant::now();
+    let calls = fixture.fake.0.borrow().calls;
     let mut agent = fixture.agent();
     agent.poll().await;
     agent.write_usage().await;
-    let took = before.elapsed();
-    eprintln!("10,000 volumes: started in {took:?}");
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(fixture.fake.0.borrow().calls, calls, "the next process changes nothing");
     assert_eq!(fixture.usage().volumes.len(), 10_000);
     assert!(Path::new(&fixture.root).exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_are_written_while_many_limits_are_set() {
+    let fixture = Fixture::new();
+    for number in 0..900 {
+        let (volume, directory) = (format!("pvc-{number}"), format!("d{number}"));
+        fixture.make(&directory);
+        fixture.place(CLUSTER, &fixture.order(&volume, &directory, 1, GIB));
+    }
+    let mut agent = fixture.agent();
+    // The next heartbeat is due.
+    tokio::time::advance(Duration::from_secs(6)).await;
+    agent.poll().await;
+    assert!(fixture.heartbeat().enforced);
+    for number in 0..900 {
+        fixture.assert_in_force(&format!("pvc-{number}"), &format!("d{number}"), GIB);
+    }
+}
+
+#[tokio::test]
+async fn a_report_that_a_crash_left_empty_is_written_again() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    fixture.agent().poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fs::write(fixture.quota(CLUSTER).join("reports/pvc-1"), "").unwrap();
+    fixture.agent().poll().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), project);
 }

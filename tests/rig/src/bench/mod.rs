@@ -6,6 +6,7 @@
 mod baseline;
 mod env;
 mod latency;
+pub mod quotas;
 mod scale;
 mod storm;
 mod table;
