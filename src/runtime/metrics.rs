@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -70,6 +71,37 @@ struct OrphanLabels {
     kind: &'static str,
 }
 
+/// The series, with the value 1, for the current reason of each backend: at most one for each.
+struct CurrentSeries<L> {
+    series: Family<L, Gauge>,
+    /// By backend, so that the former series is known and need not be searched for.
+    current: Mutex<BTreeMap<String, L>>,
+}
+
+impl<L: Clone + Eq + Hash> CurrentSeries<L> {
+    fn of(series: Family<L, Gauge>) -> Self {
+        Self {
+            series,
+            current: Mutex::default(),
+        }
+    }
+
+    /// Replaces the series of a backend.
+    fn set(&self, backend: &str, labels: Option<L>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.get(backend) == labels.as_ref() {
+            return;
+        }
+        if let Some(former) = current.remove(backend) {
+            self.series.remove(&former);
+        }
+        if let Some(labels) = labels {
+            self.series.get_or_create(&labels).set(1);
+            current.insert(backend.to_owned(), labels);
+        }
+    }
+}
+
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The metrics, and the registry that prints them.
@@ -84,8 +116,8 @@ pub struct Metrics {
     delete_seconds: Durations<VolumeLabels>,
     /// In the order of [`OF_BACKENDS`].
     backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
-    reasons: Family<ReasonLabels, Gauge>,
-    quota_reasons: Family<QuotaLabels, Gauge>,
+    reasons: CurrentSeries<ReasonLabels>,
+    quota_reasons: CurrentSeries<QuotaLabels>,
     pending_limits: Family<BackendLabels, Gauge>,
     orphans: Family<OrphanLabels, Gauge>,
     last_scan: Family<BackendLabels, Gauge>,
@@ -298,18 +330,18 @@ impl Metrics {
                     Family::default(),
                 )
             }),
-            reasons: registered(
+            reasons: CurrentSeries::of(registered(
                 registry,
                 "nfs_operator_backend_reason",
                 "1 for the reason of the condition Ready",
                 Family::default(),
-            ),
-            quota_reasons: registered(
+            )),
+            quota_reasons: CurrentSeries::of(registered(
                 registry,
                 "nfs_operator_backend_quotas_enforced_reason",
                 "1 for the reason of the condition QuotasEnforced",
                 Family::default(),
-            ),
+            )),
             pending_limits: registered(
                 registry,
                 "nfs_operator_backend_pending_limits",
@@ -456,38 +488,20 @@ impl Metrics {
                 family.get_or_create(&labels).set(value);
             }
         }
-        self.remove_reasons(backend, Some(figures.reason));
-        self.reasons
-            .get_or_create(&reason_labels(backend, figures.reason))
-            .set(1);
+        self.reasons.set(backend, Some(reason_labels(backend, figures.reason)));
         self.set_quota(backend, figures.quota);
     }
 
     /// Replaces the series about enforced sizes.
     fn set_quota(&self, backend: &str, figures: Option<QuotaMetrics>) {
         let current = figures.map(|figures| quota_labels(backend, figures.enforce, figures.reason));
-        for enforce in [QuotaEnforcement::Required, QuotaEnforcement::Preferred] {
-            for reason in Reason::ALL {
-                let labels = quota_labels(backend, enforce, *reason);
-                if current.as_ref() != Some(&labels) {
-                    self.quota_reasons.remove(&labels);
-                }
-            }
-        }
-        match (current, figures) {
-            (Some(labels), Some(figures)) => {
-                self.quota_reasons.get_or_create(&labels).set(1);
+        self.quota_reasons.set(backend, current);
+        match figures {
+            Some(figures) => {
                 let pending = i64::try_from(figures.pending).unwrap_or(i64::MAX);
                 self.pending_limits.get_or_create(&backend_labels(backend)).set(pending);
             }
-            _ => drop(self.pending_limits.remove(&backend_labels(backend))),
-        }
-    }
-
-    /// Removes the series of reasons that a backend no longer has.
-    fn remove_reasons(&self, backend: &str, current: Option<Reason>) {
-        for reason in Reason::ALL.iter().filter(|reason| current != Some(**reason)) {
-            self.reasons.remove(&reason_labels(backend, *reason));
+            None => drop(self.pending_limits.remove(&backend_labels(backend))),
         }
     }
 
@@ -513,7 +527,7 @@ impl Metrics {
         for kind in OrphanKind::ALL {
             self.orphans.remove(&orphan_labels(backend, kind));
         }
-        self.remove_reasons(backend, None);
+        self.reasons.set(backend, None);
         self.set_quota(backend, None);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);

@@ -132,7 +132,8 @@ impl Faults for ApiFaults {
     }
 
     fn cuts_watch(&self, _client: &str) -> bool {
-        self.watches.in_thousand(self.rate.load(Ordering::Relaxed) / 4)
+        let rate = self.rate.load(Ordering::Relaxed) / 4;
+        rate > 0 && self.watches.in_thousand(rate)
     }
 
     fn answered(&self, client: &str, method: &str, path: &str, (code, changed): (u16, bool)) {

@@ -1,8 +1,11 @@
 //! A run in a process of its own.
 
+use std::io;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use sim::api_server::{SCHEMAS, schemas};
 use sim::world::Scenario;
 
 /// What the line begins with that names the violated rule.
@@ -37,18 +40,33 @@ impl Failure {
     }
 }
 
+/// Settings of the allocator for a process that ends after a fraction of a second: it keeps what is freed, and seldom looks
+/// for what could be given back.
+const ALLOCATOR: (&str, &str) = (
+    "_RJEM_MALLOC_CONF",
+    "dirty_decay_ms:-1,muzzy_decay_ms:-1,tcache_gc_incr_bytes:16777216",
+);
+
+/// Returns the command that runs a seed in a process of its own.
+///
+/// # Errors
+/// The path of this program is not known.
+pub fn command(settings: &str) -> io::Result<Command> {
+    static SCHEMAS_TEXT: OnceLock<String> = OnceLock::new();
+    let text = SCHEMAS_TEXT.get_or_init(|| serde_json::Value::Object(schemas().clone()).to_string());
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("run").args(settings.split(' '));
+    command.env(SCHEMAS, text).env(ALLOCATOR.0, ALLOCATOR.1);
+    Ok(command)
+}
+
 /// Runs a scenario. Returns why it failed, or nothing.
 pub fn run(scenario: &Scenario) -> Option<Failure> {
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
+    let mut command = match command(&scenario.to_string()) {
+        Ok(command) => command,
         Err(error) => return Some(Failure::unknown(format!("the program cannot be found: {error}"))),
     };
-    let mut command = Command::new(program);
-    command
-        .arg("run")
-        .args(scenario.to_string().split(' '))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Some(Failure::unknown(format!("the run cannot be started: {error}"))),

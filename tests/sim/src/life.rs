@@ -61,6 +61,9 @@ impl Life {
 
     /// Waits while the process is paused, and forever once it was killed.
     pub async fn wait_until_running(&self) {
+        if *self.0.borrow() == State::Running {
+            return;
+        }
         let mut state = self.0.subscribe();
         // The sender lives as long as `self`.
         let _running = state.wait_for(|state| *state == State::Running).await;

@@ -59,6 +59,8 @@ fn main() -> ExitCode {
 fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
     let scenario = Scenario::from_settings(settings);
     let traces = settings.get("TRACE").is_some_and(|trace| *trace > 0);
+    // Before the random numbers of the run: whether they are generated or given makes no difference for it.
+    sim::api_server::schemas();
     seeded_entropy::seed(scenario.seed);
     if random_state::set_random_source(Counter::default()).is_err() {
         println!("{}a hash map was created too early", child::VIOLATION);
@@ -99,5 +101,8 @@ fn simulate(scenario: Scenario, traces: bool) -> std::io::Result<world::Report> 
         .enable_time()
         .start_paused(true)
         .build()?;
-    Ok(runtime.block_on(world::run(scenario, traces)))
+    let report = runtime.block_on(world::run(scenario, traces));
+    // The process ends, and with it everything that still exists: to free it piece by piece takes time.
+    std::mem::forget(runtime);
+    Ok(report)
 }

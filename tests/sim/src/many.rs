@@ -1,7 +1,7 @@
 //! Runs many seeds, one process for each.
 
 use std::collections::BTreeMap;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -130,10 +130,7 @@ pub fn run_twice(settings: &BTreeMap<&str, u64>) -> ExitCode {
 
 /// Runs a seed, and returns what happened.
 fn trace(seed: u64) -> String {
-    let program = std::env::current_exe().unwrap_or_default();
-    let output = Command::new(program)
-        .args(["run", &format!("SEED={seed}"), "TRACE=1"])
-        .output();
+    let output = child::command(&format!("SEED={seed} TRACE=1")).and_then(|mut command| command.output());
     output.map_or_else(
         |_| String::new(),
         |output| String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -1,6 +1,7 @@
 //! Server-side apply: which manager owns which field.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -11,9 +12,16 @@ use super::kinds::Kind;
 /// A field manager: name, whether it applies, and whether it writes the status subresource.
 pub type Manager = (String, bool, bool);
 
-/// The fields that each manager owns.
+/// The fields that each manager owns. Clones share them until they differ: most writes leave the owners as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ownership(BTreeMap<Manager, BTreeSet<Path>>);
+pub struct Ownership(BTreeMap<Manager, Arc<BTreeSet<Path>>>);
+
+/// Removes a field of a manager.
+fn disown(owned: &mut Arc<BTreeSet<Path>>, path: &Path) {
+    if owned.contains(path) {
+        Arc::make_mut(owned).remove(path);
+    }
+}
 
 impl Ownership {
     /// Applies a configuration: sets its fields, and removes those that this manager applied before and no other owns.
@@ -35,12 +43,12 @@ impl Ownership {
                 return Err(Refusal::apply_conflict(kind, name, &shown(path)));
             }
             for (_, owned) in self.0.iter_mut().filter(|(other, _)| *other != manager) {
-                owned.remove(path);
+                disown(owned, path);
             }
         }
         let before = self.0.remove(manager).unwrap_or_default();
         // Items before the fields in them.
-        for path in &before {
+        for path in before.iter() {
             let is_wanted = wanted.contains_key(path) || self.has_other(manager, path);
             if !is_wanted && !fields::is_filled(object, path) {
                 fields::remove(object, path);
@@ -48,26 +56,31 @@ impl Ownership {
         }
         for (path, value) in &wanted {
             // An empty map leaves the fields of others alone.
-            if !(value.is_object() && fields::is_filled(object, path)) {
+            let is_current = fields::leaf(object, path) == Some(value);
+            if !is_current && !(value.is_object() && fields::is_filled(object, path)) {
                 fields::set(object, path, value);
             }
         }
         fields::reorder(object, configuration);
-        self.0.insert(manager.clone(), wanted.into_keys().collect());
+        self.0.insert(manager.clone(), Arc::new(wanted.into_keys().collect()));
         self.0.retain(|_, owned| !owned.is_empty());
         Ok(())
     }
 
     /// Records a write that is no apply: the manager owns what it changed, and nobody owns what it removed.
     pub fn update(&mut self, before: &Value, after: &Value, manager: &Manager) {
-        let Difference { removed, changed } = difference(before, after);
-        for owned in self.0.values_mut() {
-            for path in removed.iter().chain(&changed) {
-                owned.remove(path);
+        let Difference { removed, mut changed } = difference(before, after);
+        changed.retain(|path| !is_identity(path));
+        for (other, owned) in &mut self.0 {
+            removed.iter().for_each(|path| disown(owned, path));
+            if other != manager {
+                changed.iter().for_each(|path| disown(owned, path));
             }
         }
         let owned = self.0.entry(manager.clone()).or_default();
-        owned.extend(changed.into_iter().filter(|path| !is_identity(path)));
+        if !changed.iter().all(|path| owned.contains(path)) {
+            Arc::make_mut(owned).extend(changed);
+        }
         self.0.retain(|_, owned| !owned.is_empty());
     }
 
@@ -91,7 +104,7 @@ fn shown(path: &[Segment]) -> String {
 /// Returns true for the fields that identify an object, which nobody owns.
 fn is_identity(path: &[Segment]) -> bool {
     let field = |index: usize| match path.get(index) {
-        Some(Segment::Field(name)) => name.as_str(),
+        Some(Segment::Field(name)) => &**name,
         _ => "",
     };
     match field(0) {

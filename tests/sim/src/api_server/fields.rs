@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// A step from a value to a part of it.
+/// A step from a value to a part of it. Paths share their names: an object has many leaves below each of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Segment {
     /// A field of a map.
-    Field(String),
+    Field(Arc<str>),
     /// The item of an associative list whose key has this value.
-    Item(&'static str, String),
+    Item(&'static str, Arc<str>),
     /// An item of a set.
-    Member(String),
+    Member(Arc<str>),
 }
 
 /// A path from an object to one of its fields.
@@ -54,7 +54,7 @@ fn collect<'a>(value: &'a Value, path: &mut Vec<Segment>, found: &mut BTreeMap<P
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (name, value) in fields {
-                path.push(Segment::Field(name.clone()));
+                path.push(Segment::Field(name.as_str().into()));
                 collect(value, path, found);
                 path.pop();
             }
@@ -63,7 +63,7 @@ fn collect<'a>(value: &'a Value, path: &mut Vec<Segment>, found: &mut BTreeMap<P
             ListType::Map(key) => collect_items(items, key, path, found),
             ListType::Set => {
                 for item in items {
-                    path.push(Segment::Member(item.as_str().unwrap_or_default().to_owned()));
+                    path.push(Segment::Member(item.as_str().unwrap_or_default().into()));
                     found.insert(path.as_slice().into(), item);
                     path.pop();
                 }
@@ -86,7 +86,7 @@ fn collect_items<'a>(
 ) {
     for item in items {
         let name = item.get(key).and_then(Value::as_str).unwrap_or_default();
-        path.push(Segment::Item(key, name.to_owned()));
+        path.push(Segment::Item(key, name.into()));
         found.insert(path.as_slice().into(), &ITEM);
         collect(item, path, found);
         path.pop();
@@ -126,7 +126,7 @@ fn compare(before: &Value, after: &Value, path: &mut Vec<Segment>, found: &mut D
                 if old == new {
                     continue;
                 }
-                path.push(Segment::Field(name.clone()));
+                path.push(Segment::Field(name.as_str().into()));
                 match (old, new) {
                     (Some(old), Some(new)) => compare(old, new, path, found),
                     (old, new) => compare_leaves(old, new, path, found),
@@ -160,10 +160,10 @@ pub fn leaf<'a>(root: &'a Value, path: &[Segment]) -> Option<&'a Value> {
     let mut found = root;
     for (index, segment) in path.iter().enumerate() {
         found = match segment {
-            Segment::Field(name) => found.as_object()?.get(name)?,
+            Segment::Field(name) => found.as_object()?.get(&**name)?,
             Segment::Item(key, name) => {
                 let items = found.as_array()?;
-                let has_name = |item: &&Value| item.get(*key).and_then(Value::as_str) == Some(name);
+                let has_name = |item: &&Value| item.get(*key).and_then(Value::as_str) == Some(&**name);
                 let item = items.iter().find(has_name)?;
                 match index + 1 == path.len() {
                     true => return Some(&ITEM),
@@ -172,7 +172,7 @@ pub fn leaf<'a>(root: &'a Value, path: &[Segment]) -> Option<&'a Value> {
             }
             Segment::Member(member) => {
                 let items = found.as_array()?;
-                return items.iter().find(|item| item.as_str() == Some(member));
+                return items.iter().find(|item| item.as_str() == Some(&**member));
             }
         };
     }
@@ -196,19 +196,19 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
                 *root = Value::Object(Map::new());
             }
             if let Some(fields) = root.as_object_mut() {
-                if !fields.contains_key(name) {
-                    fields.insert(name.clone(), Value::Null);
+                if !fields.contains_key(&**name) {
+                    fields.insert(name.as_ref().to_owned(), Value::Null);
                 }
-                if let Some(field) = fields.get_mut(name) {
+                if let Some(field) = fields.get_mut(&**name) {
                     set(field, rest, value);
                 }
             }
         }
         Segment::Item(key, name) => {
             let Some(items) = items_of(root) else { return };
-            let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(name);
+            let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(&**name);
             if !items.iter().any(has_name) {
-                let fields = Map::from_iter([((*key).to_owned(), Value::String(name.clone()))]);
+                let fields = Map::from_iter([((*key).to_owned(), Value::String(name.as_ref().to_owned()))]);
                 items.push(Value::Object(fields));
             }
             // The item itself is a leaf without a value of its own.
@@ -232,7 +232,7 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
 /// Returns true if the value at a path is a map with fields.
 pub fn is_filled(root: &Value, path: &[Segment]) -> bool {
     let found = path.iter().try_fold(root, |value, segment| match segment {
-        Segment::Field(name) => value.get(name),
+        Segment::Field(name) => value.get(&**name),
         Segment::Item(..) | Segment::Member(_) => None,
     });
     found
@@ -285,17 +285,17 @@ pub fn remove(root: &mut Value, path: &[Segment]) {
         Segment::Field(name) => {
             let Some(fields) = root.as_object_mut() else { return };
             if rest.is_empty() {
-                fields.remove(name);
-            } else if let Some(inner) = fields.get_mut(name) {
+                fields.remove(&**name);
+            } else if let Some(inner) = fields.get_mut(&**name) {
                 remove(inner, rest);
                 if inner.as_array().is_some_and(Vec::is_empty) {
-                    fields.remove(name);
+                    fields.remove(&**name);
                 }
             }
         }
         Segment::Item(key, name) => {
             let Some(items) = root.as_array_mut() else { return };
-            let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(name);
+            let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(&**name);
             if rest.is_empty() {
                 items.retain(|item| !has_name(item));
             } else if let Some(item) = items.iter_mut().find(|item| has_name(item)) {
@@ -304,7 +304,7 @@ pub fn remove(root: &mut Value, path: &[Segment]) {
         }
         Segment::Member(member) => {
             if let Some(items) = root.as_array_mut() {
-                items.retain(|item| item.as_str() != Some(member));
+                items.retain(|item| item.as_str() != Some(&**member));
             }
         }
     }

@@ -19,4 +19,5 @@ mod watch;
 mod write;
 
 pub use http::{ApiServer, Fault, Faults, NoFaults};
+pub use schema::{SCHEMAS, schemas};
 pub use store::{Change, ChangeKind, Key, Snapshot};

@@ -85,10 +85,13 @@ pub struct Store {
     pub continued: BTreeMap<String, (u64, Vec<Arc<Value>>)>,
     /// The revision of the newest change of each kind, and of the last restore.
     newest: BTreeMap<&'static str, u64>,
+    /// The revision of the newest change of each kind that is not known any more.
+    forgotten: BTreeMap<&'static str, u64>,
     restored: u64,
     random: StdRng,
     clock: Arc<dyn WallClock>,
-    changed: watch::Sender<u64>,
+    /// Notifies the watches of each kind. The others stay asleep: most changes are renewals of Leases.
+    changed: BTreeMap<&'static str, watch::Sender<()>>,
 }
 
 impl Store {
@@ -101,10 +104,11 @@ impl Store {
             compacted: 0,
             continued: BTreeMap::new(),
             newest: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             restored: 1,
             random: StdRng::seed_from_u64(seed),
             clock,
-            changed: watch::Sender::new(1),
+            changed: BTreeMap::new(),
         }
     }
 
@@ -119,14 +123,21 @@ impl Store {
         newest.fold(self.restored, u64::max)
     }
 
+    /// Returns the last revision with a change of a kind that is not known any more.
+    pub fn forgotten(&self, kind: &Kind) -> u64 {
+        self.forgotten
+            .get(kind.plural)
+            .map_or(self.restored, |forgotten| self.restored.max(*forgotten))
+    }
+
     /// Returns the last revision whose changes are not known any more.
     pub fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// Returns a receiver that is notified of each change.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// Returns a receiver that is notified of each change of a kind.
+    pub fn subscribe(&mut self, kind: &Kind) -> watch::Receiver<()> {
+        self.changed.entry(kind.plural).or_default().subscribe()
     }
 
     /// Returns the current time as the API shows it.
@@ -201,6 +212,9 @@ impl Store {
 
     fn record(&mut self, kind: ChangeKind, key: Key, object: &Arc<Value>, by: &str) {
         self.newest.insert(key.plural, self.revision);
+        if let Some(changed) = self.changed.get(key.plural) {
+            changed.send_replace(());
+        }
         self.history.push_back(Change {
             revision: self.revision,
             kind,
@@ -208,13 +222,12 @@ impl Store {
             object: Arc::clone(object),
             by: by.to_owned(),
         });
-        while self.history.len() > HISTORY {
-            self.compacted = self
-                .history
-                .pop_front()
-                .map_or(self.compacted, |change| change.revision);
+        while self.history.len() > HISTORY
+            && let Some(change) = self.history.pop_front()
+        {
+            self.compacted = change.revision;
+            self.forgotten.insert(change.key.plural, change.revision);
         }
-        self.changed.send_replace(self.revision);
     }
 
     /// Returns the changes after a revision.
@@ -235,13 +248,16 @@ impl Store {
         self.revision += RESTORE_BUMP;
         self.restored = self.revision;
         self.compact();
-        self.changed.send_replace(self.revision);
+        for changed in self.changed.values() {
+            changed.send_replace(());
+        }
     }
 
     /// Forgets all changes: watches cannot resume, and lists cannot be continued.
     pub fn compact(&mut self) {
         self.history.clear();
         self.compacted = self.revision;
+        self.forgotten.clone_from(&self.newest);
         self.continued.clear();
     }
 }

@@ -38,7 +38,9 @@ pub struct Watch {
     target: Target,
     name: Option<String>,
     seen: u64,
-    changed: watch::Receiver<u64>,
+    changed: watch::Receiver<()>,
+    /// Number of changes of other objects since the last time that the watch might have been cut.
+    passed: usize,
     ends: Instant,
     bookmarks: bool,
     /// Shows only the metadata of objects.
@@ -57,9 +59,10 @@ impl Watch {
         metadata_only: bool,
     ) -> Result<Self, Refusal> {
         let (current, compacted, changed, existing) = {
-            let store = store.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
             let existing = store.list(target.kind, &target.namespace);
-            (store.revision(), store.compacted(), store.subscribe(), existing)
+            let changed = store.subscribe(target.kind);
+            (store.revision(), store.compacted(), changed, existing)
         };
         let from = parameters
             .get("resourceVersion")
@@ -91,6 +94,7 @@ impl Watch {
             name,
             seen,
             changed,
+            passed: 0,
             ends: Instant::now() + Duration::from_secs(seconds.unwrap_or(DURATION)),
             bookmarks: parameters.is_set("allowWatchBookmarks"),
             metadata_only,
@@ -112,7 +116,9 @@ impl Watch {
     async fn next(&mut self) -> Option<Event> {
         loop {
             self.link.wait_while_paused().await;
-            if self.ended || self.link.cuts_watch() {
+            // At each change that the server has, whether or not it concerns this watch.
+            let chances = 1 + std::mem::take(&mut self.passed);
+            if self.ended || (0..chances).any(|_| self.link.cuts_watch()) {
                 return None;
             }
             if let Some(event) = self.ready.pop_front() {
@@ -130,6 +136,10 @@ impl Watch {
                 Ok(Err(_)) => return None,
                 Err(_) if Instant::now() >= self.ends => return None,
                 Err(_) if self.bookmarks => {
+                    self.collect();
+                    if !self.ready.is_empty() {
+                        continue;
+                    }
                     let metadata = json!({"resourceVersion": self.seen.to_string(), "creationTimestamp": null});
                     let object = json!({"kind": self.target.kind.kind, "apiVersion": self.target.kind.api_version(),
                         "metadata": metadata});
@@ -159,7 +169,8 @@ impl Watch {
     /// Takes the changes since the last look.
     fn collect(&mut self) {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.seen < store.compacted() {
+        // Forgotten changes of other kinds are no gap.
+        if self.seen < store.forgotten(self.target.kind) {
             let message = format!("too old resource version: {} ({})", self.seen, store.revision());
             self.ready.push_back(Event::Error(Refusal::expired(&message).status));
             return;
@@ -174,6 +185,8 @@ impl Watch {
                     ChangeKind::Deleted => "DELETED",
                 };
                 self.ready.push_back(Event::Change(kind, Arc::clone(&change.object)));
+            } else {
+                self.passed += 1;
             }
         }
         self.seen = store.revision();
@@ -182,4 +195,80 @@ impl Watch {
 
 fn selects(name: Option<&str>, object: &Value) -> bool {
     name.is_none_or(|name| object.pointer("/metadata/name").is_some_and(|found| found == name))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use axum::body::BodyDataStream;
+    use axum::http::Request;
+    use futures::StreamExt;
+    use kube::client::Body;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::api_server::{ApiServer, NoFaults};
+    use crate::clock::SimulatedClock;
+    use crate::life::Life;
+
+    const NAMESPACES: &str = "/api/v1/namespaces";
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+
+    fn create(server: &ApiServer, path: &str, name: &str) {
+        let object = json!({"metadata": {"name": name}, "spec": {}});
+        server.call("test", "POST", path, &object).unwrap();
+    }
+
+    /// Begins a watch of namespaces from now on.
+    async fn watch_namespaces(server: &ApiServer) -> BodyDataStream {
+        let revision = server.revision();
+        let path = format!("{NAMESPACES}?watch=true&allowWatchBookmarks=true&resourceVersion={revision}");
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let service = server.service("test", Life::default(), Arc::new(NoFaults));
+        service.oneshot(request).await.unwrap().into_body().into_data_stream()
+    }
+
+    async fn next(lines: &mut BodyDataStream) -> Value {
+        serde_json::from_slice(&lines.next().await.unwrap().unwrap()).unwrap()
+    }
+
+    fn server() -> ApiServer {
+        ApiServer::new(1, Arc::new(SimulatedClock::new(Instant::now())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forgotten_changes_are_a_gap_for_the_watches_of_their_kind_alone() {
+        let server = server();
+        let mut lines = watch_namespaces(&server).await;
+        create(&server, LEASES, "first");
+        server.compact();
+        create(&server, NAMESPACES, "first");
+        let event = next(&mut lines).await;
+        assert_eq!(
+            (&event["type"], &event["object"]["metadata"]["name"]),
+            (&json!("ADDED"), &json!("first"))
+        );
+        create(&server, NAMESPACES, "second");
+        server.compact();
+        create(&server, NAMESPACES, "third");
+        let event = next(&mut lines).await;
+        assert_eq!(
+            (&event["type"], &event["object"]["code"]),
+            (&json!("ERROR"), &json!(410))
+        );
+        assert!(lines.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bookmark_is_as_new_as_the_changes_of_all_kinds() {
+        let server = server();
+        let mut lines = watch_namespaces(&server).await;
+        create(&server, LEASES, "first");
+        let event = next(&mut lines).await;
+        let revision = json!(server.revision().to_string());
+        assert_eq!(
+            (&event["type"], &event["object"]["metadata"]["resourceVersion"]),
+            (&json!("BOOKMARK"), &revision)
+        );
+    }
 }

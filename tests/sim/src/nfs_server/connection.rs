@@ -63,8 +63,8 @@ async fn answer(server: NfsServer, peer: SocketAddr, call: Call, outputs: mpsc::
     let send = |output| drop(outputs.send(output));
     let (boot, Plan { latency, fault }) = {
         let mut state = server.state();
-        let summary = dispatch::summarize(&call, peer);
-        (state.boot, state.faults.plan(&summary))
+        let plan = state.faults.plan(|| dispatch::summarize(&call, peer));
+        (state.boot, plan)
     };
     pause(latency).await;
     match fault {

@@ -144,16 +144,28 @@ impl Faults {
         rate > 0 && self.rng.random_range(0..100_000) < rate
     }
 
-    /// Decides what happens to a call.
-    pub(super) fn plan(&mut self, call: &CallSummary) -> Plan {
+    /// Decides what happens to a call, which is described only if a chosen fault waits for one.
+    pub(super) fn plan(&mut self, describe: impl FnOnce() -> CallSummary) -> Plan {
         self.calls += 1;
         let latency = self.up_to(self.rates.latency);
-        let scripted = self.scripted.iter_mut().position(|scripted| (scripted.matches)(call));
-        let fault = match scripted {
-            Some(index) => Some(self.scripted.remove(index).fault),
+        let fault = match self.take_scripted(describe) {
+            Some(fault) => Some(fault),
             None => self.by_chance(),
         };
         Plan { latency, fault }
+    }
+
+    /// Takes the chosen fault that hits a call.
+    fn take_scripted(&mut self, describe: impl FnOnce() -> CallSummary) -> Option<Fault> {
+        if self.scripted.is_empty() {
+            return None;
+        }
+        let call = describe();
+        let index = self
+            .scripted
+            .iter_mut()
+            .position(|scripted| (scripted.matches)(&call))?;
+        Some(self.scripted.remove(index).fault)
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {

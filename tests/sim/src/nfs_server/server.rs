@@ -153,6 +153,9 @@ impl NfsServer {
 
     /// Waits until something from a client reaches the server.
     pub(super) async fn reachable(&self) {
+        if self.availability() != Availability::Unreachable {
+            return;
+        }
         let mut availability = self.0.availability.subscribe();
         // The sender lives as long as `self`.
         let _ = availability

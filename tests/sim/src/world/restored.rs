@@ -43,7 +43,7 @@ impl World {
             let next = Instant::now() + PAUSE;
             while Instant::now() < next {
                 sleep(STEP).await;
-                binder::step(&self.api);
+                self.bind();
                 self.processes.step();
                 self.oracle.check_frozen(&frozen)?;
             }
