@@ -50,7 +50,7 @@ enum Command {
         exit: bool,
     },
     /// Measure the operator against a bare client of the API server, and print tables.
-    Bench(BenchOptions),
+    Bench(Box<BenchOptions>),
     /// Compare the operator's RBAC rules with its requests in the audit logs of a test run (NFS_OPERATOR_RIG_AUDIT),
     /// and print how often each rule was used.
     Rights {
@@ -96,7 +96,7 @@ async fn run(command: Command) -> ExitCode {
         Command::NodeAssets => node_assets().await,
         Command::ImageTools { arch } => NodeAssets::find_or_install_image_tools(&arch).await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
-        Command::Bench(options) => bench(options).await,
+        Command::Bench(options) => bench(*options).await,
         Command::Rights { folder, partial } => rig::rbac::check(&folder, partial),
         Command::Reference => reference(),
         Command::Clean { kept } => {
