@@ -229,6 +229,13 @@ impl Rates {
             Target::new("API requests per Delete", "", most(4.0), requests(&deletes)),
             Target::new("API requests per Archive", "", most(6.0), requests(&archives)),
             Target::new("NFS round trips per claim", "", most(3.0), calls(|costs| costs.claim)),
+            // The removal of the content cannot be told apart here.
+            Target::new(
+                "NFS round trips per Delete, see make bench-round-trips",
+                "",
+                most(6.0),
+                None,
+            ),
             Target::new(
                 "NFS round trips per Archive",
                 "",

@@ -67,8 +67,11 @@ async fn accept(listener: TcpListener, server: Arc<Server>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            Ok((stream, _)) = listener.accept() => {
-                connections.spawn(serve(stream, server.clone()));
+            accepted = listener.accept() => {
+                // A client that gave up in the meantime connects again.
+                if let Ok((stream, _)) = accepted {
+                    connections.spawn(serve(stream, server.clone()));
+                }
             }
             Some(_) = connections.join_next() => {}
         }
@@ -266,7 +269,11 @@ fn full(text: String) -> ServedBody {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails"
+)]
 mod tests {
     use super::*;
 
