@@ -130,31 +130,70 @@ image: need-rust ## Build the image as an OCI archive in dist/image, and print i
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
 # The programs that are measured, without the simulation, which adds a controllable clock to tokio.
-RELEASE := -p nfs-operator -p rig
-OPERATOR := target/release/nfs-operator
+# Other profiles than release build faster, and their figures mean less (PROFILE=pod).
+PROFILE ?= release
+BENCH_PACKAGES := -p nfs-operator -p rig
+BENCH_DIR = target/$(PROFILE:dev=debug)
+
+# BASE: a revision to compare with, built in the same profile (.ci/base).
+BASE_CHECKOUT = $(CURDIR)/target/base/$(shell git rev-parse --verify "$(BASE)^{commit}")
+BENCH_BASE = $(if $(BASE),--base $(BASE_CHECKOUT)/$(BENCH_DIR)/nfs-operator --base-checkout $(BASE_CHECKOUT))
+# What `make bench-operator` passes on.
+BENCH_SETTINGS := COUNT CONCURRENCY LONE SCALE STORM WAITING FOREIGN CYCLES BACKENDS BINDER ROUND_TRIP
+BENCH = $(BENCH_DIR)/rig bench --operator $(BENCH_DIR)/nfs-operator
 
 .PHONY: bench
-bench: bench-operator bench-client bench-copy bench-quotas ## Measure the operator, the NFS client alone, clones, and enforced sizes
+bench: bench-operator bench-round-trips bench-client bench-copy bench-quotas ## Measure the operator, the NFS client alone, clones, and enforced sizes (the variables of all; BASE=REVISION to compare with)
+
+.PHONY: bench-build
+bench-build: need-root need-rust need-go
+	@$(if $(BASE),.ci/base "$(BASE)" build "$(PROFILE)" $(BENCH_PACKAGES))
+	@cargo build --profile $(PROFILE) $(BENCH_PACKAGES)
 
 .PHONY: bench-operator
-bench-operator: need-root need-rust need-go ## Measure rates, latency and memory in comparison with a plain API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
-	@cargo build --release $(RELEASE)
-	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE)) $(if $(STORM),--storm $(STORM)) $(if $(WAITING),--waiting $(WAITING))
+bench-operator: bench-build ## Measure rates, latency and requests against plain API clients (COUNT=500 CONCURRENCY=64 LONE=100 BASE=REVISION ROUND_TRIP=5), or instead SCALE=100000 (NO_SCAN=1), STORM=10000, WAITING=10000, FOREIGN=500000, CYCLES=20, BACKENDS=1000 or BINDER=100 (PROFILE=pod builds faster)
+	@$(BENCH) $(BENCH_BASE) $(foreach name,$(BENCH_SETTINGS),$(if $($(name)),--$(subst _,-,$(shell echo $(name) | tr A-Z a-z)) $($(name)))) $(if $(NO_SCAN),--no-scan)
+
+# One after the other, because each needs the whole machine. Each continues if the one before failed.
+.PHONY: bench-targets
+bench-targets: bench-build ## Measure everything that has a target, for two hours on two cores, and write it to target/bench (BASE=REVISION)
+	@mkdir -p target/bench; failed=; \
+	measure() { name=$$1; shift; echo "== $$name"; $(BENCH) "$$@" 2>&1 | tee target/bench/$$name.txt; [ "$${PIPESTATUS[0]}" = 0 ] || failed="$$failed $$name"; }; \
+	measure rates $(BENCH_BASE); \
+	measure round-trip --round-trip 5; \
+	measure cycles --cycles 20 --count 1000; \
+	measure waiting --waiting 10000; \
+	measure storm --storm 10000; \
+	measure foreign --foreign 500000; \
+	measure backends --backends 1000; \
+	measure binder --binder 100; \
+	measure scale --scale 100000 --no-scan; \
+	$(MAKE) --no-print-directory bench-round-trips 2>&1 | tee target/bench/nfs-round-trips.txt; [ "$${PIPESTATUS[0]}" = 0 ] || failed="$$failed nfs-round-trips"; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+.PHONY: bench-round-trips
+bench-round-trips: need-root need-rust ## Count the NFS round trips of a claim, a Delete and an Archive
+	@$(TEST) -q --test store -- --nocapture --exact round_trips::each_operation_takes_few_round_trips | grep -E '^V4|^test result'
 
 .PHONY: bench-client
-bench-client: need-root need-rust ## Measure the NFS client at round trips of 0, 1 and 10 ms in comparison with sequential calls (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
-	@cargo bench -q -p nfs-client --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
+bench-client: need-root need-rust ## Measure the NFS client at round trips of 0, 1 and 10 ms in comparison with sequential calls (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000 BASE=REVISION)
+	@$(if $(BASE),.ci/base "$(BASE)" bench -p nfs-client --bench client -- $(BENCH_CLIENT))
+	@cargo bench -q -p nfs-client --bench client -- $(BENCH_CLIENT)
+
+BENCH_CLIENT = $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
 
 .PHONY: bench-copy
-bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
-	@cargo bench -q -p export-store --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
+bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024 BASE=REVISION)
+	@$(if $(BASE),.ci/base "$(BASE)" bench -p export-store --bench copy -- $(BENCH_COPY))
+	@cargo bench -q -p export-store --bench copy -- $(BENCH_COPY)
+
+BENCH_COPY = $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
 
 .PHONY: bench-quotas
-bench-quotas: need-root need-rust need-go ## Measure what enforced sizes cost: the quota agent alone, and on XFS in the emulated machine (VOLUMES=10000 COUNT=100)
+bench-quotas: bench-build ## Measure what enforced sizes cost: the quota agent alone, and on XFS in the emulated machine (VOLUMES=10000 COUNT=100)
 	@cargo bench -q -p quota-agent --bench agent -- $(if $(VOLUMES),--volumes $(VOLUMES))
-	@cargo build --release $(RELEASE)
-	@target/release/rig kernel-vm
-	@target/release/rig bench-quotas --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT))
+	@$(BENCH_DIR)/rig kernel-vm
+	@$(BENCH_DIR)/rig bench-quotas --operator $(BENCH_DIR)/nfs-operator $(if $(COUNT),--count $(COUNT))
 
 FUZZ_SECONDS ?= 600
 

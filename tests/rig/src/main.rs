@@ -50,7 +50,7 @@ enum Command {
         exit: bool,
     },
     /// Measure the operator against a bare client of the API server, and print tables.
-    Bench(BenchOptions),
+    Bench(Box<BenchOptions>),
     /// Measure what enforced sizes cost, with a quota agent in the virtual machine, and print a table.
     BenchQuotas(QuotaBenchOptions),
     /// Compare the operator's RBAC rules with its requests in the audit logs of a test run (NFS_OPERATOR_RIG_AUDIT),
@@ -98,7 +98,7 @@ async fn run(command: Command) -> ExitCode {
         Command::NodeAssets => node_assets().await,
         Command::ImageTools { arch } => NodeAssets::find_or_install_image_tools(&arch).await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
-        Command::Bench(options) => bench(options).await,
+        Command::Bench(options) => bench(*options).await,
         Command::BenchQuotas(options) => rig::bench::quotas::bench(options).await,
         Command::Rights { folder, partial } => rig::rbac::check(&folder, partial),
         Command::Reference => reference(),

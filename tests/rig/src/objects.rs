@@ -16,6 +16,9 @@ use crate::{
 /// The field manager of objects that tests apply.
 const FIELD_MANAGER: &str = "rig";
 
+/// Objects in a page of [`Objects::count`].
+const PAGE: u32 = 500;
+
 /// A client for objects of any kind. Its methods need only `apiVersion`, `kind`, `metadata.name` and, for namespaced
 /// kinds, `metadata.namespace` of an object; see [`reference`].
 #[derive(Clone)]
@@ -122,6 +125,23 @@ impl Objects {
             Ok(item)
         });
         complete.collect()
+    }
+
+    /// Counts the objects of the same kind and namespace as `like` that match, page by page.
+    pub(crate) async fn count(&self, like: &Value, matches: impl Fn(&Value) -> bool) -> Result<usize> {
+        let (api, mut found) = (self.api(like)?, 0);
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let listed = api.list(&page).await;
+            let listed = listed.with_context(|| format!("list objects like {}", describe(like)))?;
+            for item in listed.items {
+                found += usize::from(matches(&to_value(item)?));
+            }
+            match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page.continue_token = Some(token),
+                None => return Ok(found),
+            }
+        }
     }
 
     /// Deletes an object. It is no error if the object does not exist.

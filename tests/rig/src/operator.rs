@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::{Value, json};
+
 use crate::{
     cluster::Cluster,
     error::{Error, Result, ResultExt},
@@ -41,6 +43,20 @@ impl std::ops::Deref for OperatorKubeconfig {
 
     fn deref(&self) -> &Path {
         &self.0
+    }
+}
+
+impl OperatorKubeconfig {
+    /// Creates a copy with another URL of the API server, such as that of a proxy. The credentials stay the same.
+    pub(crate) fn with_server(&self, url: &str) -> Result<Self> {
+        let action = || format!("read {}", self.display());
+        let text = fs::read_to_string(&self.0).with_context(action)?;
+        let mut config: Value = serde_json::from_str(&text).with_context(action)?;
+        let server = config.pointer_mut("/clusters/0/cluster/server");
+        *server.ok_or_else(|| Error::Usage(format!("{} names no server", self.display())))? = json!(url);
+        let path = self.with_extension(format!("{}.kubeconfig", crate::random_suffix()));
+        fs::write(&path, format!("{config:#}\n")).with_context(|| format!("write {}", path.display()))?;
+        Ok(Self(path))
     }
 }
 
@@ -87,11 +103,16 @@ impl Operator {
     /// Installs the CRDs, the operator's ServiceAccount with its RBAC rules and the admission policies as an
     /// administrator does, and returns a kubeconfig for that account.
     pub async fn install(cluster: &Cluster) -> Result<OperatorKubeconfig> {
-        cluster.apply_crds(&repository_root().join("crds")).await?;
-        cluster.apply_path(&repository_root().join("config/rbac")).await?;
-        cluster.apply_path(&repository_root().join("config/admission")).await?;
-        cluster.apply(&account_policy()?).await?;
-        cluster.apply(&storage_capacity()?).await?;
+        Self::install_from(cluster, &repository_root()).await
+    }
+
+    /// Like [`Self::install`], with the files of another checkout of this repository, for an operator that was built there.
+    pub(crate) async fn install_from(cluster: &Cluster, checkout: &Path) -> Result<OperatorKubeconfig> {
+        cluster.apply_crds(&checkout.join("crds")).await?;
+        cluster.apply_path(&checkout.join("config/rbac")).await?;
+        cluster.apply_path(&checkout.join("config/admission")).await?;
+        cluster.apply(&account_policy(checkout)?).await?;
+        cluster.apply(&storage_capacity(checkout)?).await?;
         Self::kubeconfig(cluster).await
     }
 
@@ -255,8 +276,8 @@ impl Operator {
 
 /// Returns the policy for the operator's account with the provisioner names that operators in tests serve, as an
 /// administrator adds them.
-fn account_policy() -> Result<String> {
-    let path = repository_root().join("config/admission/operator_account.yaml");
+fn account_policy(checkout: &Path) -> Result<String> {
+    let path = checkout.join("config/admission/operator_account.yaml");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let aliases = (0..ALIASES).map(|number| alias(number).0);
     let names = PROVISIONERS
@@ -267,8 +288,8 @@ fn account_policy() -> Result<String> {
 }
 
 /// Returns the CSIDriver and the permissions of `config/storage-capacity`. Only an overlay can apply that directory.
-fn storage_capacity() -> Result<String> {
-    let folder = repository_root().join("config/storage-capacity");
+fn storage_capacity(checkout: &Path) -> Result<String> {
+    let folder = checkout.join("config/storage-capacity");
     let mut texts = Vec::new();
     for name in ["driver.yaml", "role.yaml", "role_binding.yaml"] {
         let path = folder.join(name);

@@ -216,3 +216,23 @@ async fn without_a_server_behind_it_a_connection_is_reset() {
     let mut client = Client::new(&proxy).await;
     assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
+
+#[tokio::test]
+async fn bytes_that_are_no_records_are_forwarded_with_the_delay() {
+    let proxy = Proxy::start_for_bytes(echo().await).await.unwrap();
+    proxy.on_record(Direction::Up, |_| Action::Cut);
+    let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+    // As a record, this would be larger than 64 MiB.
+    let hello = [22, 3, 1, 0, 5];
+    for delay in [0, 20].map(Duration::from_millis) {
+        proxy.delay(delay / 2, delay / 2);
+        let started = Instant::now();
+        stream.write_all(&hello).await.unwrap();
+        let mut echoed = [0; 5];
+        timeout(LONG, stream.read_exact(&mut echoed)).await.unwrap().unwrap();
+        assert_eq!(echoed, hello);
+        assert!(started.elapsed() >= delay, "{:?}", started.elapsed());
+    }
+    stream.shutdown().await.unwrap();
+    assert_eq!(timeout(LONG, stream.read(&mut [0; 1])).await.unwrap().unwrap(), 0);
+}

@@ -1,5 +1,5 @@
-//! The baseline: a bare client that makes the same API requests as the operator, in its order and under its account,
-//! without an NFS server.
+//! Two baselines without an NFS server, under the operator's account: a bare client that makes the same API requests as
+//! the operator, in its order, and the floor: a client that only creates the volume of each claim, and only deletes it.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ const NOTE: &str =
 /// API server, etcd and connections are warm when the operator is measured, so they must be warm for the baseline.
 const WARM_UP: usize = 100;
 
-/// A client that measures the baseline.
+/// A client that measures the baselines.
 pub struct Baseline {
     /// With all permissions, for the actions of users, the binder and the benchmark.
     objects: Objects,
@@ -41,11 +41,22 @@ pub struct Baseline {
     volumes: Api<PersistentVolume>,
 }
 
-/// The results of the baseline.
+/// Which requests a baseline makes for a claim.
+#[derive(Clone, Copy, Debug)]
+enum Requests {
+    SameAsOperator,
+    OnlyVolume,
+}
+
+/// The results of the baselines.
 #[derive(Debug)]
 pub struct BaselineResult {
     pub claims: (Throughput, CpuUsage),
     pub deletes: (Throughput, CpuUsage),
+    /// Claims of which only the bare volume is created.
+    pub floor_claims: Throughput,
+    /// Deletions of volumes without a finalizer.
+    pub floor_deletes: Throughput,
     pub load: String,
 }
 
@@ -62,15 +73,20 @@ impl Baseline {
     /// Measures claims and deletes.
     pub async fn measure(&self, env: &BenchEnv, options: &BenchOptions) -> Result<BaselineResult> {
         let before = env.cpu_usage(None)?;
-        let (claims, throughput) = self.create(options).await?;
+        let (claims, throughput) = self.create(options, Requests::SameAsOperator).await?;
         let creation = (throughput, env.cpu_usage(None)?.since(&before));
-        self.release(&claims, options).await?;
+        self.release(&claims, options, &[FINALIZER]).await?;
         let before = env.cpu_usage(None)?;
         let throughput = self.reclaim(&claims, options).await?;
         let deletion = (throughput, env.cpu_usage(None)?.since(&before));
+        let (bare, floor_claims) = self.create(options, Requests::OnlyVolume).await?;
+        self.release(&bare, options, &[]).await?;
+        let floor_deletes = self.delete(&bare, options).await?;
         Ok(BaselineResult {
             claims: creation,
             deletes: deletion,
+            floor_claims,
+            floor_deletes,
             load: load(),
         })
     }
@@ -81,29 +97,44 @@ impl Baseline {
             count: WARM_UP,
             ..options.clone()
         };
-        let (claims, _) = self.create(&few).await?;
-        self.release(&claims, &few).await?;
+        let (claims, _) = self.create(&few, Requests::SameAsOperator).await?;
+        self.release(&claims, &few, &[FINALIZER]).await?;
         self.reclaim(&claims, &few).await.map(drop)
     }
 
-    /// Creates claims and all objects that the operator writes for them. The duration ends with the last volume.
-    pub async fn create(&self, options: &BenchOptions) -> Result<(Vec<ProvisionedClaim>, Throughput)> {
+    /// Creates claims and what the operator writes for them. The duration ends with the last volume.
+    async fn create(&self, options: &BenchOptions, requests: Requests) -> Result<(Vec<ProvisionedClaim>, Throughput)> {
         let batch = crate::random_suffix();
-        let create = async |number| self.create_one(format!("baseline-{batch}-{number}")).await;
+        let create = async |number| {
+            let name = format!("baseline-{batch}-{number}");
+            match requests {
+                Requests::SameAsOperator => self.create_one(name).await,
+                Requests::OnlyVolume => self.create_bare(name).await,
+            }
+        };
         let (claims, throughput, _) = workload::create_each(options, create).await?;
         Ok((claims, throughput))
+    }
+
+    async fn create_bare(&self, name: String) -> Result<(ProvisionedClaim, Instant)> {
+        let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
+        let volume = format!("pvc-{}", uid(&claim)?);
+        self.create_volume(&volume, &claim).await?;
+        Ok((ProvisionedClaim { claim: name, volume }, Instant::now()))
+    }
+
+    async fn create_volume(&self, name: &str, claim: &Value) -> Result<()> {
+        let object: PersistentVolume =
+            serde_json::from_value(volume_object(name, claim)).with_context(|| "create a volume".into())?;
+        let created = self.volumes.create(&PostParams::default(), &object).await;
+        created.with_context(|| format!("create {name}")).map(drop)
     }
 
     async fn create_one(&self, name: String) -> Result<(ProvisionedClaim, Instant)> {
         let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
         let uid = uid(&claim)?.to_owned();
         let volume = format!("pvc-{uid}");
-        let object: PersistentVolume =
-            serde_json::from_value(volume_object(&volume, &claim)).with_context(|| "create a volume".into())?;
-        self.volumes
-            .create(&PostParams::default(), &object)
-            .await
-            .with_context(|| format!("create {volume}"))?;
+        self.create_volume(&volume, &claim).await?;
         let created = Instant::now();
         let condition = json!({ "status": { "conditions": [{
             "type": "nfs-operator.io/Provisioned", "status": "True", "reason": "Provisioned", "message": NOTE,
@@ -119,11 +150,16 @@ impl Baseline {
         Ok((ProvisionedClaim { claim: name, volume }, created))
     }
 
-    /// Deletes the claims and releases the volumes. This is not measured.
-    pub async fn release(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
+    /// Deletes the claims, and releases the volumes with these finalizers. This is not measured.
+    pub async fn release(
+        &self,
+        claims: &[ProvisionedClaim],
+        options: &BenchOptions,
+        finalizers: &[&str],
+    ) -> Result<()> {
         workload::for_each(claims, options, async |claim| {
             let volume = reference("v1", "PersistentVolume", None, &claim.volume);
-            let finalizers = json!({ "metadata": { "finalizers": [FINALIZER] } });
+            let finalizers = json!({ "metadata": { "finalizers": finalizers } });
             self.objects.patch(&volume, finalizers).await?;
             workload::remove_claim(&self.objects, &claim.claim).await?;
             self.objects
@@ -132,6 +168,17 @@ impl Baseline {
                 .map(drop)
         })
         .await
+    }
+
+    /// Deletes volumes that have no finalizer, with one request each.
+    async fn delete(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
+        let started = Instant::now();
+        workload::for_each(claims, options, async |claim| {
+            let deleted = self.volumes.delete(&claim.volume, &DeleteParams::default()).await;
+            deleted.with_context(|| format!("delete {}", claim.volume)).map(drop)
+        })
+        .await?;
+        Ok(Throughput::new(claims.len(), started.elapsed()))
     }
 
     /// Reclaims released volumes with the operator's requests: read the volume and the claim, delete the volume, and

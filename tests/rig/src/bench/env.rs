@@ -1,19 +1,22 @@
 //! The cluster, NFS server and operator that are measured, and their CPU time.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::{Api, Client};
+use kube::Client;
 use serde_json::{Value, json};
 
-use super::{BenchOptions, Policy, volume_watch::VolumeWatch};
+use super::{Policy, links::Links, volume_watch::VolumeWatch};
 use crate::{
     assets::Assets,
     cluster::{Cluster, Component, client},
-    error::{Result, ResultExt as _},
+    error::{Error, Result, ResultExt as _},
     nfs_server::{Export, NfsOptions, NfsServer},
     objects::{Objects, reference, with_fields},
-    operator::{Operator, OperatorOptions},
+    operator::{Operator, OperatorKubeconfig, OperatorOptions, repository_root},
     process::cpu_seconds,
     run_dir::RunDir,
     wait,
@@ -26,30 +29,58 @@ const IDLE_WINDOW: Duration = Duration::from_secs(2);
 /// Lower limit for the timeout: the binder binds 40 to 70 claims a second, and fewer on a busy machine.
 const MIN_BINDS_PER_SECOND: usize = 10;
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// After a start with 100,000 volumes, or after thousands of deletes, it has work to do for minutes.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// How to set up what is measured.
+#[derive(Clone, Debug)]
+pub struct EnvSettings {
+    /// The operator's binary.
+    pub operator: PathBuf,
+    /// The checkout with the CRDs and RBAC rules of that operator.
+    pub checkout: PathBuf,
+    /// Number of backends, which have their own exports.
+    pub backends: usize,
+    /// Whether the operator reaches API server and NFS server through proxies that can add a round trip.
+    pub links: bool,
+}
+
+impl EnvSettings {
+    /// Creates settings with one backend and without proxies, for an operator that was built in this checkout.
+    pub fn new(operator: &Path) -> Self {
+        Self {
+            operator: operator.to_owned(),
+            checkout: repository_root(),
+            backends: 1,
+            links: false,
+        }
+    }
+}
 
 /// The cluster, NFS server and operator that are measured.
 pub struct BenchEnv {
     pub cluster: Cluster,
     pub nfs: NfsServer,
-    options: OperatorOptions,
+    pub options: OperatorOptions,
     /// With all permissions, as a user who creates claims.
     pub objects: Objects,
     /// With the operator's account, so that the baseline is subject to the same priority and authorization.
     pub account: Client,
     pub volumes: VolumeWatch,
+    links: Option<Links>,
     backends: Vec<String>,
     binder: bool,
 }
 
 impl BenchEnv {
-    /// Starts the cluster and the NFS server, with a number of backends that have their own exports.
-    pub async fn start(run: &RunDir, options: &BenchOptions, backends: usize) -> Result<Self> {
+    /// Starts the cluster and the NFS server, and creates the backends.
+    pub async fn start(run: &RunDir, settings: EnvSettings) -> Result<Self> {
         let assets = Assets::find_or_install().await?;
         let name = |number: usize| match number {
             0 => NAME.to_owned(),
             _ => format!("{NAME}-{number}"),
         };
-        let backends: Vec<String> = (0..backends).map(name).collect();
+        let backends: Vec<String> = (0..settings.backends).map(name).collect();
         let exports = NfsOptions {
             exports: backends.iter().map(|name| Export::new(export_path(name))).collect(),
             ..NfsOptions::default()
@@ -58,17 +89,26 @@ impl BenchEnv {
             NfsServer::start_with(run, exports, &assets.ganesha),
             Cluster::start_with(run, assets.clone()),
         )?;
-        let kubeconfig = Operator::install(&cluster).await?;
+        let kubeconfig = Operator::install_from(&cluster, &settings.checkout).await?;
         let account = client(&kubeconfig).await?;
+        let links = match settings.links {
+            true => Some(Links::start(&cluster, &nfs).await?),
+            false => None,
+        };
+        let kubeconfig = match &links {
+            Some(links) => kubeconfig.with_server(&links.api_url())?,
+            None => kubeconfig,
+        };
         let objects = Objects::new(cluster.client().await?);
         let volumes = VolumeWatch::start(cluster.client().await?).await?;
         let env = Self {
             cluster,
             nfs,
-            options: OperatorOptions::new(&options.operator, kubeconfig),
+            options: OperatorOptions::new(&settings.operator, kubeconfig),
             objects,
             account,
             volumes,
+            links,
             backends,
             binder: true,
         };
@@ -76,14 +116,44 @@ impl BenchEnv {
         Ok(env)
     }
 
+    /// Returns the kubeconfig of the operator's account.
+    pub fn kubeconfig(&self) -> &OperatorKubeconfig {
+        &self.options.kubeconfig
+    }
+
+    /// Sets the round trip between the operator and both servers, if there are proxies.
+    pub fn set_round_trip(&self, round_trip: Duration) {
+        if let Some(links) = &self.links {
+            links.set_round_trip(round_trip);
+        }
+    }
+
+    /// Pauses cluster and NFS server, so that they use no CPU time while another environment is measured.
+    pub fn pause(&self) -> Result<()> {
+        self.cluster.pause()?;
+        self.nfs.pause()
+    }
+
+    /// Continues cluster and NFS server.
+    pub fn resume(&self) -> Result<()> {
+        self.nfs.resume()?;
+        self.cluster.resume()
+    }
+
     async fn create_objects(&self) -> Result<()> {
         self.objects.create(&reference("v1", "Namespace", None, NAME)).await?;
+        let port = self.links.as_ref().map_or(self.nfs.port(), Links::nfs_port);
         for name in &self.backends {
-            let spec = json!({ "server": "127.0.0.1", "path": export_path(name), "nfs": { "port": self.nfs.port() } });
-            let backend = with_fields(backend(name), json!({ "spec": spec }));
-            self.objects.create(&backend).await?;
+            self.create_backend(name, &export_path(name), port, json!({})).await?;
         }
         self.create_class(NAME, json!({})).await
+    }
+
+    /// Creates a backend for an export of a server on this machine.
+    pub async fn create_backend(&self, name: &str, path: &str, port: u16, fields: Value) -> Result<()> {
+        let spec = json!({ "spec": { "server": "127.0.0.1", "path": path, "nfs": { "port": port } } });
+        let object = with_fields(with_fields(backend(name), spec), fields);
+        self.objects.create(&object).await.map(drop)
     }
 
     /// Creates a class of the operator.
@@ -99,12 +169,26 @@ impl BenchEnv {
         let operator = Operator::start(run, self.options.clone()).await?;
         operator.wait_ready().await?;
         for name in &self.backends {
-            let backend = backend(name);
-            self.objects
-                .wait_condition(&backend, "Ready", "True", None, READY_TIMEOUT)
-                .await?;
+            self.wait_backend_ready(name).await?;
         }
         Ok(operator)
+    }
+
+    /// Waits until a backend is Ready.
+    pub async fn wait_backend_ready(&self, name: &str) -> Result<()> {
+        self.objects
+            .wait_condition(&backend(name), "Ready", "True", None, READY_TIMEOUT)
+            .await
+            .map(drop)
+    }
+
+    /// Returns the directory of a volume on the disk of the NFS server.
+    pub fn directory(&self, volume: &Value) -> Result<PathBuf> {
+        let path = volume.pointer("/spec/nfs/path").and_then(Value::as_str);
+        let relative = path.and_then(|path| path.strip_prefix('/')?.split_once('/'));
+        let (export, directory) =
+            relative.ok_or_else(|| Error::Usage(format!("the volume has no directory below an export: {volume}")))?;
+        Ok(self.nfs.data_dir(&export_path(export))?.join(directory))
     }
 
     /// Returns the number of volume directories on all exports.
@@ -121,8 +205,13 @@ impl BenchEnv {
 
     /// Sets the archive policy of the first backend.
     pub async fn set_policy(&self, policy: Policy) -> Result<()> {
+        self.set_policy_of(NAME, policy).await
+    }
+
+    /// Sets the archive policy of a backend.
+    pub async fn set_policy_of(&self, name: &str, policy: Policy) -> Result<()> {
         let patch = json!({ "spec": { "archivePolicy": { "onDelete": policy.name() } } });
-        self.objects.patch(&backend(NAME), patch).await.map(drop)
+        self.objects.patch(&backend(name), patch).await.map(drop)
     }
 
     /// Changes a backend's labels, which waiting claims may depend on.
@@ -157,21 +246,20 @@ impl BenchEnv {
         Ok(())
     }
 
+    /// Starts the controller manager with other limits of its requests.
+    pub async fn start_binder_with(&mut self, qps: u32, burst: u32) -> Result<()> {
+        self.binder = true;
+        self.cluster.restart_binder_with(qps, burst).await
+    }
+
     /// Starts the binder and waits until all volumes are Bound.
     pub async fn bind(&mut self, count: usize) -> Result<()> {
         self.start_binder().await?;
-        let volumes: Api<PersistentVolume> = Api::all(self.objects.client());
         let timeout = READY_TIMEOUT + Duration::from_secs((count / MIN_BINDS_PER_SECOND) as u64);
+        let like = reference("v1", "PersistentVolume", None, "any");
         wait::until("all volumes to be Bound", timeout, async || {
-            let listed = volumes
-                .list(&Default::default())
-                .await
-                .map_err(|error| error.to_string())?;
-            let bound = |volume: &&PersistentVolume| {
-                let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-                phase == Some("Bound")
-            };
-            match listed.items.iter().filter(bound).count() {
+            let bound = self.objects.count(&like, is_bound).await;
+            match bound.map_err(|error| error.to_string())? {
                 bound if bound >= count => Ok(()),
                 bound => Err(format!("{bound} of {count}")),
             }
@@ -181,7 +269,7 @@ impl BenchEnv {
 
     /// Waits until the operator uses no CPU time because it has processed all events of its watches.
     pub async fn wait_idle(&self, operator: &Operator) -> Result<()> {
-        wait::until("the operator to be idle", READY_TIMEOUT, async || {
+        wait::until("the operator to be idle", IDLE_TIMEOUT, async || {
             let cpu_time = || cpu_seconds(operator.pid()).map_err(|error| error.to_string());
             let before = cpu_time()?;
             tokio::time::sleep(IDLE_WINDOW / 4).await;
@@ -212,17 +300,23 @@ impl BenchEnv {
     }
 }
 
-fn backend(name: &str) -> Value {
+/// Returns whether a claim or volume is Bound.
+pub(super) fn is_bound(object: &Value) -> bool {
+    object.pointer("/status/phase").and_then(Value::as_str) == Some("Bound")
+}
+
+/// Returns a reference to a backend.
+pub(super) fn backend(name: &str) -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name)
 }
 
 /// Returns the export path of a backend.
-fn export_path(backend: &str) -> String {
+pub(super) fn export_path(backend: &str) -> String {
     format!("/{backend}")
 }
 
 /// CPU time in seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CpuUsage {
     pub operator: f64,
     pub api_server: f64,
@@ -232,6 +326,17 @@ pub struct CpuUsage {
 }
 
 impl CpuUsage {
+    /// Returns the sum of both.
+    pub fn plus(self, other: &Self) -> Self {
+        Self {
+            operator: self.operator + other.operator,
+            api_server: self.api_server + other.api_server,
+            etcd: self.etcd + other.etcd,
+            nfs_server: self.nfs_server + other.nfs_server,
+            bench: self.bench + other.bench,
+        }
+    }
+
     pub fn since(self, before: &Self) -> Self {
         Self {
             operator: self.operator - before.operator,

@@ -22,6 +22,19 @@ pub struct Latencies {
     pub without_binder: Vec<Duration>,
 }
 
+impl Latencies {
+    /// Adds the latencies of another round.
+    pub fn add(&mut self, other: Self) {
+        for (all, more) in [
+            (&mut self.whole, other.whole),
+            (&mut self.without_binder, other.without_binder),
+        ] {
+            all.extend(more);
+            all.sort();
+        }
+    }
+}
+
 /// Creates claims one after the other, each after the previous one was deleted: alternately as a user does, and with
 /// the annotation that the binder would add.
 pub async fn measure(env: &BenchEnv, count: usize) -> Result<Latencies> {
@@ -29,9 +42,10 @@ pub async fn measure(env: &BenchEnv, count: usize) -> Result<Latencies> {
         whole: Vec::new(),
         without_binder: Vec::new(),
     };
+    let batch = crate::random_suffix();
     // The first claim of each kind opens connections and fills caches. It is counted, too.
     for number in 0..count {
-        let name = format!("single-{number}");
+        let name = format!("single-{batch}-{number}");
         latencies.whole.push(measure_one(env, &claim(&name, None)).await?);
         let annotated = claim(&format!("{name}-annotated"), Some("nfs-operator.io/nfs"));
         latencies.without_binder.push(measure_one(env, &annotated).await?);

@@ -1,28 +1,33 @@
-//! `make bench`: measures the operator against a bare client that writes the same API objects, in the same run.
+//! `make bench`: measures the operator against bare clients that write the same API objects, and against an operator of
+//! another revision, in the same run.
 //!
-//! A benchmark has no verdict. API server, etcd and NFS server share the cores of the machine with the operator, so
-//! each phase also reports the CPU time of each process, which does not depend on the load.
+//! A benchmark has no verdict: targets are printed and never asserted. API server, etcd and NFS server share the cores of
+//! the machine with the operator, so each phase also reports the CPU time of each process, which does not depend on the
+//! load.
 
+mod backends;
 mod baseline;
+mod binder;
+mod costs;
+mod cycles;
 mod env;
+mod foreign;
 mod latency;
+mod links;
 pub mod quotas;
+mod rates;
 mod scale;
+mod simulated_volumes;
 mod storm;
 mod table;
+mod targets;
 mod volume_watch;
 mod waiting;
 mod workload;
 
 use std::{path::PathBuf, time::Duration};
 
-use self::{
-    baseline::Baseline,
-    env::BenchEnv,
-    latency::Latencies,
-    table::{Phase, PhaseResult},
-    workload::ProvisionedClaim,
-};
+use self::table::Memory;
 use crate::{error::Result, operator::Operator, run_dir::RunDir};
 
 /// What to measure; also the arguments of `rig bench`.
@@ -40,19 +45,43 @@ pub struct BenchOptions {
     /// Number of claims that are created one after the other.
     #[arg(long, default_value_t = 100)]
     pub lone: usize,
+    /// Path of another operator's binary, to measure both alternately.
+    #[arg(long, value_name = "BINARY", requires = "base_checkout")]
+    pub base: Option<PathBuf>,
+    /// Checkout from which the other operator was built; its CRDs and RBAC rules are installed for it.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub base_checkout: Option<PathBuf>,
+    /// Measure both without and with this round trip between the operator and both servers.
+    #[arg(long, value_name = "MILLISECONDS", conflicts_with = "base")]
+    pub round_trip: Option<u64>,
     /// Instead, measure this number of claims on five backends, a restart, and an idle minute.
-    #[arg(long, value_name = "CLAIMS")]
+    #[arg(long, value_name = "CLAIMS", group = "mode")]
     pub scale: Option<usize>,
+    /// With --scale, do not scan for orphans, which checks ten volumes of a backend per second.
+    #[arg(long)]
+    pub no_scan: bool,
     /// Instead, measure this number of failing claims: the rate of retries, and the effect on a valid claim.
-    #[arg(long, conflicts_with = "scale")]
+    #[arg(long, value_name = "CLAIMS", group = "mode")]
     pub storm: Option<usize>,
     /// Instead, measure this number of claims that wait for a missing backend: the memory that they use.
-    #[arg(long, conflicts_with_all = ["scale", "storm"])]
+    #[arg(long, value_name = "CLAIMS", group = "mode")]
     pub waiting: Option<usize>,
+    /// Instead, measure the memory and the start with this number of volumes of other drivers in the cluster.
+    #[arg(long, value_name = "VOLUMES", group = "mode")]
+    pub foreign: Option<usize>,
+    /// Instead, measure the memory while the claims of a phase are created and deleted this number of times.
+    #[arg(long, value_name = "CYCLES", group = "mode")]
+    pub cycles: Option<usize>,
+    /// Instead, measure this number of backends on 20 servers: memory, CPU when idle, and placement.
+    #[arg(long, value_name = "BACKENDS", group = "mode")]
+    pub backends: Option<usize>,
+    /// Instead, measure how many claims the binder of the controller manager binds with several limits of its requests.
+    #[arg(long, value_name = "CLAIMS", group = "mode")]
+    pub binder: Option<usize>,
 }
 
 /// The archive policy of a phase.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Archive,
     Delete,
@@ -71,12 +100,7 @@ impl Policy {
 /// Runs a benchmark and prints its results as tables.
 pub async fn bench(options: BenchOptions) -> Result<()> {
     let run = RunDir::new()?;
-    let measured = match (options.scale, options.storm, options.waiting) {
-        (Some(claims), ..) => scale::measure(&run, &options, claims).await,
-        (None, Some(claims), _) => storm::measure(&run, &options, claims).await,
-        (None, None, Some(claims)) => waiting::measure(&run, &options, claims).await,
-        (None, None, None) => measure(&run, &options).await,
-    };
+    let measured = measure(&run, &options).await;
     if measured.is_err() {
         run.keep();
     }
@@ -84,129 +108,50 @@ pub async fn bench(options: BenchOptions) -> Result<()> {
 }
 
 async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
-    println!("{}", table::describe_setup(options, run.path()));
-    let mut env = BenchEnv::start(run, options, 1).await?;
-    progress("baseline, before the operator starts");
-    env.stop_binder().await?;
-    let baseline = Baseline::new(&env);
-    baseline.warm_up(options).await?;
-    let before = baseline.measure(&env, options).await?;
-    env.start_binder().await?;
-    let mut results = Results::default();
-    let (operator, latencies) = measure_operator(&mut env, run, options, &mut results).await?;
-    operator.terminate().await?;
-    progress("baseline, after the operator has stopped");
-    env.stop_binder().await?;
-    let after = baseline.measure(&env, options).await?;
-    println!("\n{}", table::rates(&results.rates, &[&before, &after]));
-    println!("{}", table::latencies(&latencies));
-    println!("{}", table::memory(&results.memory, "goal < 30 at 500 claims"));
-    println!("{}", table::cpu_times(&results.rates, &[&before, &after]));
-    env.stop().await
+    if let Some(claims) = options.scale {
+        scale::measure(run, options, claims).await
+    } else if let Some(claims) = options.storm {
+        storm::measure(run, options, claims).await
+    } else if let Some(claims) = options.waiting {
+        waiting::measure(run, options, claims).await
+    } else if let Some(volumes) = options.foreign {
+        foreign::measure(run, options, volumes).await
+    } else if let Some(cycles) = options.cycles {
+        cycles::measure(run, options, cycles).await
+    } else if let Some(backends) = options.backends {
+        backends::measure(run, options, backends).await
+    } else if let Some(claims) = options.binder {
+        binder::measure(run, options, claims).await
+    } else {
+        rates::measure(run, options).await
+    }
 }
 
-/// The results so far.
+/// The operator's memory so far.
 #[derive(Default)]
-struct Results {
-    rates: Vec<PhaseResult>,
-    memory: Vec<table::Memory>,
-}
+struct MemorySamples(Vec<Memory>);
 
-impl Results {
-    fn record_memory(&mut self, when: &str, operator: &Operator) -> Result<()> {
-        self.memory.push(table::Memory {
+impl MemorySamples {
+    fn record(&mut self, when: impl Into<String>, operator: &Operator) -> Result<()> {
+        self.0.push(Memory {
             when: when.into(),
             resident: operator.resident_bytes()?,
+            anonymous: operator.anonymous_bytes()?,
             peak: operator.peak_resident_bytes()?,
         });
         Ok(())
     }
-}
 
-/// Measures one process of the operator in all phases.
-async fn measure_operator(
-    env: &mut BenchEnv,
-    run: &RunDir,
-    options: &BenchOptions,
-    results: &mut Results,
-) -> Result<(Operator, Latencies)> {
-    let operator = env.start_operator(run).await?;
-    results.record_memory("at the start", &operator)?;
-    progress("single claims");
-    let latencies = latency::measure(env, options.lone).await?;
-    results.record_memory("after the single claims", &operator)?;
-    for policy in [Policy::Archive, Policy::Delete] {
-        env.set_policy(policy).await?;
-        let claims = measure_creation(env, &operator, options, policy, results).await?;
-        measure_deletion(env, &operator, options, policy, &claims, results).await?;
+    /// Returns the highest peak in MiB.
+    fn peak(&self) -> f64 {
+        let peak = self.0.iter().map(|sample| sample.peak).max();
+        peak.unwrap_or_default() as f64 / table::MEBIBYTE
     }
-    Ok((operator, latencies))
-}
 
-/// Measures the time from claims to volumes.
-async fn measure_creation(
-    env: &mut BenchEnv,
-    operator: &Operator,
-    options: &BenchOptions,
-    policy: Policy,
-    results: &mut Results,
-) -> Result<Vec<ProvisionedClaim>> {
-    progress(&format!("claims, policy {}", policy.name()));
-    env.stop_binder().await?;
-    env.wait_idle(operator).await?;
-    let (before, requests) = (env.cpu_usage(Some(operator))?, workload::count_object_requests(env)?);
-    let (claims, throughput, written) = workload::create(env, options).await?;
-    let used = env.cpu_usage(Some(operator))?.since(&before);
-    let requests = workload::count_object_requests(env)? - requests;
-    println!(
-        "  the last condition was written {:.0} ms after the last volume",
-        written.as_secs_f64() * 1e3
-    );
-    results.rates.push(PhaseResult::new(
-        Phase::Claims,
-        policy.name(),
-        throughput,
-        used,
-        requests,
-    ));
-    results.record_memory(&format!("with {} claims", claims.len()), operator)?;
-    Ok(claims)
-}
-
-/// Measures the time from released volumes to their deletion.
-async fn measure_deletion(
-    env: &mut BenchEnv,
-    operator: &Operator,
-    options: &BenchOptions,
-    policy: Policy,
-    claims: &[ProvisionedClaim],
-    results: &mut Results,
-) -> Result<()> {
-    progress(&format!("deletes, policy {}", policy.name()));
-    env.bind(claims.len()).await?;
-    env.stop_binder().await?;
-    results.record_memory("with these claims bound", operator)?;
-    workload::prepare_release(env, claims, options).await?;
-    env.wait_idle(operator).await?;
-    // Paused, not stopped, so that its memory and caches stay the same.
-    operator.pause()?;
-    workload::release(env, claims, options).await?;
-    let (before, requests) = (env.cpu_usage(Some(operator))?, workload::count_object_requests(env)?);
-    operator.resume()?;
-    let throughput = workload::wait_deleted(env, claims).await?;
-    let used = env.cpu_usage(Some(operator))?.since(&before);
-    // Events and archives are written later.
-    env.wait_idle(operator).await?;
-    let requests = workload::count_object_requests(env)? - requests;
-    results.rates.push(PhaseResult::new(
-        Phase::Deletes,
-        policy.name(),
-        throughput,
-        used,
-        requests,
-    ));
-    results.record_memory("after their deletion", operator)?;
-    env.start_binder().await
+    /// Returns the samples as a table.
+    fn table(&self) -> String {
+        table::memory(&self.0)
+    }
 }
 
 fn progress(what: &str) {
@@ -230,5 +175,13 @@ impl Throughput {
 
     fn per_second(self) -> f64 {
         self.count as f64 / self.seconds.max(f64::EPSILON)
+    }
+
+    /// Returns the throughput of both, one after the other.
+    fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            seconds: self.seconds + other.seconds,
+        }
     }
 }

@@ -5,9 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
-
-use super::{BenchOptions, Results, env::BenchEnv, progress, table, workload};
+use super::{
+    BenchOptions, MemorySamples, Throughput,
+    env::{BenchEnv, EnvSettings, NAME, is_bound},
+    progress, table,
+    targets::{self, Bound, Target},
+    workload::{self, ProvisionedClaim},
+};
 use crate::{error::Result, objects::reference, operator::Operator, run_dir::RunDir, wait};
 
 const BACKENDS: usize = 5;
@@ -27,62 +31,86 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
         options.concurrency,
         table::load()
     );
-    let mut env = BenchEnv::start(run, options, BACKENDS).await?;
-    let mut results = Results::default();
+    let settings = EnvSettings {
+        backends: BACKENDS,
+        ..EnvSettings::new(&options.operator)
+    };
+    let mut env = BenchEnv::start(run, settings).await?;
+    env.stop_binder().await?;
+    let mut memory = MemorySamples::default();
     let mut counts = Vec::new();
     let mut operator = env.start_operator(run).await?;
-    results.record_memory("at the start", &operator)?;
+    memory.record("at the start", &operator)?;
 
-    let provisioned = provision(&mut env, options, claims).await?;
-    counts.push(("claims to volumes, per second", provisioned));
-    results.record_memory("with the claims provisioned", &operator)?;
-    progress("the binder binds the claims");
-    let bound = bind(&mut env, claims).await?;
-    counts.push(("claims that the binder bound", bound));
+    progress("claims to volumes");
+    let (provisioned, throughput) = provision(&env, options, claims).await?;
+    counts.push((
+        "claims to volumes, per second",
+        format!("{:.0}", throughput.per_second()),
+    ));
+    memory.record("with the claims provisioned", &operator)?;
+    progress("the benchmark binds the claims in place of the binder");
+    workload::bind(&env, &provisioned, options).await?;
     env.wait_idle(&operator).await?;
-    results.record_memory("with the claims bound", &operator)?;
+    memory.record("with the claims bound", &operator)?;
 
     progress("the operator restarts");
     let started = Instant::now();
     operator.restart().await?;
     operator.wait_ready().await?;
-    counts.push((
-        "time from start to ready",
-        format!("{:.2} s", started.elapsed().as_secs_f64()),
-    ));
+    let start = started.elapsed().as_secs_f64();
+    let mut restarted = MemorySamples::default();
+    restarted.record("after a restart, as soon as it is ready", &operator)?;
     env.wait_idle(&operator).await?;
-    results.record_memory("after a restart", &operator)?;
+    restarted.record("after a restart, when it is idle", &operator)?;
 
     progress("the operator is idle");
     counts.push(("API requests in an idle minute", count_idle_requests(&env).await?));
-    results.record_memory("after an idle minute", &operator)?;
-    progress("the operator scans all exports for orphans");
-    counts.extend(scan(&env, &operator, claims).await?);
-    results.record_memory("after a scan for orphans", &operator)?;
-    counts.push(("claims without a Bound volume", count_unbound(&env).await?.to_string()));
+    restarted.record("after an idle minute", &operator)?;
+    let peak = restarted.peak();
+    if !options.no_scan {
+        progress("the operator scans all exports for orphans");
+        counts.extend(scan(&env, &operator, claims).await?);
+        restarted.record("after a scan for orphans", &operator)?;
+    }
+    memory.0.extend(restarted.0);
+    let like = reference("v1", "PersistentVolumeClaim", Some(NAME), "any");
+    let unbound = env.objects.count(&like, |claim| !is_bound(claim)).await?;
+    counts.push(("claims that are not Bound", unbound.to_string()));
     counts.push(("directories on the exports", env.directories()?.to_string()));
-    println!("\n{}", table::memory(&results.memory, "goal < 40 at 10,000 claims"));
+    println!("\n{}", memory.table());
     println!("{}", table::counts(&counts));
+    let targets = [
+        Target::new(
+            format!("peak with {claims} bound volumes, from a start to an idle minute"),
+            "MiB",
+            Bound::AtMost(64.0),
+            peak,
+        ),
+        Target::new(
+            format!("start with {claims} volumes until ready"),
+            "s",
+            Bound::AtMost(10.0),
+            start,
+        ),
+    ];
+    println!("{}", targets::render(&targets));
     operator.terminate().await?;
     env.stop().await
 }
 
-/// Creates the claims, waits for their volumes and returns the throughput.
-async fn provision(env: &mut BenchEnv, options: &BenchOptions, claims: usize) -> Result<String> {
-    progress("claims to volumes");
-    env.stop_binder().await?;
+/// Creates the claims and waits for their volumes.
+async fn provision(
+    env: &BenchEnv,
+    options: &BenchOptions,
+    claims: usize,
+) -> Result<(Vec<ProvisionedClaim>, Throughput)> {
     let many = BenchOptions {
         count: claims,
         ..options.clone()
     };
-    let (_, throughput, _) = workload::create(env, &many).await?;
-    Ok(format!("{:.0}", throughput.per_second()))
-}
-
-/// Waits until the claims are bound, and returns how many are.
-async fn bind(env: &mut BenchEnv, claims: usize) -> Result<String> {
-    env.bind(claims).await?;
-    Ok(format!("{} of {claims}", claims - count_unbound(env).await?))
+    let (provisioned, throughput, _) = workload::create(env, &many, NAME).await?;
+    Ok((provisioned, throughput))
 }
 
 /// Scans all backends at once, and returns the duration and costs.
@@ -134,11 +162,4 @@ async fn count_idle_requests(env: &BenchEnv) -> Result<String> {
     let before = workload::count_requests(env, |_| true)?;
     tokio::time::sleep(IDLE).await;
     Ok((workload::count_requests(env, |_| true)? - before).to_string())
-}
-
-async fn count_unbound(env: &BenchEnv) -> Result<usize> {
-    let like = reference("v1", "PersistentVolumeClaim", Some(super::env::NAME), "any");
-    let claims = env.objects.list(&like).await?;
-    let bound = |claim: &&Value| claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
-    Ok(claims.len() - claims.iter().filter(bound).count())
 }

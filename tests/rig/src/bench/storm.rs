@@ -8,9 +8,11 @@ use std::{
 use serde_json::json;
 
 use super::{
-    BenchOptions, Results,
-    env::{BenchEnv, NAME},
-    progress, table, workload,
+    BenchOptions, MemorySamples,
+    env::{BenchEnv, EnvSettings, NAME},
+    progress, table,
+    targets::{self, Bound, Target},
+    workload,
 };
 use crate::{
     error::{Result, ResultExt as _},
@@ -32,11 +34,11 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
         "{claims} failing claims, with the default delays between retries; load at the start {}.",
         table::load()
     );
-    let mut env = BenchEnv::start(run, options, 1).await?;
-    let operator = env.start_operator(run).await?;
+    let mut env = BenchEnv::start(run, EnvSettings::new(&options.operator)).await?;
+    let mut operator = env.start_operator(run).await?;
     env.stop_binder().await?;
-    let (mut results, mut counts) = (Results::default(), Vec::new());
-    results.record_memory("at the start", &operator)?;
+    let (mut memory, mut counts) = (MemorySamples::default(), Vec::new());
+    memory.record("at the start", &operator)?;
     counts.push((
         "a valid claim before",
         measure_valid_claims(&env, "before", Duration::ZERO).await?,
@@ -50,7 +52,7 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
         "time until each has failed once",
         format!("{:.0} s", began.elapsed().as_secs_f64()),
     ));
-    results.record_memory("with the failing claims", &operator)?;
+    memory.record("with the failing claims", &operator)?;
 
     progress("the failing claims are retried");
     let (began, attempts) = (Instant::now(), failed_attempts(&operator).await?);
@@ -82,9 +84,21 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
             format!("{:.0} %", 100.0 * used.operator / seconds),
         ),
     ]);
-    results.record_memory("a minute later", &operator)?;
+    memory.record("a minute later", &operator)?;
+    progress("the operator restarts");
+    operator.restart().await?;
+    operator.wait_ready().await?;
+    workload::wait_for_reason(&operator, "DirectoryExists", claims).await?;
+    memory.record("after a restart, when each has failed again", &operator)?;
     println!("\n{}", table::counts(&counts));
-    println!("{}", table::memory(&results.memory, "limit of the pod: 64"));
+    println!("{}", memory.table());
+    let target = Target::new(
+        format!("peak with {claims} failing claims, with a restart"),
+        "MiB",
+        Bound::AtMost(64.0),
+        memory.peak(),
+    );
+    println!("{}", targets::render(&[target]));
     operator.terminate().await?;
     env.stop().await
 }
@@ -112,11 +126,7 @@ async fn measure_valid_claims(env: &BenchEnv, when: &str, interval: Duration) ->
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     for number in 0..VALID_CLAIMS {
         ticks.tick().await;
-        let started = Instant::now();
-        let claim = workload::claim(&format!("valid-{when}-{number}"), Some("nfs-operator.io/nfs"));
-        let created = env.objects.create(&claim).await?;
-        let volume = format!("pvc-{}", workload::uid(&created)?);
-        latencies.push(env.volumes.wait_created(&volume).await?.duration_since(started));
+        latencies.push(workload::measure_latency(env, &format!("valid-{when}-{number}"), NAME).await?);
     }
     latencies.sort();
     let millis = |latency: Option<&Duration>| latency.map_or(0.0, |latency| latency.as_secs_f64() * 1e3);

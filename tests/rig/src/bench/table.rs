@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 
-use super::{BenchOptions, Throughput, baseline::BaselineResult, env::CpuUsage, latency::Latencies};
+use super::{BenchOptions, Policy, Throughput, baseline::BaselineResult, env::CpuUsage, latency::Latencies};
 
 pub const MEBIBYTE: f64 = 1_048_576.0;
 
@@ -17,12 +17,22 @@ pub enum Phase {
     Deletes,
 }
 
-/// The result of one phase of the operator.
-#[derive(Debug)]
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Claims => "claims to volumes",
+            Self::Deletes => "deletes",
+        }
+    }
+}
+
+/// The result of one phase of an operator, in one or more rounds.
+#[derive(Clone, Debug)]
 pub struct PhaseResult {
+    operator: String,
     phase: Phase,
-    what: String,
-    throughput: Throughput,
+    policy: Policy,
+    rounds: Vec<Throughput>,
     used: CpuUsage,
     /// Requests of the operator about single objects of users.
     requests: usize,
@@ -30,19 +40,61 @@ pub struct PhaseResult {
 }
 
 impl PhaseResult {
-    pub fn new(phase: Phase, policy: &str, throughput: Throughput, used: CpuUsage, requests: usize) -> Self {
-        let what = match phase {
-            Phase::Claims => "claims to volumes",
-            Phase::Deletes => "deletes",
-        };
+    /// Creates the result of a first round.
+    pub fn new(
+        operator: &str,
+        (phase, policy): (Phase, Policy),
+        throughput: Throughput,
+        used: CpuUsage,
+        requests: usize,
+    ) -> Self {
         Self {
+            operator: operator.into(),
             phase,
-            what: format!("{what}, policy {policy}"),
-            throughput,
+            policy,
+            rounds: vec![throughput],
             used,
             requests,
             load: load(),
         }
+    }
+
+    /// Returns whether both are rounds of the same phase.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.is_of(&other.operator, other.phase, Some(other.policy))
+    }
+
+    /// Returns whether this is the result of an operator in a phase, with this policy if one is given.
+    pub fn is_of(&self, operator: &str, phase: Phase, policy: Option<Policy>) -> bool {
+        self.operator == operator && self.phase == phase && policy.is_none_or(|policy| self.policy == policy)
+    }
+
+    /// Adds the rounds of another result.
+    pub fn add_round(&mut self, other: &Self) {
+        self.rounds.extend(&other.rounds);
+        self.used = self.used.plus(&other.used);
+        self.requests += other.requests;
+        self.load.clone_from(&other.load);
+    }
+
+    /// Returns the throughput of all rounds together.
+    pub fn throughput(&self) -> Throughput {
+        let none = Throughput { count: 0, seconds: 0.0 };
+        self.rounds.iter().fold(none, |sum, round| sum.plus(*round))
+    }
+
+    /// Returns the number of API requests for each claim or volume.
+    pub fn requests_each(&self) -> f64 {
+        self.requests as f64 / self.throughput().count.max(1) as f64
+    }
+
+    fn name(&self) -> String {
+        format!(
+            "{}: {}, policy {}",
+            self.operator,
+            self.phase.name(),
+            self.policy.name()
+        )
     }
 }
 
@@ -53,6 +105,24 @@ fn phase_of(baseline: &BaselineResult, phase: Phase) -> &(Throughput, CpuUsage) 
     }
 }
 
+fn floor_of(baseline: &BaselineResult, phase: Phase) -> Throughput {
+    match phase {
+        Phase::Claims => baseline.floor_claims,
+        Phase::Deletes => baseline.floor_deletes,
+    }
+}
+
+/// Returns the mean of the values, if there are any.
+pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+/// Returns the ratio of two results, if there are both.
+pub fn ratio(result: Option<f64>, to: Option<f64>) -> Option<f64> {
+    Some(result? / to?)
+}
+
 /// Describes the setup of the benchmark.
 pub fn describe_setup(options: &BenchOptions, folder: &Path) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -60,15 +130,28 @@ pub fn describe_setup(options: &BenchOptions, folder: &Path) -> String {
         count,
         concurrency,
         lone,
+        base,
+        round_trip,
         ..
     } = options;
+    let compared = match (base, round_trip) {
+        (Some(_), _) => {
+            "The operator and the base, each with a cluster and an NFS server of its own, are measured alternately: base,\n\
+             operator, operator, base. What is not measured is paused.\n"
+        }
+        (_, Some(_)) => {
+            "The operator reaches API server and NFS server through proxies, without and with a round trip in them.\n"
+        }
+        _ => "",
+    };
     format!(
         "\
 {count} claims, {concurrency} at the same time; {lone} single claims; {cores} cores, load at the start {}.
 Data of the NFS server: {} ({}).
-The baseline is a bare client under the operator's account that makes the same API requests with the same concurrency,
-without NFS: the mean of a run before the operator starts and one after it has stopped.
-In phases with a rate, kube-controller-manager is stopped for the operator and for the baseline, because its binder
+The baselines are bare clients under the operator's account, with the same concurrency and without NFS: one makes the
+same API requests, the other, the floor, only creates and deletes volumes. Each is the mean of a run before the operator
+starts and one after it has stopped.
+{compared}In phases with a rate, kube-controller-manager is stopped for the operator and for the baselines, because its binder
 handles only 40-70 claims a second. The benchmark acts in its place: it sets the storage-provisioner annotation of claims
 and the phase Released of volumes, and removes the protection finalizers. Single claims are measured with the binder.
 A claim is complete when a watch shows its volume, and a delete when a watch shows that the volume is deleted. All
@@ -80,37 +163,54 @@ volumes are released while the operator is paused, and each directory contains o
     )
 }
 
-/// Returns the throughput of all phases, compared with the mean of the baselines.
+/// Returns the throughput of all phases, compared with the means of the baselines.
 pub fn rates(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
     let mut table = new_table(&[
         "",
-        "operator /s",
-        "baseline /s",
-        "ratio (goal 0.50)",
+        "/s",
+        "each round",
+        "same requests /s",
+        "ratio",
+        "floor /s",
+        "ratio",
         "API requests each",
         "load",
     ]);
+    let number = |value: Option<f64>, digits: usize| value.map_or(String::new(), |value| format!("{value:.digits$}"));
     for rate in rates {
-        let sum: f64 = baselines
-            .iter()
-            .map(|baseline| phase_of(baseline, rate.phase).0.per_second())
-            .sum();
-        let (operator, baseline) = (rate.throughput.per_second(), sum / baselines.len().max(1) as f64);
+        let same = mean(
+            baselines
+                .iter()
+                .map(|baseline| phase_of(baseline, rate.phase).0.per_second()),
+        );
+        let floor = mean(
+            baselines
+                .iter()
+                .map(|baseline| floor_of(baseline, rate.phase).per_second()),
+        );
+        let operator = Some(rate.throughput().per_second());
+        let rounds = rate.rounds.iter().map(|round| format!("{:.1}", round.per_second()));
         table.add_row(vec![
-            rate.what.clone(),
-            format!("{operator:.1}"),
-            format!("{baseline:.1}"),
-            format!("{:.2}", operator / baseline),
-            format!("{:.2}", rate.requests as f64 / rate.throughput.count.max(1) as f64),
+            rate.name(),
+            number(operator, 1),
+            rounds.collect::<Vec<_>>().join(", "),
+            number(same, 1),
+            number(ratio(operator, same), 2),
+            number(floor, 1),
+            number(ratio(operator, floor), 2),
+            number(Some(rate.requests_each()), 2),
             rate.load.clone(),
         ]);
     }
     for (when, baseline) in ["before", "after"].iter().zip(baselines) {
         for (what, phase) in [("claims", Phase::Claims), ("deletes", Phase::Deletes)] {
             table.add_row(vec![
-                format!("baseline {when}: {what}"),
+                format!("baselines {when}: {what}"),
                 String::new(),
-                format!("{:.1}", phase_of(baseline, phase).0.per_second()),
+                String::new(),
+                number(Some(phase_of(baseline, phase).0.per_second()), 1),
+                String::new(),
+                number(Some(floor_of(baseline, phase).per_second()), 1),
                 String::new(),
                 String::new(),
                 baseline.load.clone(),
@@ -121,33 +221,44 @@ pub fn rates(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
 }
 
 /// Returns the latencies of single claims.
-pub fn latencies(latencies: &Latencies) -> String {
-    let mut table = new_table(&["single claim to its volume, ms", "p50", "p99 (goal < 100)", "max"]);
-    let rows = [
-        ("as a user creates it, including the binder", &latencies.whole),
-        ("created with the binder's annotation", &latencies.without_binder),
-    ];
-    for (what, latencies) in rows {
-        let at = |percent| format!("{:.1}", percentile(latencies, percent).as_secs_f64() * 1e3);
-        table.add_row(vec![what.into(), at(50), at(99), at(100)]);
+pub fn latencies(latencies: &[(String, Latencies)]) -> String {
+    let mut table = new_table(&["single claim to its volume, ms", "p50", "p99", "max"]);
+    for (operator, latencies) in latencies {
+        let rows = [
+            ("as a user creates it, including the binder", &latencies.whole),
+            ("created with the binder's annotation", &latencies.without_binder),
+        ];
+        for (what, latencies) in rows {
+            let at = |percent| format!("{:.1}", percentile(latencies, percent).as_secs_f64() * 1e3);
+            table.add_row(vec![format!("{operator}: {what}"), at(50), at(99), at(100)]);
+        }
     }
     table.to_string()
 }
 
-/// The operator's resident memory and its peak so far, in bytes.
+/// The operator's resident memory, the part of it without the program's file, and the peak of the process so far, in
+/// bytes.
 #[derive(Debug)]
 pub struct Memory {
     pub when: String,
     pub resident: u64,
+    pub anonymous: u64,
     pub peak: u64,
 }
 
 /// Returns the operator's memory at several times.
-pub fn memory(samples: &[Memory], goal: &str) -> String {
-    let mut table = new_table(&["operator's resident memory", &format!("MiB ({goal})"), "peak"]);
-    let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / MEBIBYTE);
-    for Memory { when, resident, peak } in samples {
-        table.add_row(vec![when.clone(), mebibytes(*resident), mebibytes(*peak)]);
+pub fn memory(samples: &[Memory]) -> String {
+    let mut table = new_table(&["operator's memory, MiB", "resident", "of it anonymous", "peak"]);
+    let mebibytes = |bytes: &u64| format!("{:.1}", *bytes as f64 / MEBIBYTE);
+    for Memory {
+        when,
+        resident,
+        anonymous,
+        peak,
+    } in samples
+    {
+        let sizes = [resident, anonymous, peak].map(mebibytes);
+        table.add_row(std::iter::once(when.clone()).chain(sizes));
     }
     table.to_string()
 }
@@ -171,7 +282,7 @@ pub fn cpu_times(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String
         "etcd",
         "bench",
     ]);
-    let operators = rates.iter().map(|rate| (rate.what.clone(), rate.throughput, rate.used));
+    let operators = rates.iter().map(|rate| (rate.name(), rate.throughput(), rate.used));
     let baselines = ["before", "after"].iter().zip(baselines).flat_map(|(when, baseline)| {
         [("claims", Phase::Claims), ("deletes", Phase::Deletes)].map(|(what, phase)| {
             let (throughput, used) = *phase_of(baseline, phase);
@@ -186,7 +297,8 @@ pub fn cpu_times(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String
     table.to_string()
 }
 
-fn new_table(headings: &[&str]) -> Table {
+/// Returns an empty table whose columns, except for the first, are right-aligned.
+pub fn new_table(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(headings);
     for column in table.column_iter_mut().skip(1) {
@@ -210,7 +322,7 @@ fn file_system(folder: &Path) -> String {
 }
 
 /// Returns the nearest-rank percentile of sorted values; zero if there are none.
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
@@ -226,5 +338,13 @@ mod tests {
         assert_eq!(percentile(&values, 99), Duration::from_millis(198));
         assert_eq!(percentile(&values, 100), Duration::from_millis(200));
         assert_eq!(percentile(&[], 99), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_mean_and_a_ratio_need_values() {
+        assert_eq!(mean([1.0, 2.0].into_iter()), Some(1.5));
+        assert_eq!(mean([].into_iter()), None);
+        assert_eq!(ratio(Some(3.0), Some(2.0)), Some(1.5));
+        assert_eq!(ratio(Some(3.0), None), None);
     }
 }

@@ -4,7 +4,13 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::{BenchOptions, Results, env::BenchEnv, progress, table, workload};
+use super::{
+    BenchOptions, MemorySamples,
+    env::{BenchEnv, EnvSettings},
+    progress, table,
+    targets::{self, Bound, Target},
+    workload,
+};
 use crate::{error::Result, run_dir::RunDir};
 
 /// The class of waiting claims.
@@ -16,11 +22,11 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
         "{claims} claims that wait for a missing backend; load at the start {}.",
         table::load()
     );
-    let mut env = BenchEnv::start(run, options, 1).await?;
+    let mut env = BenchEnv::start(run, EnvSettings::new(&options.operator)).await?;
     let mut operator = env.start_operator(run).await?;
     env.stop_binder().await?;
-    let (mut results, mut counts) = (Results::default(), Vec::new());
-    results.record_memory("at the start", &operator)?;
+    let (mut memory, mut counts) = (MemorySamples::default(), Vec::new());
+    memory.record("at the start", &operator)?;
 
     progress("the claims are created");
     let began = Instant::now();
@@ -29,7 +35,7 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
     let seconds = began.elapsed().as_secs_f64();
     counts.push(("time until each has reported the reason", format!("{seconds:.0} s")));
     env.wait_idle(&operator).await?;
-    results.record_memory("with the claims waiting", &operator)?;
+    memory.record("with the claims waiting", &operator)?;
 
     progress("another backend changes");
     let (used, written) = (
@@ -42,15 +48,22 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
     let written = workload::count_claim_patches(&env, WAITING)? - written;
     counts.push(("CPU time to check all claims again", format!("{:.2} s", used.operator)));
     counts.push(("patches of claims for that", written.to_string()));
-    results.record_memory("after all were checked again", &operator)?;
+    memory.record("after all were checked again", &operator)?;
 
     progress("the operator restarts");
     operator.restart().await?;
     operator.wait_ready().await?;
     env.wait_idle(&operator).await?;
-    results.record_memory("after a restart", &operator)?;
+    memory.record("after a restart", &operator)?;
     println!("\n{}", table::counts(&counts));
-    println!("{}", table::memory(&results.memory, "limit of the pod: 64"));
+    println!("{}", memory.table());
+    let target = Target::new(
+        format!("peak with {claims} waiting claims, with a restart"),
+        "MiB",
+        Bound::AtMost(64.0),
+        memory.peak(),
+    );
+    println!("{}", targets::render(&[target]));
     operator.terminate().await?;
     env.stop().await
 }

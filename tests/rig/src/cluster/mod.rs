@@ -272,6 +272,31 @@ impl Cluster {
         self.process(component).kill9().await.map(drop)
     }
 
+    /// Pauses all components that run. Their connections stay open.
+    pub(crate) fn pause(&self) -> Result<()> {
+        [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd]
+            .into_iter()
+            .try_for_each(Process::pause)
+    }
+
+    /// Continues the components after [`Self::pause`].
+    pub(crate) fn resume(&self) -> Result<()> {
+        [&self.etcd, &self.api_server, &self.controller_manager, &self.scheduler]
+            .into_iter()
+            .try_for_each(Process::resume)
+    }
+
+    /// Restarts the controller manager with other limits of its requests to the API server, per second and at once.
+    pub(crate) async fn restart_binder_with(&mut self, qps: u32, burst: u32) -> Result<()> {
+        let mut spec = self.controller_manager.spec().clone();
+        spec.args.retain(|argument| !argument.starts_with("--kube-api-"));
+        spec.args.push(format!("--kube-api-qps={qps}"));
+        spec.args.push(format!("--kube-api-burst={burst}"));
+        self.kill9(Component::ControllerManager).await?;
+        self.controller_manager = Process::start(spec).await?;
+        Ok(())
+    }
+
     /// Restarts a component on the same port and with the same data, and stops it first if it runs.
     pub async fn restart(&mut self, component: Component) -> Result<()> {
         let slot = match component {

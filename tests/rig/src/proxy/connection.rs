@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    ProxyState,
+    Framing, ProxyState,
     hook::{Action, Direction, PassingRecord},
     record::{Chunk, RecordParser},
 };
@@ -109,6 +109,10 @@ impl Pump<'_> {
             let read = buffer.get(..length).unwrap_or_default();
             let now = Instant::now();
             let enqueue = async |chunk| queue.send((now, chunk)).await.map_err(|_| Termination::Reset);
+            if self.state.framing == Framing::Bytes && length > 0 {
+                enqueue(Chunk::of_bytes(read)).await?;
+                continue;
+            }
             records.push(read);
             while let Some(chunk) = records.next().map_err(|_| Termination::Reset)? {
                 enqueue(chunk).await?;

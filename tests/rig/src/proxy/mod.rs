@@ -54,9 +54,19 @@ struct Budget {
     down: Option<usize>,
 }
 
+/// The unit in which a proxy forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// Whole RPC records, which hooks see.
+    Records,
+    /// Bytes as they arrive. Hooks see nothing.
+    Bytes,
+}
+
 #[derive(Debug)]
 struct ProxyState {
     upstream: SocketAddr,
+    framing: Framing,
     settings: watch::Sender<Settings>,
     /// Changes with each cut.
     cuts: watch::Sender<()>,
@@ -102,12 +112,22 @@ type ListenRequest = (bool, oneshot::Sender<io::Result<()>>);
 impl Proxy {
     /// Starts a proxy for an NFS server, which forwards whole RPC records.
     pub async fn start(upstream: SocketAddr) -> Result<Self> {
+        Self::start_with(upstream, Framing::Records).await
+    }
+
+    /// Starts a proxy for a server of another protocol, which forwards bytes as they arrive. Hooks see nothing.
+    pub async fn start_for_bytes(upstream: SocketAddr) -> Result<Self> {
+        Self::start_with(upstream, Framing::Bytes).await
+    }
+
+    async fn start_with(upstream: SocketAddr, framing: Framing) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("listen on {address}"))?;
         let state = Arc::new(ProxyState {
             upstream,
+            framing,
             settings: watch::Sender::default(),
             cuts: watch::Sender::default(),
             hooks: Hooks::default(),

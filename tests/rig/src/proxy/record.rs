@@ -16,6 +16,16 @@ pub(super) struct Chunk {
     pub(super) record: Vec<u8>,
 }
 
+impl Chunk {
+    /// Returns bytes that are not parsed.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        Self {
+            raw: bytes.to_vec(),
+            record: Vec::new(),
+        }
+    }
+}
+
 /// Collects bytes until a record is complete.
 #[derive(Debug, Default)]
 pub(super) struct RecordParser {
