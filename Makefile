@@ -146,8 +146,8 @@ bench-client: need-root need-rust ## Measure the NFS client at round trips of 0,
 	@cargo bench -q -p nfs-client --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
 
 .PHONY: bench-copy
-bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
-	@cargo bench -q -p export-store --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
+bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk, and two backups of one volume (SMALL=10000 LARGE_MIB=1024 BACKUP=100000)
+	@cargo bench -q -p export-store --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB)) $(if $(BACKUP),--backup $(BACKUP))
 
 FUZZ_SECONDS ?= 600
 
