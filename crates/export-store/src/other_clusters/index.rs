@@ -303,6 +303,7 @@ mod tests {
             fsid: None,
             used: None,
             links: None,
+            details: None,
         }
     }
 
