@@ -183,11 +183,11 @@ bench-client: need-root need-rust ## Measure the NFS client at round trips of 0,
 BENCH_CLIENT = $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
 
 .PHONY: bench-copy
-bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024 BASE=REVISION)
+bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk, and two backups of one volume (SMALL=10000 LARGE_MIB=1024 BACKUP=100000 BASE=REVISION)
 	@$(if $(BASE),.ci/base "$(BASE)" bench -p export-store --bench copy -- $(BENCH_COPY))
 	@cargo bench -q -p export-store --bench copy -- $(BENCH_COPY)
 
-BENCH_COPY = $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
+BENCH_COPY = $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB)) $(if $(BACKUP),--backup $(BACKUP))
 
 .PHONY: bench-quotas
 bench-quotas: bench-build ## Measure what enforced sizes cost: the quota agent alone, and on XFS in the emulated machine (VOLUMES=10000 COUNT=100)

@@ -249,6 +249,9 @@ mod tests {
             volume: "pvc-1".into(),
             requested_by: "o".into(),
             outcome: None,
+            amount: None,
+            manifest: None,
+            shares_files: false,
         });
         let object = archive_object(&copied, "main");
         assert!(object.is_on_demand() && object.is_complete());

@@ -3,6 +3,7 @@
 //! - [`placement`]: the backends that can serve a claim, and their order; [`topology`] restricts them by node.
 //! - [`reclaim`]: what happens to a released volume, and where its directory is.
 //! - [`retention`]: when an archive expires.
+//! - [`backup_base`]: the earlier backups whose unchanged files a backup shares.
 //! - [`self_service`]: which backups tenants may create.
 //! - [`schedule`]: when backups are due.
 //! - [`mount_options`]: the mount options of a volume.
@@ -11,6 +12,7 @@
 //! - [`volume_limit`]: the limit of a volume or an archive on the server.
 
 pub mod archive_object;
+pub mod backup_base;
 pub mod backup_destination;
 pub mod directory_pattern;
 pub mod mount_options;

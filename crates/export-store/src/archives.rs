@@ -6,13 +6,15 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
 use crate::path_reservations::{Holder, Reservation, ReservedPath, Sharing};
-use crate::record::{ArchiveState, Record, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision};
+use crate::record::{
+    ArchiveState, CopyState, Record, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision,
+};
 use crate::records::ReadRecord;
 use crate::request::ClaimRef;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{layout, other_clusters, paths, records};
+use crate::{copy, layout, other_clusters, paths, records};
 use nfs_client::{FileRef, Name, SetAttributes, Status};
 
 /// Maximum number of names to try: the plain one, one with the volume's hash, and numbered ones.
@@ -308,6 +310,7 @@ pub(crate) async fn purge_unrecorded(
         let moved = store.for_write(verified)?.rename(from, which.file_id, to).await;
         moved.context(|| format!("moving {name} into the trash"))?;
     }
+    remove_manifest(store, verified, &record, archive).await?;
     records::remove(store, verified, &record.volume).await?;
     untrack(store, &record.volume);
     Ok(true)
@@ -342,6 +345,7 @@ pub(crate) async fn end_purge(
         };
         let (archive, since) = (archive.clone(), *since);
         let Some(found) = find_directory(store, verified, &record, &archive).await? else {
+            remove_manifest(store, verified, &record, &archive).await?;
             records::remove(store, verified, &record.volume).await?;
             untrack(store, &record.volume);
             return Ok(());
@@ -375,6 +379,19 @@ pub(crate) async fn end_purge(
     })
 }
 
+/// Removes the manifest of a copy that is gone, before its record.
+async fn remove_manifest(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    archive: &ArchiveState,
+) -> Result<(), ExportError> {
+    match &archive.copy {
+        Some(_) => copy::remove_manifest(store, verified, &record.volume).await,
+        None => Ok(()),
+    }
+}
+
 /// Cancels a recorded purge. Returns false if it was done already.
 pub(crate) async fn cancel_purge(
     store: &ExportStore,
@@ -402,9 +419,10 @@ pub(crate) async fn finish_restore(
     to: &RestoreTarget,
 ) -> Result<(), ExportError> {
     let record = signed_record(store, verified, which).await?;
-    if !matches!(&record.state, State::Restoring { to: recorded, .. } if recorded == to) {
-        return Err(busy(&record, "finishing its restore"));
-    }
+    let archive = match &record.state {
+        State::Restoring { to: recorded, archive } if recorded == to => archive,
+        _ => return Err(busy(&record, "finishing its restore")),
+    };
     let directory = DirectoryPath::parse(&to.directory).map_err(|error| ExportError::NameUnusable {
         name: to.directory.clone(),
         why: error.to_string(),
@@ -418,6 +436,7 @@ pub(crate) async fn finish_restore(
             what: "it is not the directory that was restored".into(),
         });
     }
+    remove_manifest(store, verified, &record, archive).await?;
     records::remove(store, verified, &record.volume).await?;
     untrack(store, &record.volume);
     Ok(())
@@ -585,8 +604,13 @@ pub(crate) async fn sign_confirmed(
     };
     let record = match kept {
         Some(archive) => &record.in_state(State::Archived(ArchiveState {
-            // The object does not confirm it.
+            // The object does not confirm them. The files of a copy may be in others, whatever the record says.
             retention: None,
+            copy: archive.copy.clone().map(|copy| CopyState {
+                manifest: None,
+                shares_files: true,
+                ..copy
+            }),
             ..archive.with_terms(terms, Some(revision))
         })),
         None => &*record,

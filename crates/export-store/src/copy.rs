@@ -8,6 +8,9 @@
 //! The copy never follows symbolic links and never enters other file systems inside the tree. It counts devices,
 //! sockets and FIFOs and leaves them out.
 //!
+//! A backup, which is a copy that becomes an archive, also gets a manifest, and hard links to the unchanged files of the
+//! previous backup ([`manifest`]).
+//!
 //! An interrupted copy restarts from the beginning; the partial copy is moved into the trash. The count of files that
 //! changed during the copy applies to each file individually: a copy of a tree in use is not a snapshot.
 
@@ -19,6 +22,7 @@ mod error;
 mod file;
 mod limits;
 mod links;
+mod manifest;
 mod path;
 mod progress;
 mod publish;
@@ -37,6 +41,11 @@ use crate::copy::context::{CopyContext, CopyEndpoint};
 use crate::copy::count::count_source;
 pub use crate::copy::error::CopyError;
 pub use crate::copy::limits::{CopyLimits, MAX_COPIES};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::copy::manifest::decode_anything as decode_manifest;
+use crate::copy::manifest::{Base, ManifestWriter};
+pub use crate::copy::manifest::{ManifestRef, VerifyProblem, VerifyReport};
+pub(crate) use crate::copy::manifest::{remove as remove_manifest, verify as verify_backup};
 pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
 pub(crate) use crate::copy::publish::discard_staged;
 pub(crate) use crate::copy::source::open;
@@ -49,6 +58,7 @@ pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_reque
 use crate::copy::tree::TreeCopier;
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
+use nfs_client::FileRef;
 
 /// Result of a copy.
 type Outcome = Result<(), CopyError>;
@@ -71,22 +81,35 @@ pub async fn copy_volume(
     };
     let tree = source::open(source, of).await?;
     staged_limit::order(target, &request.volume, &staging, limits).await?;
-    copy_tree(&tree, target, &staging, limits, progress).await?;
+    copy_tree(&tree, (target, &staging, None), limits, progress).await?;
     publish::publish(target, request, &tree, &staging).await
 }
 
-/// Copies the tree into the staging folder of `target`, except for the attributes of the root itself. Can be dropped at
-/// any point; the partial copy is then moved into the trash later.
+/// What a backup has and other copies do not.
+struct BackupParts {
+    /// The empty file for the manifest.
+    manifest: FileRef,
+    /// The previous backup.
+    base: Option<Arc<Base>>,
+    /// Time before which a file must have changed last for a later change to show.
+    settled_before: Option<i64>,
+}
+
+/// Copies the tree into the staging folder of `target`, except for the attributes of the root itself. Returns the reference
+/// to the manifest of a backup. Can be dropped at any point; the partial copy is then moved into the trash later.
 ///
 /// # Errors
 /// The first failure. Files that vanish during the copy are counted instead.
 async fn copy_tree(
     source: &SourceTree,
-    target: &Arc<ExportStore>,
-    staging: &Staging,
+    (target, staging, backup): (&Arc<ExportStore>, &Staging, Option<BackupParts>),
     limits: &CopyLimits,
     progress: &Arc<CopyProgress>,
-) -> Outcome {
+) -> Result<Option<ManifestRef>, CopyError> {
+    let (manifest, base, settled_before) = match backup {
+        Some(backup) => (Some(backup.manifest), backup.base, backup.settled_before),
+        None => (None, None, None),
+    };
     let to = CopyEndpoint {
         store: Arc::clone(target),
         verified: Arc::clone(&staging.verified),
@@ -99,18 +122,28 @@ async fn copy_tree(
         progress: Arc::clone(progress),
         charged: AtomicU64::new(0),
         groups: source.group.zip(staging.own_group),
+        is_backup: manifest.is_some(),
+        base,
+        settled_before,
     });
+    let manifest = manifest.map(|file| Arc::new(ManifestWriter::new(&context, file)));
     let copier = Arc::new(TreeCopier::new(&context, staging.links.handle.clone()));
+    let root = copier.root(&source.root, staging.tree.handle.clone(), manifest.as_ref());
     let mut counting = JoinSet::new();
     counting.spawn(count_source(context, source.root.clone()));
     tokio::select! {
-        copied = copier.copy(&source.root, staging.tree.handle.clone()) => copied?,
+        copied = copier.copy(&source.root, &root) => copied?,
         // Found before everything is copied.
         error = wait_for_failure(&mut counting) => return Err(error),
     }
     // The rest of the count is no longer needed.
     drop(counting);
-    source.check_unmoved().await
+    let written = match (&manifest, root.manifest()) {
+        (Some(manifest), Some(entries)) => Some(manifest.finish(source, entries).await?),
+        _ => None,
+    };
+    source.check_unmoved().await?;
+    Ok(written)
 }
 
 /// Waits until the count finds that the source is too large.

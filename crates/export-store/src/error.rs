@@ -333,6 +333,22 @@ pub enum ExportError {
         /// The archived volume.
         volume: String,
     },
+    /// The archive's files may be hard links to those of other archives, so a pod must not write to them.
+    #[error(
+        "files of the archive of volume {volume} may be in other backups too: it can only be restored by copying it"
+    )]
+    ArchiveSharesFiles {
+        /// The archived volume.
+        volume: String,
+    },
+    /// The manifest of a backup is not what was written.
+    #[error("the manifest of backup {archive} cannot be used: {why}. The backup is there, but cannot be verified")]
+    ManifestDamaged {
+        /// The backup.
+        archive: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The archive has no record. Without a record, nothing is changed.
     #[error(
         "the export has no record of the archive of volume {volume}, so nothing was changed: it was restored or purged since, or the record was removed; in that case, restore the record from a backup"
@@ -419,11 +435,14 @@ impl ExportError {
             Self::NameUnusable { .. } => ErrorKind::InvalidDirectoryName,
             Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => ErrorKind::RecordMissing,
             Self::ArchiveHeld { .. } => ErrorKind::ArchiveHeld,
-            Self::ArchiveTaken { .. } | Self::ArchiveCopied { .. } => ErrorKind::ArchiveBusy,
+            Self::ArchiveTaken { .. } | Self::ArchiveCopied { .. } | Self::ArchiveSharesFiles { .. } => {
+                ErrorKind::ArchiveBusy
+            }
             Self::ArchiveGone { .. } | Self::ArchiveForeign { .. } => ErrorKind::ArchiveNotFound,
             Self::ArchiveMissing { .. } => ErrorKind::ArchiveMissing,
             Self::RecordForeign { .. }
             | Self::RecordDamaged { .. }
+            | Self::ManifestDamaged { .. }
             | Self::RecordUnsigned { .. }
             | Self::RecordBusy { .. }
             | Self::OtherClusterUnreadable { .. } => ErrorKind::RecordUnusable,
@@ -481,6 +500,7 @@ impl ExportError {
             ),
             Self::NameUnusable { .. }
             | Self::ArchiveHeld { .. }
+            | Self::ArchiveSharesFiles { .. }
             | Self::ArchiveTaken { .. }
             | Self::ArchiveCopied { .. }
             | Self::ArchiveGone { .. }

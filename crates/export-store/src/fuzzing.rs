@@ -2,8 +2,8 @@
 //!
 //! A new decoder is one entry in [`DECODERS`]. Its corpus is the folder of the same name in `fuzz/corpus`.
 
-use super::identity;
 use super::record::Record;
+use super::{copy, identity};
 use crate::naming::DirectoryPath;
 pub use nfs_client::fuzzing::Decoder;
 
@@ -19,6 +19,10 @@ pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "export-identities",
         run: identity::parse_anything,
+    },
+    Decoder {
+        name: "export-manifests",
+        run: copy::decode_manifest,
     },
 ];
 

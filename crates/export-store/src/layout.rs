@@ -8,6 +8,8 @@
 //! .nfs-operator/<cluster ID>/reserve          space for records on a full export
 //! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<seconds>
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree     a copy that is not complete
+//! .nfs-operator/<cluster ID>/staging/<volume>/manifest its manifest, if it becomes a backup
+//! .nfs-operator/<cluster ID>/manifests/<volume> manifest of a backup
 //! .nfs-operator/<cluster ID>/quota/orders/<volume>     the size that the operator wants for a volume
 //! .nfs-operator/<cluster ID>/quota/reports/<volume>    the limit that is in force, written by the quota agent
 //! .nfs-operator/<cluster ID>/quota/agent               heartbeat of the quota agent
@@ -48,6 +50,10 @@ pub const PARENTS: &str = "parents";
 pub const STAGED_TREE: &str = "tree";
 /// Folder beside the copy, with a name for each file that has several hard links, by its fileid in the source.
 pub const STAGED_LINKS: &str = "links";
+/// File beside the copy, with its manifest.
+pub const STAGED_MANIFEST: &str = "manifest";
+/// Folder, in a cluster's folder, with the manifests of backups.
+pub const MANIFESTS: &str = "manifests";
 /// Folder, in a cluster's folder, that the operator and the quota agent share.
 pub const QUOTA: &str = "quota";
 /// Folder, in [`QUOTA`], with what the operator wants for each volume.
@@ -72,6 +78,8 @@ const SEPARATOR: char = '_';
 const RAISED: &str = ".nfs-operator-deep-";
 /// Prefix of the names of probe files.
 const PROBE: &str = "probe-";
+/// Prefix of the names of files that show the server's clock.
+const CLOCK: &str = "clock-";
 
 /// Maximum length of a name on some servers, in bytes.
 const MAX_NAME_LEN: usize = 143;
@@ -79,9 +87,9 @@ const MAX_NAME_LEN: usize = 143;
 /// Maximum length of a volume name with a record, in bytes: with the longest prefix, it stays below [`MAX_NAME_LEN`]. Provisioners use names such as `pvc-<uid>` with 40 bytes.
 pub const MAX_VOLUME_NAME_LEN: usize = 110;
 
-/// Reports whether a file was left by an interrupted probe or creation of an identity.
+/// Reports whether a file was left by an interrupted probe, look at the clock, or creation of an identity.
 pub fn is_leftover(name: &Name) -> bool {
-    [PROBE, IDENTITY_DRAFT, BEACON_DRAFT]
+    [PROBE, CLOCK, IDENTITY_DRAFT, BEACON_DRAFT]
         .iter()
         .any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()))
 }
@@ -202,6 +210,16 @@ pub fn tombstone(volume: &str) -> Result<Name, ExportError> {
 /// Returns the name of a backend's probe file.
 pub fn probe(backend_uid: &str) -> Result<Name, ExportError> {
     checked(backend_uid).and_then(|_| name(&format!("{PROBE}{backend_uid}")))
+}
+
+/// Returns the name of the file with which a backup of a backend's volume reads the server's clock.
+pub fn clock(backend_uid: &str) -> Result<Name, ExportError> {
+    checked(backend_uid).and_then(|_| name(&format!("{CLOCK}{backend_uid}")))
+}
+
+/// Returns the name of a backup's manifest, by its record.
+pub fn manifest(record: &str) -> Result<Name, ExportError> {
+    checked(record)
 }
 
 /// Returns the name of the file that becomes the beacon, by the backend that writes it.

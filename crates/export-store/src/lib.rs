@@ -8,6 +8,7 @@
 //! .nfs-operator/identity                            identity of the export
 //! .nfs-operator/<cluster ID>/records/<volume>       one record per volume
 //! .nfs-operator/<cluster ID>/staging/<volume>/tree  unfinished copy
+//! .nfs-operator/<cluster ID>/manifests/<volume>     manifest of a backup: states of its files and checksums
 //! .nfs-operator/<cluster ID>/quota/                 sizes to enforce, and what is in force; see [`quota`]
 //! .nfs-operator/<cluster ID>/trash/<namespace>_<volume>.<time>
 //!                                                   deleted directory, to be purged
@@ -107,7 +108,7 @@ pub use beacon::{Beacon, Beacons, KnownBeacon};
 pub use clock::WallClock;
 pub use copy::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
-    RequestedArchive, SourceTree, StagedLimit, copy_to_archive, copy_volume,
+    ManifestRef, RequestedArchive, SourceTree, StagedLimit, VerifyProblem, VerifyReport, copy_to_archive, copy_volume,
 };
 pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
@@ -120,8 +121,8 @@ pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};
 pub use record::{
-    ArchiveState, CopyState, Record, RecordError, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision,
-    VolumeMetadata,
+    ArchiveState, CopiedAmount, CopyState, Record, RecordError, RecordedHandle, RestoreTarget, RetentionTerms, State,
+    TermsRevision, VolumeMetadata,
 };
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};

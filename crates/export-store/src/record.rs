@@ -7,7 +7,9 @@ mod state;
 mod volume_metadata;
 
 use serde::{Deserialize, Serialize};
-pub use state::{ArchiveState, CopyState, RestoreTarget, RetentionTerms, State, TermsRevision};
+pub use state::{
+    ArchiveState, CopiedAmount, CopyState, ManifestRef, RestoreTarget, RetentionTerms, State, TermsRevision,
+};
 pub use volume_metadata::VolumeMetadata;
 
 use crate::layout;
@@ -23,12 +25,18 @@ use nfs_client::FileRef;
 pub const MAX_RECORD_LEN: usize = 16 * 1024;
 
 /// The newest version of the format that this release reads.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Returns the version of a record's format. Earlier releases archive and delete what a record names, so they must not
-/// read that of a shared directory. They avoid the directory nevertheless, because they find its path.
-fn version_of(shared: bool) -> u32 {
-    if shared { VERSION } else { 1 }
+/// read that of a shared directory. They let a pod write to what was an archive, so they must not read that of an archive
+/// whose files are in other archives too. They avoid the directory nevertheless, because they find its path.
+fn version_of(shared: bool, state: &State) -> u32 {
+    let shares_files = state.archive_info().is_some_and(ArchiveState::shares_files);
+    match (shares_files, shared) {
+        (true, _) => 3,
+        (false, true) => 2,
+        (false, false) => 1,
+    }
 }
 
 /// The owner and the state of a directory.
@@ -147,7 +155,7 @@ impl Record {
     /// Returns the file's content without a signature. It ends with a newline, for `cat`.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
         let wire = RecordFile {
-            version: version_of(self.shared),
+            version: version_of(self.shared, &self.state),
             volume: self.volume.clone(),
             backend: self.backend.clone(),
             claim: self.claim.clone(),

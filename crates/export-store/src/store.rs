@@ -9,7 +9,7 @@ use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
 use crate::clock::{SystemClock, WallClock};
-use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree};
+use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree, VerifyReport};
 use crate::count::{RateLimiter, TreeUsage};
 use crate::error::ExportError;
 use crate::error_kind::RootPermissions;
@@ -432,6 +432,18 @@ impl ExportStore {
 
 /// Archives.
 impl ExportStore {
+    /// Compares a backup with its manifest: names, sizes and checksums. `cluster` is the ID of the cluster that has the record
+    /// `name`, which must be signed with the key, if one is given. Returns `None` if the record is not that of a backup with
+    /// a manifest. Needs no verified identity, and changes nothing.
+    pub async fn verify_backup(
+        &self,
+        (cluster, name): (&str, &str),
+        key: Option<&RecordsKey>,
+    ) -> Result<Option<VerifyReport>, ExportError> {
+        let verified = copy::verify_backup(self, (cluster, name), key).await;
+        self.with_hints(verified).await
+    }
+
     /// Returns the archive of a volume, if it belongs to this backend.
     pub async fn find_archive(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
         let _lock = self.lock_volume(volume).await?;

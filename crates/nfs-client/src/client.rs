@@ -524,6 +524,17 @@ impl Client {
         either!(&self.client, client => client.link(object, directory, name, self.options()).await)
     }
 
+    /// Creates a hard link to the object with this name and fileid; returns the object's attributes from before. `NotFound`
+    /// and `NotSame` as in [`rename`](Self::rename), with which the check of the fileid has its timing in common.
+    pub async fn link_entry(
+        &self,
+        from: (&FileHandle, &Name),
+        fileid: u64,
+        to: (&FileHandle, &Name),
+    ) -> Result<FullAttributes, NfsError> {
+        either!(&self.client, client => client.link_entry(from, fileid, to, self.options()).await)
+    }
+
     /// Creates a symbolic link. `Exists` if the name is taken.
     pub async fn create_symlink(
         &self,
@@ -554,6 +565,16 @@ impl Client {
         max_size: u32,
     ) -> Result<Page, NfsError> {
         either!(&self.client, client => client.list_with_usage(directory, from, max_size, self.options()).await)
+    }
+
+    /// Like [`list_with_usage`](Self::list_with_usage), with all attributes of each entry.
+    pub async fn list_with_attributes(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        max_size: u32,
+    ) -> Result<Page, NfsError> {
+        either!(&self.client, client => client.list_with_attributes(directory, from, max_size, self.options()).await)
     }
 
     /// Returns the maximum sizes of one [`read`](Self::read) and one [`write`](Self::write), in bytes.

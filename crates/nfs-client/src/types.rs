@@ -235,6 +235,11 @@ pub struct ChangeToken {
 }
 
 impl ChangeToken {
+    /// Returns the change attribute ([`FullAttributes::change`]).
+    pub fn change(&self) -> u64 {
+        self.change
+    }
+
     /// Whether the file was changed between the two tokens. If only the change attribute differs, the file was only read:
     /// some file systems update it together with the access time, and nothing else preserves size, mtime and ctime.
     pub fn differs_from(&self, other: &Self) -> bool {
@@ -304,6 +309,9 @@ pub struct Entry {
     pub used: Option<u64>,
     /// Number of hard links; absent as for `used`.
     pub links: Option<u32>,
+    /// All attributes; absent as for `kind`, and if they were not requested
+    /// ([`Client::list_with_attributes`](crate::Client::list_with_attributes)).
+    pub details: Option<Box<FullAttributes>>,
 }
 
 /// A page of a directory's listing.

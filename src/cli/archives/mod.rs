@@ -1,6 +1,7 @@
 //! `nfs-operator archives`: lists the volumes and archives on an export, without a cluster.
 
 mod print;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use nfs_client::Client;
 
 use super::connection::{ConnectionArguments, export_error};
 use super::output::OutputFormat;
+use verify::Verified;
 
 /// Help on the exit code, see [`exit_code`].
 const EXIT_CODES: &str = "\
@@ -22,7 +24,7 @@ Exit code:
   1  the export cannot be read: the reason is on standard error
   2  invalid arguments, or the key cannot be read
   3  manual inspection is required: a record is damaged or has a wrong signature, a directory is missing or a different one,
-     an archive has no record, or the list is incomplete";
+     an archive has no record, the list is incomplete, or a backup is not what was written";
 
 /// Arguments of `nfs-operator archives`.
 #[derive(Args)]
@@ -33,6 +35,12 @@ pub struct ArchivesArguments {
     /// File with the key that signs records: the decoded `key` of the cluster's Secret. If unset, signatures are not checked.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Read all files of the backups, and compare them with the checksums in their manifests.
+    #[arg(long)]
+    verify: bool,
+    /// Verify only the backup with this name; can be repeated.
+    #[arg(long, value_name = "NAME", requires = "verify")]
+    archive: Vec<String>,
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
@@ -47,16 +55,19 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let listing = match list(&arguments.connection, key.as_ref()).await {
-        Ok(listing) => listing,
+    let (listing, verified) = match list(&arguments, key.as_ref()).await {
+        Ok(listed) => listed,
         Err(error) => {
             eprintln!("nfs-operator: {:?}: {}", error.kind(), print::plain(&error.to_string()));
             return ExitCode::FAILURE;
         }
     };
     let text = match arguments.output {
-        OutputFormat::Table => Ok(print::table(&listing)),
-        OutputFormat::Json => print::json(&arguments.connection.export, &listing),
+        OutputFormat::Table => {
+            let verified: String = verified.iter().map(Verified::text).collect();
+            Ok(print::table(&listing) + &verified)
+        }
+        OutputFormat::Json => print::json(&arguments.connection.export, &listing, &verified),
     };
     let printed = text
         .map_err(std::io::Error::from)
@@ -70,11 +81,24 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
     for warning in &listing.unseen {
         eprintln!("nfs-operator: {}", print::plain(warning));
     }
-    ExitCode::from(exit_code(&listing))
+    let missing = arguments
+        .archive
+        .iter()
+        .filter(|name| !verified.iter().any(|verified| verified.is_of(name)));
+    let missing: Vec<&String> = missing.collect();
+    for name in &missing {
+        eprintln!(
+            "nfs-operator: there is no backup {} with a manifest",
+            print::plain(name)
+        );
+    }
+    ExitCode::from(exit_code(&listing, &verified).max(if missing.is_empty() { 0 } else { 3 }))
 }
 
-fn exit_code(listing: &ExportListing) -> u8 {
-    let needs_inspection = !listing.unseen.is_empty() || listing.rows.iter().any(ListedDirectory::needs_attention);
+fn exit_code(listing: &ExportListing, verified: &[Verified]) -> u8 {
+    let needs_inspection = !listing.unseen.is_empty()
+        || listing.rows.iter().any(ListedDirectory::needs_attention)
+        || verified.iter().any(Verified::needs_attention);
     if needs_inspection { 3 } else { 0 }
 }
 
@@ -90,8 +114,11 @@ fn read_key(file: &Path) -> Result<RecordsKey, String> {
     Ok(RecordsKey::new(key))
 }
 
-async fn list(connection: &ConnectionArguments, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
-    let target = connection.target("archives");
+async fn list(
+    arguments: &ArchivesArguments,
+    key: Option<&RecordsKey>,
+) -> Result<(ExportListing, Vec<Verified>), ExportError> {
+    let target = arguments.connection.target("archives");
     let credential = target.credential;
     let export = Client::connect(target)
         .await
@@ -99,6 +126,10 @@ async fn list(connection: &ConnectionArguments, key: Option<&RecordsKey>) -> Res
     let config = StoreConfig::read_only(credential);
     let store = ExportStore::new(export.clone(), config, Arc::new(PathReservations::default()));
     let listing = store.list(key).await;
+    let verified = match &listing {
+        Ok(listing) if arguments.verify => verify::verify(&store, listing, &arguments.archive, key).await,
+        _ => Vec::new(),
+    };
     export.close().await;
-    listing
+    listing.map(|listing| (listing, verified))
 }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use nfs_client::address::ExportAddress;
 use serde_json::{Value, json};
 
+use super::verify::Verified;
 use crate::cli::output::{Table, Tone, escape_non_ascii};
 
 const HEADINGS: [&str; 9] = [
@@ -86,8 +87,8 @@ fn signature(signature: Signature) -> String {
     format!("{signature:?}")
 }
 
-/// Returns a JSON object with the export, its identity and the rows.
-pub fn json(export: &ExportAddress, listing: &ExportListing) -> serde_json::Result<String> {
+/// Returns a JSON object with the export, its identity, the rows, and the verified backups.
+pub fn json(export: &ExportAddress, listing: &ExportListing, verified: &[Verified]) -> serde_json::Result<String> {
     let rows: Vec<Value> = listing.rows.iter().map(row).collect::<Result<_, _>>()?;
     let text = serde_json::to_string_pretty(&json!({
         "export": export.to_string(),
@@ -95,6 +96,7 @@ pub fn json(export: &ExportAddress, listing: &ExportListing) -> serde_json::Resu
         "complete": listing.unseen.is_empty(),
         "unseen": listing.unseen,
         "rows": rows,
+        "verified": verified.iter().map(Verified::json).collect::<Vec<_>>(),
     }))?;
     Ok(escape_non_ascii(&text))
 }

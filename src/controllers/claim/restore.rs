@@ -328,8 +328,10 @@ fn restore_mode(
         && request.alias.is_none_or(|alias| alias == backend);
     match request.claim.annotations().get(RESTORE).map(String::as_str) {
         Some("copy") => Ok(RestoreMode::Copy),
+        // The files of a backup may be in other backups of the claim too, and a pod writes to what was moved.
+        None | Some("move") if archive.is_on_demand() => Ok(RestoreMode::Copy),
         // A backup is kept for further restores.
-        None if archive.is_on_demand() || request.from_backup => Ok(RestoreMode::Copy),
+        None if request.from_backup => Ok(RestoreMode::Copy),
         None | Some("move") if from_here && permitted && !archive.spec.legal_hold => Ok(RestoreMode::Move),
         None | Some("move") => Ok(RestoreMode::Copy),
         Some(other) => Err(PlannedCondition::fails(

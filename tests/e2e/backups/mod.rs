@@ -3,6 +3,7 @@
 mod adversarial_tenants;
 mod deletion;
 mod destinations;
+mod incremental;
 mod schedules;
 mod self_service;
 mod views;

@@ -1,6 +1,8 @@
 //! `make bench-copy`: the time of a clone in comparison with `cp -a` of the same tree on the server's disk in the same
 //! run.
 //!
+//! It also measures two backups of one tree, between which one file in a hundred changed.
+//!
 //! It measures, and never fails on a result. The server is nfs-ganesha on this machine, which does not copy on the
 //! server: all data is read and written by the client. `cp -a` leaves its copy in memory, while a clone is on stable
 //! storage when it is complete, so `cp -a` is also measured with `sync`.
@@ -17,8 +19,9 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use export_store::Existing;
 use export_store::naming::DirectoryPath;
 use export_store::{
-    ArchiveMetadata, ClaimRef, CopyLimits, CopyProgress, CopySource, DirectoryRequest, ExpectedIdentity, ExportStore,
-    PathReservations, ReclaimRequest, RecordsKey, ReservedPath, StoreConfig, copy_volume,
+    ArchiveMetadata, ArchiveRequest, ClaimRef, CopyLimits, CopyProgress, CopySource, DirectoryRequest,
+    ExpectedIdentity, ExportStore, PathReservations, ReclaimRequest, RecordsKey, ReservedPath, RetentionTerms,
+    StoreConfig, TermsRevision, copy_to_archive, copy_volume,
 };
 use nfs_client::{Client, ClientOwner, Credential, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
@@ -34,6 +37,9 @@ struct Options {
     /// Size of the one large file, in MiB.
     #[arg(long, default_value_t = 1024)]
     large: usize,
+    /// Number of files of 4 KiB in the tree that is backed up twice.
+    #[arg(long, default_value_t = 100_000)]
+    backup: usize,
     /// Cargo passes this option to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -88,7 +94,70 @@ async fn main() -> Result<(), Failure> {
         ]);
     }
     println!("{table}");
+    if options.backup > 0 {
+        println!("{}", backups(&export, &disk, options.backup).await?);
+    }
     Ok(())
+}
+
+/// Time for which files must not have changed before a backup, instead of the default, which would only prolong this.
+const SETTLE_MARGIN: Duration = Duration::from_secs(1);
+/// One file in so many is changed before the second backup.
+const CHANGED: usize = 100;
+
+/// Returns a table of two backups of one volume.
+async fn backups(export: &Arc<ExportStore>, disk: &Path, files: usize) -> Result<Table, Failure> {
+    let created = export.provision(&request("backup")).await?;
+    let root = disk.join("backup");
+    small_files(&root, files)?;
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header([
+        "backup",
+        "time",
+        "share of the first",
+        "transferred",
+        "share of the first",
+    ]);
+    let mut first: Option<(Duration, u64)> = None;
+    for (name, bases) in [("first", vec![]), ("second", vec!["first".to_owned()])] {
+        if !bases.is_empty() {
+            for number in (0..files).step_by(CHANGED) {
+                let path = root.join((number / 100).to_string()).join(number.to_string());
+                fs::write(path, vec![0xff; 4096])?;
+            }
+        }
+        shell("sync", disk)?;
+        tokio::time::sleep(2 * SETTLE_MARGIN + Duration::from_millis(100)).await;
+        let request = ArchiveRequest {
+            name: name.to_owned(),
+            requested_by: name.to_owned(),
+            claim: claim("backup"),
+            of: source("backup", created.file_id),
+            terms: RetentionTerms::default(),
+            revision: TermsRevision::default(),
+            bases,
+        };
+        let limits = CopyLimits::default().with_settle_margin(SETTLE_MARGIN);
+        let (progress, began) = (Arc::new(CopyProgress::default()), Instant::now());
+        copy_to_archive(export, (export, &request), &limits, &progress).await?;
+        let (took, copied) = (began.elapsed(), progress.snapshot());
+        println!("{name} backup: {copied}");
+        let transferred = copied.bytes - copied.reused_bytes;
+        let (first_took, first_bytes) = *first.get_or_insert((took, transferred));
+        table.add_row([
+            format!("{name}, {files} files of 4 KiB"),
+            seconds(took),
+            percent(took.as_secs_f64(), first_took.as_secs_f64()),
+            export_store::text::format_bytes(transferred.into()),
+            percent(transferred as f64, first_bytes as f64),
+        ]);
+    }
+    Ok(table)
+}
+
+fn percent(part: f64, whole: f64) -> String {
+    format!("{:.1} %", 100.0 * part / whole)
 }
 
 fn seconds(time: Duration) -> String {

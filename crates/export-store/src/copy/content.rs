@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use futures::stream::FuturesOrdered;
 
 use crate::copy::context::{Charge, CopyContext};
 use crate::copy::limits::CopyShare;
+use crate::copy::manifest::{BLOCK, BlockDigest, ContentDigest, Digest, digest_of};
 use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress};
 use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
@@ -24,13 +25,23 @@ const MAX_EXTENTS: usize = 100_000;
 
 /// Result of writing the content of a file.
 pub(super) enum Content {
-    /// The content is on stable storage.
-    Written,
+    /// The content is on stable storage. Of a backup, it has a checksum if all of it was read.
+    Written(Option<Digest>),
     /// The content is on stable storage and is a point-in-time copy: the file shares the blocks of the source, which
     /// may have changed the source's change attribute (as on XFS).
     Cloned,
     /// The server restarted before the content was on stable storage.
     Lost,
+}
+
+impl Content {
+    /// Returns the checksum, if there is one.
+    pub(super) fn checksum(&self) -> Option<Digest> {
+        match self {
+            Self::Written(checksum) => *checksum,
+            Self::Cloned | Self::Lost => None,
+        }
+    }
 }
 
 /// Detects by the write verifiers that the server restarted while a file was written.
@@ -71,6 +82,9 @@ pub(super) struct ContentCopier {
     no_clone: AtomicBool,
     no_copy: AtomicBool,
     no_seek: AtomicBool,
+    /// The same for files of the target's server, from which files of the previous backup are copied.
+    no_target_clone: AtomicBool,
+    no_target_copy: AtomicBool,
 }
 
 impl ContentCopier {
@@ -81,6 +95,8 @@ impl ContentCopier {
             no_clone: AtomicBool::default(),
             no_copy: AtomicBool::default(),
             no_seek: AtomicBool::default(),
+            no_target_clone: AtomicBool::default(),
+            no_target_copy: AtomicBool::default(),
         }
     }
 
@@ -108,6 +124,7 @@ impl ContentCopier {
         }
         let mut tracker = WriteTracker::default();
         let (mut position, mut extents) = (0, 0);
+        let mut checksum = (self.context.is_backup && size == 0).then(|| digest_of(b""));
         while position < size {
             let (begin, end) = match self.next_extent(&file, position, extents).await? {
                 Some(extent) => extent,
@@ -116,7 +133,7 @@ impl ContentCopier {
             let end = end.min(size);
             CopyProgress::add(&self.context.progress.bytes, begin.min(size).saturating_sub(position));
             if begin < end {
-                self.copy_extent(&file, begin, end, &mut tracker).await?;
+                checksum = self.copy_extent(&file, begin, end, &mut tracker).await?;
             }
             position = end.max(begin);
             extents += 1;
@@ -130,8 +147,66 @@ impl ContentCopier {
         Ok(if tracker.is_lost {
             Content::Lost
         } else {
-            Content::Written
+            Content::Written(checksum)
         })
+    }
+
+    /// Reports whether the target's server may be able to copy its own files.
+    pub(super) fn may_copy_on_target(&self) -> bool {
+        !self.no_target_clone.load(Ordering::Relaxed) || !self.no_target_copy.load(Ordering::Relaxed)
+    }
+
+    /// Lets the target's server copy the content of one of its own files into an empty file. Returns `None` if it did not: the
+    /// target may then have a part of the content.
+    pub(super) async fn copy_on_target(
+        &self,
+        (from, to): (&FileHandle, &FileHandle),
+        size: u64,
+        path: CopyPath<'_>,
+    ) -> Result<Option<Content>, CopyError> {
+        let nfs = self.context.target();
+        let failed = |error| CopyError::of_call(path, error);
+        let refused = |error: NfsError, feature: &AtomicBool| match error.status() {
+            Some(Status::NotSupported | Status::Invalid | Status::CrossDevice) => {
+                feature.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Some(_) => Ok(None),
+            None => Err(failed(error)),
+        };
+        if size > 0 && !self.no_target_clone.load(Ordering::Relaxed) {
+            match nfs.clone_file(from, to).await {
+                Ok(()) => {
+                    nfs.commit(to).await.map_err(failed)?;
+                    return Ok(Some(Content::Cloned));
+                }
+                Err(error) => drop(refused(error, &self.no_target_clone)?),
+            }
+        }
+        let (mut tracker, mut position) = (WriteTracker::default(), 0);
+        while position < size {
+            if self.no_target_copy.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let count = (size - position).min(MAX_COPY);
+            match nfs.copy((from, position), (to, position), count).await {
+                Ok(copied) if copied.count == 0 => return Ok(None),
+                Ok(copied) => {
+                    tracker.record(copied.verifier, copied.stable);
+                    position += copied.count;
+                }
+                Err(error) => return refused(error, &self.no_target_copy),
+            }
+        }
+        if tracker.has_unstable {
+            let verifier = nfs.commit(to).await.map_err(failed)?;
+            tracker.is_lost |= tracker.verifier.is_some_and(|former| former != verifier);
+        }
+        Ok(Some(if tracker.is_lost {
+            Content::Lost
+        } else {
+            Content::Written(None)
+        }))
     }
 
     /// Tries to clone the file. Reports whether the server made the target share the source's blocks.
@@ -213,7 +288,7 @@ impl ContentCopier {
         begin: u64,
         end: u64,
         tracker: &mut WriteTracker,
-    ) -> Result<(), CopyError> {
+    ) -> Result<Option<Digest>, CopyError> {
         let mut position = begin;
         while self.context.is_same_server() && position < end && !self.no_copy.load(Ordering::Relaxed) {
             let count = (end - position).min(MAX_COPY);
@@ -236,38 +311,59 @@ impl ContentCopier {
         self.stream(file, position, end, tracker).await
     }
 
-    /// Reads and writes, several parts concurrently.
-    async fn stream(&self, file: &File<'_>, begin: u64, end: u64, tracker: &mut WriteTracker) -> Result<(), CopyError> {
+    /// Reads and writes, several parts concurrently. Returns the checksum for a backup, if the range is the whole file.
+    async fn stream(
+        &self,
+        file: &File<'_>,
+        begin: u64,
+        end: u64,
+        tracker: &mut WriteTracker,
+    ) -> Result<Option<Digest>, CopyError> {
         let (read, write) = (
             self.context.source().max_transfer_sizes().0,
             self.context.target().max_transfer_sizes().1,
         );
         let part = (read.min(write).max(1) as u64).min(CopyShare::MAX_PART);
-        let (mut position, mut in_flight) = (begin, FuturesUnordered::new());
+        let (mut position, mut in_flight) = (begin, FuturesOrdered::new());
+        let mut content = ContentDigest::new();
         loop {
             while position < end && in_flight.len() < PARTS {
-                let count = part.min(end - position);
-                in_flight.push(self.stream_part(file, position, count));
+                let count = BLOCK.min(end - position);
+                in_flight.push_back(self.stream_block(file, (position, count), part));
                 position += count;
             }
             match in_flight.next().await {
-                Some(writes) => {
-                    for (verifier, stable) in writes? {
+                Some(block) => {
+                    let (writes, digest) = block?;
+                    for (verifier, stable) in writes {
                         tracker.record(Some(verifier), stable);
                     }
+                    if let Some(digest) = digest {
+                        content.add(digest);
+                    }
                 }
-                None => return Ok(()),
+                None => {
+                    let is_whole = self.context.is_backup && begin == 0;
+                    return Ok(is_whole.then(|| content.finish(file.size)).flatten());
+                }
             }
         }
     }
 
-    /// Reads one part and writes it. Returns the verifiers of the writes.
-    async fn stream_part(&self, file: &File<'_>, begin: u64, count: u64) -> Result<Vec<([u8; 8], bool)>, CopyError> {
+    /// Reads one block and writes it, in parts of at most `part` bytes. Returns the verifiers of the writes, and for a backup
+    /// the digest of the block.
+    async fn stream_block(
+        &self,
+        file: &File<'_>,
+        (begin, count): (u64, u64),
+        part: u64,
+    ) -> Result<(Vec<([u8; 8], bool)>, Option<(Digest, u64)>), CopyError> {
         let failed = |error| CopyError::of_call(file.path, error);
-        let _memory = self.context.share.memory(count).await;
+        let _memory = self.context.share.memory(count.min(part)).await;
+        let mut digest = self.context.is_backup.then(BlockDigest::new);
         let (end, mut position, mut writes) = (begin + count, begin, Vec::new());
         while position < end {
-            let most = usize::try_from(end - position).unwrap_or(usize::MAX);
+            let most = usize::try_from((end - position).min(part)).unwrap_or(usize::MAX);
             let data = self
                 .context
                 .source()
@@ -281,6 +377,9 @@ impl ContentCopier {
                 break;
             }
             file.charge.add(read as u64)?;
+            if let Some(digest) = &mut digest {
+                digest.update(&data.bytes);
+            }
             let hole = file.is_sparse && data.bytes.iter().all(|byte| *byte == 0);
             let mut rest = data.bytes;
             while !hole && !rest.is_empty() {
@@ -292,7 +391,7 @@ impl ContentCopier {
             position += read as u64;
             CopyProgress::add(&self.context.progress.bytes, read as u64);
         }
-        Ok(writes)
+        Ok((writes, digest.map(BlockDigest::finish)))
     }
 
     /// Handles a source that ends before its size: either it was truncated, or its server contradicts itself.

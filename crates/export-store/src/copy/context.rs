@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::copy::limits::CopyShare;
+use crate::copy::manifest::Base;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::readdir::DirectoryReader;
@@ -46,6 +47,12 @@ pub(super) struct CopyContext {
     pub charged: AtomicU64,
     /// The group of the source, and the one of the copy that replaces it.
     pub groups: Option<(u32, u32)>,
+    /// The copy is a backup: it gets a manifest with checksums.
+    pub is_backup: bool,
+    /// The previous backup, if the copy is a backup and has one.
+    pub base: Option<Arc<Base>>,
+    /// Time before which a file of the source must have changed last for a later change to show, if this is known.
+    pub settled_before: Option<i64>,
 }
 
 /// The content of one file, counted against the maximum of the copy. Dropped if the file is copied again.

@@ -96,6 +96,12 @@ pub enum CopyError {
         /// The path.
         path: String,
     },
+    /// The manifest of a backup cannot be written.
+    #[error("the manifest of the backup cannot be written: {why}")]
+    Manifest {
+        /// The reason.
+        why: String,
+    },
     /// The source is no longer at its path.
     #[error("the source was removed or replaced during the copy ({why}); discarding the copy")]
     SourceGone {
@@ -166,6 +172,7 @@ impl CopyError {
             | Self::NamesCollide { .. }
             | Self::Contradiction { .. }
             | Self::LimitNotInForce { .. }
+            | Self::Manifest { .. }
             | Self::Lost { .. } => ErrorKind::CopyFailed,
         }
     }

@@ -10,6 +10,7 @@ use crate::copy::content::{Content, ContentCopier};
 use crate::copy::context::CopyContext;
 use crate::copy::limits::Permit;
 use crate::copy::links::LinkTable;
+use crate::copy::manifest::{BaseDirectory, Digest, FileEntry, digest_of};
 use crate::copy::path::CopyPath;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress, Outcome};
@@ -47,6 +48,15 @@ impl Entry<'_> {
     }
 }
 
+/// Result of linking to a file of the previous backup.
+enum BaseLink {
+    Linked,
+    /// The file is not there any more, or is not the same as the source.
+    Differs,
+    /// The server refuses the link.
+    Refused,
+}
+
 /// What a file in progress takes of the share of its copy.
 struct Turn<'a> {
     _file: Permit<'a>,
@@ -74,12 +84,14 @@ impl FileCopier {
     }
 
     /// Copies a single entry.
-    pub(super) async fn copy(&self, directory: &Directory, name: &Name) -> Outcome {
+    ///
+    /// `listed` are its attributes in the listing, if the directory has a base.
+    pub(super) async fn copy(&self, directory: &Directory, name: &Name, listed: Option<&FullAttributes>) -> Outcome {
         let entry = Entry { directory, name };
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let failed = match self.attempt(&entry).await {
+            let failed = match self.attempt(&entry, listed).await {
                 Ok(Attempt::Done) => return Ok(()),
                 Ok(Attempt::Retry(error)) => error,
                 Err(CopyError::Nfs { source, path }) if is_transient(&source) => CopyError::Nfs { source, path },
@@ -93,8 +105,13 @@ impl FileCopier {
         }
     }
 
-    async fn attempt(&self, entry: &Entry<'_>) -> Result<Attempt, CopyError> {
+    async fn attempt(&self, entry: &Entry<'_>, listed: Option<&FullAttributes>) -> Result<Attempt, CopyError> {
         let progress = &self.context.progress;
+        if let Some(listed) = listed
+            && self.reuse(entry, listed).await?
+        {
+            return Ok(Attempt::Done);
+        }
         let turn = self.turn().await;
         let nfs = self.context.source();
         let found = nfs.lookup_and_read(entry.directory.from(), entry.name, SMALL).await;
@@ -127,6 +144,131 @@ impl FileCopier {
         copied.map(|(attempt, _)| attempt)
     }
 
+    /// Links a file to that of the previous backup, if it has not changed since. Returns false if it must be copied.
+    async fn reuse(&self, entry: &Entry<'_>, now: &FullAttributes) -> Result<bool, CopyError> {
+        let (Some(base), Some(from)) = (&self.context.base, entry.directory.base()) else {
+            return Ok(false);
+        };
+        if now.attributes.kind != FileKind::Regular || !(base.may_link() || self.content.may_copy_on_target()) {
+            return Ok(false);
+        }
+        let Some(file) = base.file(from, entry.name).await.filter(|file| file.is_unchanged(now)) else {
+            return Ok(false);
+        };
+        let _file = self.context.share.file().await;
+        // It counts like any file of the backup, which is complete without the previous one.
+        let charge = self.context.charge();
+        charge.add(now.used.min(now.attributes.size))?;
+        let linked = match base.may_link() {
+            true => self.link_to_base(entry, (from, &file), now).await?,
+            false => BaseLink::Refused,
+        };
+        let file = match linked {
+            BaseLink::Linked => file,
+            BaseLink::Differs => return Ok(false),
+            BaseLink::Refused => match self.copy_from_base(entry, (from, &file), now).await? {
+                Some(copy) => file.with_copy(copy),
+                None => return Ok(false),
+            },
+        };
+        charge.keep();
+        if let Some(manifest) = entry.directory.manifest() {
+            manifest.add_file(entry.name, file).await?;
+        }
+        let progress = &self.context.progress;
+        for (count, by) in [
+            (&progress.files, 1),
+            (&progress.bytes, now.attributes.size),
+            (&progress.reused_files, 1),
+            (&progress.reused_bytes, now.attributes.size),
+        ] {
+            CopyProgress::add(count, by);
+        }
+        Ok(true)
+    }
+
+    /// Creates the link to a file of the previous backup.
+    async fn link_to_base(
+        &self,
+        entry: &Entry<'_>,
+        (from, file): (&BaseDirectory, &FileEntry),
+        now: &FullAttributes,
+    ) -> Result<BaseLink, CopyError> {
+        let nfs = self.context.target();
+        let (directory, name, file_id) = (entry.directory.to(), entry.name, file.copy());
+        let failed = |error| entry.failed(error);
+        let linked = match nfs.link_entry((from.handle(), name), file_id, (directory, name)).await {
+            Ok(linked) => linked,
+            Err(error) => match (error.status(), &self.context.base) {
+                // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
+                (Some(Status::Exists), _) => match nfs.lookup(directory, name).await.map_err(failed)? {
+                    Some(existing) if existing.attributes.fileid == file_id => {
+                        self.context.check_name(entry.directory, name, &existing).await?;
+                        nfs.full_attributes(&existing.handle).await.map_err(failed)?
+                    }
+                    _ => return Ok(BaseLink::Differs),
+                },
+                (Some(Status::NotFound | Status::NotSame | Status::Stale), _) => return Ok(BaseLink::Differs),
+                (Some(Status::NotSupported), Some(base)) => {
+                    base.record_no_links();
+                    return Ok(BaseLink::Refused);
+                }
+                // Whatever the reason, such as a maximum number of links, the file can be copied.
+                (Some(_), _) => return Ok(BaseLink::Refused),
+                (None, _) => return Err(failed(error)),
+            },
+        };
+        if has_attributes_of(&linked, now) {
+            return Ok(BaseLink::Linked);
+        }
+        // The previous backup keeps its file as it is.
+        nfs.remove_file(directory, name, file_id).await.map_err(failed)?;
+        Ok(BaseLink::Differs)
+    }
+
+    /// Lets the target's server copy a file of the previous backup, and returns the fileid of the copy. Returns `None` if the
+    /// file must be transferred.
+    async fn copy_from_base(
+        &self,
+        entry: &Entry<'_>,
+        (from, file): (&BaseDirectory, &FileEntry),
+        now: &FullAttributes,
+    ) -> Result<Option<u64>, CopyError> {
+        if !self.content.may_copy_on_target() {
+            return Ok(None);
+        }
+        let (source, target) = (self.context.source(), self.context.target());
+        let failed = |error| entry.failed(error);
+        let original = source.lookup_and_read(entry.directory.from(), entry.name, 0).await;
+        let original = original
+            .map_err(failed)?
+            .filter(|original| file.is_unchanged(&original.details));
+        let base = target
+            .lookup_and_read(from.handle(), entry.name, 0)
+            .await
+            .map_err(failed)?;
+        let is_same = |base: &LookupResult| {
+            base.details.attributes.fileid == file.copy() && has_attributes_of(&base.details, now)
+        };
+        let (Some(original), Some(base)) = (original, base.filter(is_same)) else {
+            return Ok(None);
+        };
+        let copy = self.create(entry, &Bytes::new()).await?;
+        let handles = (&base.handle, &copy.handle);
+        let content = self
+            .content
+            .copy_on_target(handles, now.attributes.size, entry.path())
+            .await?;
+        if !matches!(content, Some(Content::Written(_) | Content::Cloned)) {
+            return Ok(None);
+        }
+        let handles = (&original.handle, &copy.handle);
+        self.attributes
+            .copy(handles, &original.details, None, entry.path())
+            .await?;
+        Ok(Some(copy.attributes.fileid))
+    }
+
     /// Waits until the share of the copy allows one more file.
     async fn turn(&self) -> Turn<'_> {
         let share = &self.context.share;
@@ -141,14 +283,20 @@ impl FileCopier {
         let file_id = found.details.attributes.fileid;
         let _lock = self.links.lock(file_id).await;
         let name = (entry.directory, entry.name);
-        if self.links.link(file_id, name).await? {
+        if let Some(copy) = self.links.link(file_id, name).await? {
+            // What was copied before has the attributes that are read now, unless the file changed since the copy began,
+            // and then the entry is not settled.
+            let details = &found.details;
+            let known = (copy, self.links.checksum(file_id));
+            self.add_to_manifest(entry, (details, details.change, false), known)
+                .await?;
             CopyProgress::one(&self.context.progress.files);
             return Ok(Attempt::Done);
         }
         let turn = self.turn().await;
         let (attempt, copy) = self.copy_regular(entry, found, turn).await?;
-        if let (Attempt::Done, Some(copy)) = (&attempt, copy) {
-            self.links.add(file_id, &copy).await?;
+        if let (Attempt::Done, Some((copy, checksum))) = (&attempt, copy) {
+            self.links.add(file_id, &copy, checksum).await?;
         }
         Ok(attempt)
     }
@@ -158,7 +306,7 @@ impl FileCopier {
         entry: &Entry<'_>,
         found: LookupResult,
         turn: Turn<'_>,
-    ) -> Result<(Attempt, Option<FileRef>), CopyError> {
+    ) -> Result<(Attempt, Option<(FileRef, Option<Digest>)>), CopyError> {
         let (progress, path) = (&self.context.progress, entry.path());
         let LookupResult { handle, details, begin } = found;
         let size = details.attributes.size;
@@ -169,10 +317,11 @@ impl FileCopier {
         };
         let charge = self.context.charge();
         let before = details.change_token();
-        let changed = match whole {
+        let (changed, change, checksum) = match whole {
             Some((data, after)) => {
                 charge.add(data.bytes.len() as u64)?;
-                after.differs_from(&before)
+                let checksum = self.context.is_backup.then(|| digest_of(&data.bytes));
+                (after.differs_from(&before), after.change(), checksum)
             }
             None => {
                 // Parts of the file use their own share of the memory.
@@ -183,11 +332,14 @@ impl FileCopier {
                     let path = path.to_string();
                     return Ok((Attempt::Retry(CopyError::Lost { path }), None));
                 }
+                let checksum = content.checksum();
                 match self.context.source().full_attributes(&handle).await {
-                    Ok(now) if matches!(content, Content::Cloned) && is_same_content(&now, &details) => false,
-                    Ok(now) => now.change_token().differs_from(&before),
+                    Ok(now) if matches!(content, Content::Cloned) && is_same_content(&now, &details) => {
+                        (false, now.change, checksum)
+                    }
+                    Ok(now) => (now.change_token().differs_from(&before), now.change, checksum),
                     // Removed meanwhile. The copied content is kept.
-                    Err(error) if error.status() == Some(Status::Stale) => true,
+                    Err(error) if error.status() == Some(Status::Stale) => (true, details.change, checksum),
                     Err(error) => return Err(entry.failed(error)),
                 }
             }
@@ -195,6 +347,8 @@ impl FileCopier {
         let trailing = (copy.attributes.size != size).then_some(size);
         let handles = (&handle, &copy.handle);
         self.attributes.copy(handles, &details, trailing, path).await?;
+        let known = (copy.attributes.fileid, checksum);
+        self.add_to_manifest(entry, (&details, change, changed), known).await?;
         charge.keep();
         if changed {
             CopyProgress::one(&progress.changed);
@@ -203,7 +357,22 @@ impl FileCopier {
         if copy.attributes.size == size {
             CopyProgress::add(&progress.bytes, size);
         }
-        Ok((Attempt::Done, Some(copy)))
+        Ok((Attempt::Done, Some((copy, checksum))))
+    }
+
+    /// Adds a copied file to the manifest, if the copy is a backup.
+    async fn add_to_manifest(
+        &self,
+        entry: &Entry<'_>,
+        (details, change, changed): (&FullAttributes, u64, bool),
+        copy: (u64, Option<Digest>),
+    ) -> Outcome {
+        let Some(manifest) = entry.directory.manifest() else {
+            return Ok(());
+        };
+        let settled_before = self.context.settled_before.filter(|_| !changed);
+        let file = FileEntry::new(details, change, settled_before, copy);
+        manifest.add_file(entry.name, file).await
     }
 
     /// Creates a file in the copy. Replaces a file of that name, which an earlier attempt left.
@@ -251,9 +420,25 @@ impl FileCopier {
         attributes
             .copy_to_symlink(&copy.handle, &found.details, entry.path())
             .await?;
+        if let Some(manifest) = entry.directory.manifest() {
+            manifest.add_symlink(entry.name, digest_of(&target)).await?;
+        }
         CopyProgress::one(&progress.files);
         Ok(Attempt::Done)
     }
+}
+
+/// Reports whether a file of the previous backup has the attributes that a copy of the source would get. Servers store
+/// fractions of seconds with different precision.
+fn has_attributes_of(linked: &FullAttributes, source: &FullAttributes) -> bool {
+    let (linked_is, source_is) = (&linked.attributes, &source.attributes);
+    linked_is.kind == FileKind::Regular
+        && linked_is.size == source_is.size
+        && linked_is.mode == source_is.mode
+        && source_is.uid.is_some()
+        && source_is.gid.is_some()
+        && (linked_is.uid, linked_is.gid) == (source_is.uid, source_is.gid)
+        && linked.times.modified.seconds == source.times.modified.seconds
 }
 
 /// Reports whether the content of a file is unchanged, judging by its size and modification time.
@@ -262,7 +447,7 @@ fn is_same_content(one: &FullAttributes, other: &FullAttributes) -> bool {
 }
 
 /// Reports whether another attempt may succeed.
-fn is_transient(error: &NfsError) -> bool {
+pub(super) fn is_transient(error: &NfsError) -> bool {
     error.outcome_unknown()
         || matches!(
             error,

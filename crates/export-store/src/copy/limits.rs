@@ -4,10 +4,12 @@
 //! progress with its own share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
 
 use crate::copy::StagedLimit;
+use crate::copy::manifest::{BUFFER, MAX_PENDING};
 use crate::tree_walk::MAX_DEPTH;
 
 /// Maximum number of copies at a time. The caller limits it.
@@ -34,10 +36,21 @@ pub(super) const QUEUED_NAMES: usize = 2 << 20;
 /// Maximum memory for one of the [`MAX_DEPTH`] directories on the path of a copy, in bytes.
 const LEVEL: usize = 4 << 10;
 
+/// Maximum memory for the manifest that a copy writes, and the parts that it has read of that of the previous backup, in
+/// bytes. A chunk takes about twice its size once it is decoded.
+const MANIFESTS: usize = MAX_PENDING + BUFFER + (512 << 10);
+/// Maximum memory for the indexes of large directories of previous backups, for all copies together, in bytes: 8 bytes for
+/// each name. Files of a directory that finds no room are transferred.
+const INDEXES: usize = 3 << 19;
+
+/// Default of the time for which a file must not have changed before its copy. The kernel writes pages back within 35 s
+/// (`dirty_expire_centisecs`), and gives a file that is written through a memory map no new ctime until then.
+const SETTLE_MARGIN: Duration = Duration::from_secs(60);
+
 /// Maximum memory of all copies together, in bytes. Names and paths are divided among the copies in advance: a copy that
 /// waited for them while it has others could wait forever.
-const BUDGET: usize = 40 << 20;
-const _: () = assert!((MEMORY << 10) + MAX_COPIES * (QUEUED_NAMES + MAX_DEPTH * LEVEL) <= BUDGET);
+const BUDGET: usize = 44 << 20;
+const _: () = assert!((MEMORY << 10) + INDEXES + MAX_COPIES * (QUEUED_NAMES + MAX_DEPTH * LEVEL + MANIFESTS) <= BUDGET);
 
 /// Resources that all copies together may use.
 #[derive(Debug, Clone)]
@@ -45,7 +58,10 @@ pub struct CopyLimits {
     memory: Arc<Semaphore>,
     files: Arc<Semaphore>,
     forks: Arc<Semaphore>,
+    /// Bytes for indexes of previous backups.
+    pub(super) indexes: Arc<Semaphore>,
     max_bytes: Option<u64>,
+    pub(super) settle_margin: Duration,
     /// Limit that the server enforces on the copy.
     pub(super) staged_limit: Option<StagedLimit>,
 }
@@ -56,7 +72,9 @@ impl Default for CopyLimits {
             memory: Arc::new(Semaphore::new(MEMORY - MAX_COPIES * OWN_MEMORY)),
             files: Arc::new(Semaphore::new(FILES - MAX_COPIES * OWN_FILES)),
             forks: Arc::new(Semaphore::new(FORKS)),
+            indexes: Arc::new(Semaphore::new(INDEXES)),
             max_bytes: None,
+            settle_margin: SETTLE_MARGIN,
             staged_limit: None,
         }
     }
@@ -76,6 +94,12 @@ impl CopyLimits {
     #[must_use]
     pub fn with_staged_limit(self, staged_limit: Option<StagedLimit>) -> Self {
         Self { staged_limit, ..self }
+    }
+
+    /// Sets the time for which a file must not have changed before its copy, so that the next backup may link to the copy.
+    #[must_use]
+    pub fn with_settle_margin(self, settle_margin: Duration) -> Self {
+        Self { settle_margin, ..self }
     }
 
     /// Returns the share of one copy.

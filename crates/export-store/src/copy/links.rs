@@ -7,9 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::copy::context::CopyContext;
+use crate::copy::manifest::Digest;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress};
 use nfs_client::{FileHandle, FileRef, Name, Status};
+
+/// Maximum number of checksums in memory. The other names of further files have none in the manifest.
+const MAX_CHECKSUMS: usize = 4096;
 
 /// Copies of files with several names, by the fileid of the source.
 pub(super) struct LinkTable {
@@ -17,6 +21,8 @@ pub(super) struct LinkTable {
     folder: FileHandle,
     /// Files being copied: two names of the same file must not be copied at the same time.
     locks: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    /// Checksums of copied files of a backup, for their other names.
+    checksums: Mutex<HashMap<u64, Digest>>,
 }
 
 impl LinkTable {
@@ -25,6 +31,7 @@ impl LinkTable {
             context: Arc::clone(context),
             folder,
             locks: Mutex::default(),
+            checksums: Mutex::default(),
         }
     }
 
@@ -39,34 +46,51 @@ impl LinkTable {
         lock.lock_owned().await
     }
 
-    /// Creates a hard link to the copy of this file. Returns false if there is no copy yet, or if it has too many
-    /// links.
-    pub(super) async fn link(&self, file_id: u64, (directory, name): (&Directory, &Name)) -> Result<bool, CopyError> {
+    /// Returns the checksum of a copied file, if it is known.
+    pub(super) fn checksum(&self, file_id: u64) -> Option<Digest> {
+        let checksums = self.checksums.lock().unwrap_or_else(PoisonError::into_inner);
+        checksums.get(&file_id).copied()
+    }
+
+    /// Creates a hard link to the copy of this file, and returns the fileid of the copy. Returns `None` if there is no copy
+    /// yet, or if it has too many links.
+    pub(super) async fn link(
+        &self,
+        file_id: u64,
+        (directory, name): (&Directory, &Name),
+    ) -> Result<Option<u64>, CopyError> {
         let nfs = self.context.target();
         let failed = |error| CopyError::of_call(directory.path_of(name), error);
         let copy = nfs.lookup(&self.folder, &entry_name(file_id)?).await;
         let Some(copy) = copy.map_err(failed)? else {
-            return Ok(false);
+            return Ok(None);
         };
+        let linked = Ok(Some(copy.attributes.fileid));
         match nfs.link(&copy.handle, directory.to(), name).await {
-            Ok(()) => Ok(true),
+            Ok(()) => linked,
             // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
             Err(error) if error.status() == Some(Status::Exists) => {
                 match nfs.lookup(directory.to(), name).await.map_err(failed)? {
                     Some(existing) if existing.attributes.fileid == copy.attributes.fileid => {
                         self.context.check_name(directory, name, &existing).await?;
-                        Ok(true)
+                        linked
                     }
                     _ => Err(failed(error)),
                 }
             }
-            Err(error) if error.status() == Some(Status::TooManyLinks) => Ok(false),
+            Err(error) if error.status() == Some(Status::TooManyLinks) => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }
 
     /// Adds the copy of a file, for its other names.
-    pub(super) async fn add(&self, file_id: u64, copy: &FileRef) -> Result<(), CopyError> {
+    pub(super) async fn add(&self, file_id: u64, copy: &FileRef, checksum: Option<Digest>) -> Result<(), CopyError> {
+        if let Some(checksum) = checksum {
+            let mut checksums = self.checksums.lock().unwrap_or_else(PoisonError::into_inner);
+            if checksums.len() < MAX_CHECKSUMS {
+                checksums.insert(file_id, checksum);
+            }
+        }
         let entry = entry_name(file_id)?;
         match self.context.target().link(&copy.handle, &self.folder, &entry).await {
             Ok(()) => Ok(()),

@@ -54,6 +54,10 @@ tally! {
     changed_directories,
     /// Names that were removed between the listing and their copy.
     vanished,
+    /// Files that did not change since the previous backup and are hard links to its files.
+    reused_files,
+    /// Size of these files, in bytes. They are part of `bytes`.
+    reused_bytes,
     /// Files copied several times because the target could not create hard links.
     unlinked,
     /// Files whose user attributes the target does not support.
@@ -91,6 +95,14 @@ impl fmt::Display for CopyProgressSnapshot {
     /// Writes what was copied, and all differences from the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;
+        if self.reused_files > 0 {
+            let reused = format_bytes(self.reused_bytes.into());
+            write!(
+                f,
+                "; {} of them, {reused}, unchanged since the previous backup",
+                self.reused_files
+            )?;
+        }
         for (count, what) in [
             (self.changed, "changed while they were copied"),
             (

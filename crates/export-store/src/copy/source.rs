@@ -48,13 +48,14 @@ enum SourcePath {
 /// Prevents an archive from being purged or moved while it is copied, until this is dropped.
 ///
 /// Only in memory: the next leader restarts the copies and checks whether the archive exists.
-struct CopyGuard {
+pub(super) struct CopyGuard {
     store: Arc<ExportStore>,
     volume: String,
 }
 
 impl CopyGuard {
-    fn new(store: &Arc<ExportStore>, volume: &str) -> Self {
+    /// Begins to copy an archive. The caller holds its lock.
+    pub(super) fn new(store: &Arc<ExportStore>, volume: &str) -> Self {
         *store.state().copied.entry(volume.to_owned()).or_default() += 1;
         Self {
             store: Arc::clone(store),
@@ -82,6 +83,11 @@ impl SourceTree {
             verified: Arc::clone(&self.verified),
             fsid: self.root.attributes.fsid,
         }
+    }
+
+    /// Returns the identity of the export.
+    pub(super) fn export_id(&self) -> &str {
+        &self.verified.identity.id
     }
 
     /// Returns the request for the copy's root. For an archive, uses the attributes from before the directory was

@@ -10,20 +10,22 @@ use std::sync::Arc;
 use crate::archives::RecordedArchive;
 use crate::copy::publish::Named;
 use crate::copy::{
-    CopyError, CopyLimits, CopyProgress, CopySource, SourceTree, Staging, copy_tree, publish, source, staged_limit,
-    staging,
+    BackupParts, CopyError, CopyLimits, CopyProgress, CopySource, SourceTree, Staging, copy_tree, manifest, publish,
+    source, staged_limit, staging,
 };
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation, Sharing};
-use crate::record::{ArchiveState, CopyState, Record, RecordedHandle, RetentionTerms, State, TermsRevision};
+use crate::record::{
+    ArchiveState, CopiedAmount, CopyState, ManifestRef, Record, RecordedHandle, RetentionTerms, State, TermsRevision,
+};
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, records};
-use nfs_client::SetAttributes;
+use nfs_client::{FileRef, SetAttributes};
 
 /// Request to archive a volume in use by copying it, to its own export or to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct ArchiveRequest {
     pub terms: RetentionTerms,
     /// Revision of the requesting object.
     pub revision: TermsRevision,
+    /// Names of earlier archives of the same volume, the newest first: the first that is complete becomes the base.
+    pub bases: Vec<String>,
 }
 
 /// State of a requested archive.
@@ -89,9 +93,32 @@ pub async fn copy_to_archive(
         return Ok(());
     };
     staged_limit::order(export, &request.name, &staging, limits).await?;
-    copy_tree(&source, export, &staging, limits, progress).await?;
-    let outcome = progress.snapshot().to_string();
-    publish_archive(export, request, &source, &staging, outcome).await
+    let parts = BackupParts {
+        manifest: manifest::create(export, &staging).await?,
+        settled_before: manifest::settled_before(origin, &source.verified, limits.settle_margin).await,
+        base: manifest::find_base(export, request, (&source, &staging), &limits.indexes).await,
+    };
+    let file = parts.manifest.clone();
+    let written = copy_tree(&source, (export, &staging, Some(parts)), limits, progress).await?;
+    let copied = progress.snapshot();
+    let finished = FinishedCopy {
+        outcome: copied.to_string(),
+        amount: CopiedAmount {
+            files: copied.files,
+            bytes: copied.bytes,
+            reused_files: copied.reused_files,
+            reused_bytes: copied.reused_bytes,
+        },
+        manifest: written.map(|reference| (file, reference)),
+    };
+    publish_archive(export, request, (&source, &staging), &finished).await
+}
+
+/// What the record says of a complete copy.
+struct FinishedCopy {
+    outcome: String,
+    amount: CopiedAmount,
+    manifest: Option<(FileRef, ManifestRef)>,
 }
 
 fn taken(name: &str, state: &'static str) -> ExportError {
@@ -173,6 +200,7 @@ async fn discard_requested_at(
         Begun::Own(record) if complete(store, verified, &record).await? => return Ok(DiscardOutcome::Complete),
         Begun::Own(record) => {
             publish::discard_staged(store, verified, (&record.claim, name)).await?;
+            manifest::remove(store, verified, name).await?;
             records::remove(store, verified, name).await?;
             store.reservations.remove(&Holder::Archive(name.to_owned()));
         }
@@ -281,6 +309,9 @@ async fn draft_record(
             volume: request.of.volume.clone(),
             requested_by: request.requested_by.clone(),
             outcome: None,
+            amount: None,
+            manifest: None,
+            shares_files: false,
         }),
         ..request.of.archive_metadata.archive_state(String::new(), Some(was))
     };
@@ -309,20 +340,18 @@ async fn draft_record(
 async fn publish_archive(
     store: &ExportStore,
     request: &ArchiveRequest,
-    source: &SourceTree,
-    staging: &Staging,
-    outcome: String,
+    (source, staging): (&SourceTree, &Staging),
+    finished: &FinishedCopy,
 ) -> Result<(), CopyError> {
     let _lock = store.lock_volume(&request.name).await?;
-    publish::after_reconnections(|| publish_archive_once(store, request, source, staging, &outcome)).await
+    publish::after_reconnections(|| publish_archive_once(store, request, (source, staging), finished)).await
 }
 
 async fn publish_archive_once(
     store: &ExportStore,
     request: &ArchiveRequest,
-    source: &SourceTree,
-    staging: &Staging,
-    outcome: &str,
+    (source, staging): (&SourceTree, &Staging),
+    finished: &FinishedCopy,
 ) -> Result<(), CopyError> {
     let verified = store.verified_root().await?;
     if verified.differs_from(&staging.verified) {
@@ -335,10 +364,17 @@ async fn publish_archive_once(
         return Err(CopyError::ExportChanged);
     };
     if let Some(copy) = &mut archive.copy {
-        copy.outcome = Some(outcome.to_owned());
+        copy.outcome = Some(finished.outcome.clone());
+        copy.amount = Some(finished.amount);
+        copy.manifest = finished.manifest.as_ref().map(|(_, reference)| reference.clone());
+        // The next backup may link to its files.
+        copy.shares_files = copy.manifest.is_some();
     }
     restrict_copy(store, &verified, source, staging).await?;
     publish::clear_links(store, &verified, staging).await?;
+    if let Some((file, _)) = &finished.manifest {
+        manifest::publish(store, &verified, (staging, file), &request.name).await?;
+    }
     let record = Record {
         file_id: Some(staging.tree.attributes.fileid),
         handle: Some(RecordedHandle::new(&verified, &staging.tree)),

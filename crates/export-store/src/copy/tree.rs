@@ -10,6 +10,7 @@ use crate::copy::attributes::AttributeCopier;
 use crate::copy::context::CopyContext;
 use crate::copy::file::FileCopier;
 use crate::copy::limits::QUEUED_NAMES;
+use crate::copy::manifest::{BaseDirectory, DirectoryManifest, ManifestWriter};
 use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::tree_walk::{Obstacle, Step, TreeWalk, page_size};
@@ -26,6 +27,10 @@ pub(super) struct Directory {
     to: FileHandle,
     /// The directory above this one, and its name there; `None` for the root.
     above: Option<(Arc<Directory>, Name)>,
+    /// The directory in the previous backup, if there is one.
+    base: Option<BaseDirectory>,
+    /// The part of the backup's manifest about it.
+    manifest: Option<DirectoryManifest>,
 }
 
 impl Directory {
@@ -35,6 +40,14 @@ impl Directory {
 
     pub(super) fn to(&self) -> &FileHandle {
         &self.to
+    }
+
+    pub(super) fn base(&self) -> Option<&BaseDirectory> {
+        self.base.as_ref()
+    }
+
+    pub(super) fn manifest(&self) -> Option<&DirectoryManifest> {
+        self.manifest.as_ref()
     }
 
     /// Returns the names that lead here, upwards.
@@ -69,11 +82,16 @@ struct OpenCopy {
 }
 
 impl OpenCopy {
-    fn new(directory: Directory, attributes: Option<FullAttributes>, before: ChangeToken, queued: QueuedNames) -> Self {
+    fn new(
+        directory: Arc<Directory>,
+        attributes: Option<FullAttributes>,
+        before: ChangeToken,
+        queued: QueuedNames,
+    ) -> Self {
         Self {
             before,
             listings: 1,
-            directory: Arc::new(directory),
+            directory,
             attributes,
             files: JoinSet::new(),
             forks: JoinSet::new(),
@@ -102,16 +120,27 @@ impl TreeCopier {
         }
     }
 
-    /// Copies the content of the tree.
-    pub(super) async fn copy(self: Arc<Self>, from: &FileRef, to: FileHandle) -> Outcome {
-        let directory = Directory {
+    /// Returns the root of the tree and of its copy.
+    pub(super) fn root(
+        &self,
+        from: &FileRef,
+        to: FileHandle,
+        manifest: Option<&Arc<ManifestWriter>>,
+    ) -> Arc<Directory> {
+        Arc::new(Directory {
             from: from.handle.clone(),
             to,
             above: None,
-        };
+            base: self.context.base.as_ref().map(|base| base.root()),
+            manifest: manifest.map(DirectoryManifest::new),
+        })
+    }
+
+    /// Copies the content of the tree.
+    pub(super) async fn copy(self: Arc<Self>, from: &FileRef, root: &Arc<Directory>) -> Outcome {
         let before = self.context.source().full_attributes(&from.handle).await;
         let before = before.map_err(|error| CopyError::of_call("/", error))?.change_token();
-        let root = OpenCopy::new(directory, None, before, QueuedNames::default());
+        let root = OpenCopy::new(Arc::clone(root), None, before, QueuedNames::default());
         self.walk(Walk::new(from, root)).await
     }
 
@@ -172,7 +201,10 @@ impl TreeCopier {
     async fn read_page(self: &Arc<Self>, walk: &mut Walk) -> Outcome {
         let from = walk.current().handle.clone();
         let (source, depth) = (self.context.source(), walk.depth());
+        let has_base = walk.current().data.directory.base.is_some();
         let list = async |next| match depth {
+            // The attributes show which files have not changed since the previous backup.
+            _ if has_base => source.list_with_attributes(&from, next, page_size(depth)).await,
             // Only one directory at a time has these pages in memory: they are as large as the server allows.
             0 => source.list(&from, next).await,
             _ => source.list_with_usage(&from, next, page_size(depth)).await,
@@ -195,7 +227,9 @@ impl TreeCopier {
         for entry in page.entries {
             match entry.kind {
                 Some(FileKind::Other) => CopyProgress::one(&self.context.progress.special),
-                Some(FileKind::Regular | FileKind::Symlink) => self.spawn_file(open, entry.name).await?,
+                Some(FileKind::Regular | FileKind::Symlink) => {
+                    self.spawn_file(open, entry.name, entry.details).await?;
+                }
                 Some(FileKind::Directory) | None => {
                     subdirectories += size_of::<Name>() + entry.name.as_bytes().len();
                 }
@@ -208,7 +242,12 @@ impl TreeCopier {
     }
 
     /// Starts copying a file as soon as this copy may have one more.
-    async fn spawn_file(self: &Arc<Self>, open: &mut OpenCopy, name: Name) -> Outcome {
+    async fn spawn_file(
+        self: &Arc<Self>,
+        open: &mut OpenCopy,
+        name: Name,
+        listed: Option<Box<FullAttributes>>,
+    ) -> Outcome {
         let permit = self.context.share.queue_file().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
         let is_repeated = open.listings > 1;
@@ -216,7 +255,7 @@ impl TreeCopier {
             if is_repeated && copier.is_copied(&directory, &name).await? {
                 return Ok(());
             }
-            let copied = copier.files.copy(&directory, &name).await;
+            let copied = copier.files.copy(&directory, &name, listed.as_deref()).await;
             drop(permit);
             copied
         });
@@ -247,7 +286,7 @@ impl TreeCopier {
                 return Ok(());
             }
             (Some(Obstacle::NotDirectory), FileKind::Regular | FileKind::Symlink) => {
-                return self.spawn_file(&mut walk.current().data, name).await;
+                return self.spawn_file(&mut walk.current().data, name, None).await;
             }
             (Some(Obstacle::NotDirectory), _) => {
                 CopyProgress::one(&self.context.progress.special);
@@ -268,11 +307,17 @@ impl TreeCopier {
         }
         let file_id = attributes.fileid;
         let made = self.make(&parent, &name).await?;
-        let directory = Directory {
+        let base = match (&self.context.base, parent.base()) {
+            (Some(base), Some(directory)) => base.directory(directory, &name).await,
+            _ => None,
+        };
+        let directory = Arc::new(Directory {
             from: found.handle.clone(),
             to: made.handle,
+            base,
+            manifest: parent.manifest().map(DirectoryManifest::beside),
             above: Some((parent, name)),
-        };
+        });
         let queued = walk.current().data.queued.beside();
         let before = found.details.change_token();
         let open = OpenCopy::new(directory, Some(found.details), before, queued);
@@ -322,10 +367,15 @@ impl TreeCopier {
     async fn finish(&self, open: &mut OpenCopy) -> Outcome {
         join_all(&mut open.files).await?;
         join_all(&mut open.forks).await?;
+        let directory = &open.directory;
+        if let (Some(manifest), Some((above, name))) = (&directory.manifest, &directory.above)
+            && let Some(above) = &above.manifest
+        {
+            above.add_directory(name, manifest).await?;
+        }
         let Some(attributes) = &open.attributes else {
             return Ok(());
         };
-        let directory = &open.directory;
         let handles = (directory.from(), directory.to());
         self.attributes
             .copy(handles, attributes, None, directory.path())

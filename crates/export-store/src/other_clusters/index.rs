@@ -359,6 +359,7 @@ mod tests {
             fsid: None,
             used: None,
             links: None,
+            details: None,
         }
     }
 

@@ -206,6 +206,10 @@ fn check_restore_allowed(
     if observed.archive.terms.held {
         return Err(ExportError::ArchiveHeld { volume: volume.clone() });
     }
+    if observed.archive.shares_files() {
+        let volume = volume.clone();
+        return Err(ExportError::ArchiveSharesFiles { volume });
+    }
     archives::refuse_while_copied(store, volume)
 }
 

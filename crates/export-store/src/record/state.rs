@@ -60,6 +60,41 @@ pub struct CopyState {
     /// What was copied and what was left out, as text; unset until the copy is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
+    /// What was copied, as numbers; unset as above, and in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount: Option<CopiedAmount>,
+    /// Manifest of the copy; unset as above, and if nothing confirms it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<ManifestRef>,
+    /// Files of the copy may be hard links to those of other copies, so that nobody may ever write to them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares_files: bool,
+}
+
+/// What was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopiedAmount {
+    /// Names: files, links and directories.
+    pub files: u64,
+    /// Size of the content, in bytes.
+    pub bytes: u64,
+    /// Files that are hard links to those of the previous copy.
+    pub reused_files: u64,
+    /// Size of these files, in bytes.
+    pub reused_bytes: u64,
+}
+
+/// Reference to the manifest of a copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManifestRef {
+    /// Position of the root chunk in the manifest's file, in bytes.
+    pub offset: u64,
+    /// Length of the root chunk, in bytes.
+    pub length: u32,
+    /// SHA-256 of the root chunk, in hexadecimal.
+    pub sha256: String,
 }
 
 impl ArchiveState {
@@ -72,6 +107,11 @@ impl ArchiveState {
             released: false,
             ..self.clone()
         }
+    }
+
+    /// Reports whether files may be hard links to those of other archives.
+    pub fn shares_files(&self) -> bool {
+        self.copy.as_ref().is_some_and(|copy| copy.shares_files)
     }
 
     /// Reports whether the terms are from this object, whatever its generation.

@@ -62,6 +62,9 @@ fn copying(volume: &str) -> State {
             volume: volume.into(),
             requested_by: "o".into(),
             outcome: Some("7 files".into()),
+            amount: None,
+            manifest: None,
+            shares_files: false,
         }),
         ..archive_state("archived-nightly")
     })
@@ -160,9 +163,25 @@ fn the_record_of_another_volume_or_a_newer_release_is_not_used() {
     let bytes = record(State::Live).to_bytes().unwrap();
     assert!(matches!(Record::parse("pvc-2", &bytes), Err(RecordError::Damaged(_))));
     assert_eq!(
-        Record::parse("pvc-1", br#"{"version":3,"x":1}"#),
-        Err(RecordError::TooNew(3))
+        Record::parse("pvc-1", br#"{"version":4,"x":1}"#),
+        Err(RecordError::TooNew(4))
     );
+}
+
+#[test]
+fn earlier_releases_do_not_read_the_record_of_a_backup_that_shares_files() {
+    for (shares_files, expected) in [(false, 1), (true, 3)] {
+        let State::Copying(mut archive) = copying("pvc-2") else {
+            unreachable!()
+        };
+        archive.copy.as_mut().unwrap().shares_files = shares_files;
+        for state in [State::Copying(archive.clone()), State::Archived(archive)] {
+            let bytes = record(state.clone()).to_bytes().unwrap();
+            let content: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(content.get("version"), Some(&expected.into()));
+            assert_eq!(Record::parse("pvc-1", &bytes), Ok(record(state)));
+        }
+    }
 }
 
 #[test]

@@ -187,6 +187,7 @@ async fn a_backup_that_was_completed_without_a_reply_counts_as_an_archive() {
         of: reclaim("1-old", "old", file_id),
         terms: RetentionTerms::default(),
         revision: object("object"),
+        bases: Vec::new(),
     };
     let executed = Arc::new(fixture.store().await);
     copy_to_archive(&executed, (&executed, &backup), &CopyLimits::default(), &Arc::default())

@@ -20,6 +20,7 @@ mod full;
 mod groups;
 mod heap;
 mod identity;
+mod incremental;
 mod kernel;
 mod limits;
 #[path = "../../../nfs-client/tests/support/mod.rs"]

@@ -13,8 +13,8 @@ use crate::client::RENAME;
 use crate::error::split_status;
 use crate::types::RemoveKind;
 use crate::{
-    Attributes, Conditional, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, Rename, SetAttributes,
-    Status, Unchanged,
+    Attributes, Conditional, FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, RemoveOutcome, Rename,
+    SetAttributes, Status, Unchanged,
 };
 
 const CREATE: &str = "creating a directory";
@@ -172,6 +172,22 @@ impl Client {
         let mut call = Call::new(LINK, nfs::LINK, Effect::NonIdempotent).on(object);
         call.arguments.opaque(&directory.0).opaque(name.as_bytes());
         self.call(options, &call).await?.ok()
+    }
+
+    /// Creates a hard link to the object with this name and fileid, which is compared just before; returns the object's
+    /// attributes from before.
+    pub async fn link_entry(
+        &self,
+        from: (&FileHandle, &Name),
+        fileid: u64,
+        to: (&FileHandle, &Name),
+        options: CallOptions,
+    ) -> Result<FullAttributes, NfsError> {
+        let action = "creating a hard link";
+        let object = self.lookup_expected(action, from.0, from.1, fileid, options).await?;
+        let details = self.full_attributes(&object.handle, options).await?;
+        self.link(&object.handle, to.0, to.1, options).await?;
+        Ok(details)
     }
 
     /// Removes the object with this fileid, which must be of this kind.

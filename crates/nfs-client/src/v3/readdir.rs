@@ -25,6 +25,8 @@ const LOOKUPS: usize = 64;
 enum Form {
     /// READDIRPLUS: attributes and handle.
     Plus,
+    /// The same; the entries keep all attributes.
+    Detailed,
     /// READDIR: the fileid alone.
     Plain,
 }
@@ -48,10 +50,32 @@ impl Client {
         max_size: u32,
         options: CallOptions,
     ) -> Result<Page, NfsError> {
+        self.list_form(directory, from, (Form::Plus, max_size), options).await
+    }
+
+    /// The same with all attributes of each entry.
+    pub async fn list_with_attributes(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        max_size: u32,
+        options: CallOptions,
+    ) -> Result<Page, NfsError> {
+        self.list_form(directory, from, (Form::Detailed, max_size), options)
+            .await
+    }
+
+    async fn list_form(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        (form, max_size): (Form, u32),
+        options: CallOptions,
+    ) -> Result<Page, NfsError> {
         let max_size = self.limits().read.min(MAX_PAGE).min(max_size.max(MIN_PAGE));
         let mut from = from;
         loop {
-            let mut page = match self.page(directory, from, (Form::Plus, max_size), options).await {
+            let mut page = match self.page(directory, from, (form, max_size), options).await {
                 // Some servers do not support READDIRPLUS at all, or not on every file system.
                 Err(NfsError::Status {
                     status: Status::NotSupported,
@@ -79,12 +103,12 @@ impl Client {
     ) -> Result<Page, NfsError> {
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
         let procedure = match form {
-            Form::Plus => nfs::READDIRPLUS,
+            Form::Plus | Form::Detailed => nfs::READDIRPLUS,
             Form::Plain => nfs::READDIR,
         };
         let mut call = Call::new(LIST, procedure, Effect::ReadOnly).on(directory);
         call.arguments.u64(cookie).fixed(&verifier);
-        if form == Form::Plus {
+        if form != Form::Plain {
             // dircount: bytes of names and cookies only. The size of the whole reply is what matters.
             call.arguments.u32(max_size);
         }
@@ -149,7 +173,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         let name = reply.take(|results| results.opaque("name", MAX_NAME))?;
         let cookie = reply.take(|results| results.u64("cookie"))?;
         let mut reported: Option<FullAttributes> = None;
-        if form == Form::Plus {
+        if form != Form::Plain {
             reported = reply.take(attributes::optional_details)?;
             reply.take(attributes::optional_handle)?;
         }
@@ -160,6 +184,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         }
         let name = PageBuilder::name(&name).map_err(|cause| reply.protocol_error(cause))?;
         let attributes = reported.as_ref().map(|reported| &reported.attributes);
+        let detailed = form == Form::Detailed;
         page.push(Entry {
             name,
             kind: attributes.map(|attributes| attributes.kind),
@@ -169,6 +194,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
             fsid: attributes.map(|attributes| attributes.fsid),
             used: reported.as_ref().map(|reported| reported.used),
             links: attributes.map(|attributes| attributes.links),
+            details: reported.filter(|_| detailed).map(Box::new),
         });
     }
     let end = reply.take(|results| results.boolean("end of directory"))?;

@@ -74,6 +74,25 @@ pub const ENTRY_WITH_USAGE: &[u32] = &[
     attribute::MOUNTED_ON_FILEID,
 ];
 
+/// The same with all of [`crate::FullAttributes`].
+pub const ENTRY_WITH_ATTRIBUTES: &[u32] = &[
+    attribute::TYPE,
+    attribute::CHANGE,
+    attribute::SIZE,
+    attribute::FSID,
+    attribute::RDATTR_ERROR,
+    attribute::FILEID,
+    attribute::MODE,
+    attribute::NUMLINKS,
+    attribute::OWNER,
+    attribute::OWNER_GROUP,
+    attribute::SPACE_USED,
+    attribute::TIME_ACCESS,
+    attribute::TIME_METADATA,
+    attribute::TIME_MODIFY,
+    attribute::MOUNTED_ON_FILEID,
+];
+
 /// The attributes of [`crate::FsStat`].
 pub const STATISTICS: &[u32] = &[
     attribute::FILES_FREE,

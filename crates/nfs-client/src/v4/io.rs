@@ -69,7 +69,7 @@ pub(super) fn decode_write(reply: &mut Reply, requested: usize) -> Result<WriteR
 }
 
 /// Decodes the result of GETATTR of [`attributes::FULL_ATTRIBUTES`].
-fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
+pub(super) fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
     let found = reply.attributes()?;
     found
         .full_attributes()

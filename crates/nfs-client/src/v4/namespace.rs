@@ -6,13 +6,14 @@ use super::attributes;
 use super::client::Client;
 use super::compound::{Compound, Reply};
 use super::constants::{code, kind, op};
+use super::io::details;
 use crate::call_options::{Backoff, CallOptions};
 use crate::client::RENAME;
 use crate::error::split_status;
 use crate::types::RemoveKind;
 use crate::{
-    Attributes, Conditional, FileHandle, FileRef, Name, NewDirectory, NfsError, RemoveOutcome, Rename, SetAttributes,
-    Status, Unchanged,
+    Attributes, Conditional, FileHandle, FileRef, FullAttributes, Name, NewDirectory, NfsError, RemoveOutcome, Rename,
+    SetAttributes, Status, Unchanged,
 };
 
 const CREATE: &str = "creating a directory";
@@ -234,6 +235,30 @@ impl Client {
             reply.op(operation)?;
         }
         reply.change_info()
+    }
+
+    /// Creates a hard link to the object with this name and fileid; returns the object's attributes from before.
+    pub async fn link_entry(
+        &self,
+        from: (&FileHandle, &Name),
+        fileid: u64,
+        to: (&FileHandle, &Name),
+        options: CallOptions,
+    ) -> Result<FullAttributes, NfsError> {
+        let mut compound = Compound::new("creating a hard link");
+        compound.at(from.0).lookup(from.1).verify(fileid);
+        compound.attributes(attributes::FULL_ATTRIBUTES).op(op::SAVEFH);
+        compound.at(to.0).modifying_op(op::LINK).opaque(to.1.as_bytes());
+        let mut reply = self.call(options, &compound).await?;
+        for operation in [op::PUTFH, op::LOOKUP, op::VERIFY] {
+            reply.op(operation)?;
+        }
+        let object = details(&mut reply)?;
+        for operation in [op::SAVEFH, op::PUTFH, op::LINK] {
+            reply.op(operation)?;
+        }
+        reply.change_info()?;
+        Ok(object)
     }
 
     /// Removes the object with this fileid, which must be of this kind.

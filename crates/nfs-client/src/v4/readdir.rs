@@ -46,6 +46,19 @@ impl Client {
         self.list_attributes(directory, from, (limit, requested), options).await
     }
 
+    /// The same with all attributes of each entry.
+    pub async fn list_with_attributes(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        max_size: u32,
+        options: CallOptions,
+    ) -> Result<Page, NfsError> {
+        let limit = usize::try_from(max_size).unwrap_or(MAX_PAGE);
+        let requested = attributes::ENTRY_WITH_ATTRIBUTES;
+        self.list_attributes(directory, from, (limit, requested), options).await
+    }
+
     async fn list_attributes(
         &self,
         directory: &FileHandle,
@@ -118,6 +131,11 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
             fsid: found.fsid.filter(|_| known),
             used: found.space_used.filter(|_| known),
             links: found.links.filter(|_| known),
+            // The change attribute is requested with all others or not at all.
+            details: found
+                .change
+                .filter(|_| known)
+                .and_then(|_| found.full_attributes().ok().map(Box::new)),
         });
     }
     let end = reply.take(|results| results.boolean("end of directory"))?;

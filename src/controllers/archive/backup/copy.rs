@@ -13,6 +13,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
+use crate::decide::backup_base::base_candidates;
 use crate::decide::volume_limit::archive_limit;
 use crate::decide::{quantity, terms};
 use crate::runtime::events::Severity;
@@ -129,6 +130,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
             of: data.request,
             terms: retention_terms(&live),
             revision: terms::revision(&live),
+            bases: base_candidates(ctx.stores.archives.state(), object),
         },
     };
     // If the copy has already ended, it has requeued the object.

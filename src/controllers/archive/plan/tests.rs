@@ -287,6 +287,9 @@ fn the_condition_of_a_backup_reports_what_was_copied() {
         volume: "pvc-1".into(),
         requested_by: "o".into(),
         outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
+        amount: None,
+        manifest: None,
+        shares_files: false,
     };
     let there = observed(ExportState::Archived {
         present: true,

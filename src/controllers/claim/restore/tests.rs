@@ -345,7 +345,7 @@ fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_res
                 ..USUAL
             },
             json!({"status": {"volumeName": "pvc-7"}}),
-            Ok(RestoreMode::Move),
+            Ok(RestoreMode::Copy),
         ),
         (
             "an invalid fileid",

@@ -1,0 +1,225 @@
+//! Writes the manifest of a backup while its files are copied.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    ChunkRef, Digest, EntryKind, FileEntry, MAX_CHUNK, MAX_CHUNKS, ManifestEntry, ManifestRef, ManifestRoot, VERSION,
+};
+use crate::copy::context::CopyContext;
+use crate::copy::file::is_transient;
+use crate::copy::manifest::digest_of;
+use crate::copy::{CopyError, Outcome, SourceTree};
+use nfs_client::{FileRef, Name, NfsError};
+
+/// Size at which the entries of a directory become a chunk, in bytes: about 150 entries, which the next backup decodes
+/// together.
+const CHUNK: usize = 16 << 10;
+/// Maximum size of the entries of all open directories that are not in a chunk yet, in bytes. Beyond that, each entry becomes
+/// a chunk.
+pub(in crate::copy) const MAX_PENDING: usize = 128 << 10;
+/// Size of the chunks that are written together, in bytes.
+pub(in crate::copy) const BUFFER: usize = 64 << 10;
+/// Maximum number of attempts to write a part. A restart of the server interrupts each once.
+const ATTEMPTS: u32 = 4;
+/// Pause before the next attempt: the client has waited for the server already.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The file of a manifest that is being written.
+pub(in crate::copy) struct ManifestWriter {
+    context: Arc<CopyContext>,
+    file: FileRef,
+    buffer: tokio::sync::Mutex<Buffer>,
+    /// Bytes of entries that are not in a chunk yet.
+    pending: AtomicUsize,
+}
+
+/// Chunks that are not written yet.
+struct Buffer {
+    /// Their position in the file.
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// The part of a manifest about one directory.
+pub(in crate::copy) struct DirectoryManifest {
+    writer: Arc<ManifestWriter>,
+    state: Mutex<DirectoryState>,
+}
+
+#[derive(Default)]
+struct DirectoryState {
+    pending: Vec<u8>,
+    chunks: Vec<ChunkRef>,
+}
+
+fn unusable(why: impl ToString) -> CopyError {
+    CopyError::Manifest { why: why.to_string() }
+}
+
+fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, CopyError> {
+    postcard::to_extend(value, Vec::new()).map_err(unusable)
+}
+
+impl ManifestWriter {
+    /// Writes into this empty file.
+    pub(in crate::copy) fn new(context: &Arc<CopyContext>, file: FileRef) -> Self {
+        Self {
+            context: Arc::clone(context),
+            file,
+            buffer: tokio::sync::Mutex::new(Buffer {
+                offset: 0,
+                bytes: Vec::new(),
+            }),
+            pending: AtomicUsize::new(0),
+        }
+    }
+
+    /// Writes the root chunk and everything that is left. Returns what the record refers to.
+    pub(in crate::copy) async fn finish(
+        &self,
+        source: &SourceTree,
+        root: &DirectoryManifest,
+    ) -> Result<ManifestRef, CopyError> {
+        let root = ManifestRoot {
+            version: VERSION,
+            source_export: source.export_id().to_owned(),
+            source_root: source.root.attributes.fileid,
+            chunks: root.finish().await?,
+        };
+        let reference = self.append(&encode(&root)?).await?;
+        self.flush(&mut *self.buffer.lock().await).await?;
+        Ok(reference.to_record())
+    }
+
+    /// Appends a chunk.
+    async fn append(&self, chunk: &[u8]) -> Result<ChunkRef, CopyError> {
+        if chunk.len() > MAX_CHUNK {
+            return Err(unusable("a directory has too many entries"));
+        }
+        let mut buffer = self.buffer.lock().await;
+        if buffer.bytes.len() + chunk.len() > BUFFER {
+            self.flush(&mut buffer).await?;
+        }
+        let reference = ChunkRef {
+            offset: buffer.offset + buffer.bytes.len() as u64,
+            length: u32::try_from(chunk.len()).map_err(unusable)?,
+            digest: digest_of(chunk),
+        };
+        buffer.bytes.extend_from_slice(chunk);
+        Ok(reference)
+    }
+
+    /// Writes the buffer to stable storage, and empties it.
+    async fn flush(&self, buffer: &mut Buffer) -> Outcome {
+        if buffer.bytes.is_empty() {
+            return Ok(());
+        }
+        let content = Bytes::from(std::mem::take(&mut buffer.bytes));
+        let mut attempt = 1;
+        loop {
+            match self.write(buffer.offset, &content).await {
+                Ok(true) => break,
+                Ok(false) if attempt < ATTEMPTS => {}
+                Ok(false) => return Err(unusable("the server repeatedly lost what was written")),
+                Err(error) if is_transient(&error) && attempt < ATTEMPTS => {}
+                Err(error) => return Err(CopyError::of_call("the manifest", error)),
+            }
+            attempt += 1;
+            tokio::time::sleep(PAUSE).await;
+            self.context.verify_endpoints().await?;
+        }
+        buffer.offset += content.len() as u64;
+        Ok(())
+    }
+
+    /// Writes bytes at a position. Returns false if the server restarted before they were on stable storage.
+    async fn write(&self, offset: u64, content: &Bytes) -> Result<bool, NfsError> {
+        let (nfs, handle) = (self.context.target(), &self.file.handle);
+        let (mut rest, mut verifiers) = (content.clone(), Vec::new());
+        while !rest.is_empty() {
+            let at = offset + (content.len() - rest.len()) as u64;
+            let written = nfs.write(handle, at, &rest).await?;
+            rest = rest.split_off(written.count.min(rest.len()));
+            verifiers.push(written.verifier);
+        }
+        let committed = nfs.commit(handle).await?;
+        Ok(verifiers.iter().all(|verifier| *verifier == committed))
+    }
+}
+
+impl DirectoryManifest {
+    pub(in crate::copy) fn new(writer: &Arc<ManifestWriter>) -> Self {
+        Self {
+            writer: Arc::clone(writer),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Returns the part about another directory.
+    pub(in crate::copy) fn beside(&self) -> Self {
+        Self::new(&self.writer)
+    }
+
+    /// Adds a file.
+    pub(in crate::copy) async fn add_file(&self, name: &Name, file: FileEntry) -> Outcome {
+        self.add(name, EntryKind::File(file)).await
+    }
+
+    /// Adds a symbolic link, by the digest of its target.
+    pub(in crate::copy) async fn add_symlink(&self, name: &Name, target: Digest) -> Outcome {
+        self.add(name, EntryKind::Symlink(target)).await
+    }
+
+    /// Adds a subdirectory that is complete.
+    pub(in crate::copy) async fn add_directory(&self, name: &Name, directory: &Self) -> Outcome {
+        let chunks = directory.finish().await?;
+        self.add(name, EntryKind::Directory(chunks)).await
+    }
+
+    async fn add(&self, name: &Name, kind: EntryKind) -> Outcome {
+        let name = name.as_bytes().to_vec();
+        let entry = encode(&ManifestEntry { name, kind })?;
+        let pending = &self.writer.pending;
+        let total = pending.fetch_add(entry.len(), Ordering::Relaxed) + entry.len();
+        let chunk = {
+            let mut state = self.state();
+            state.pending.extend_from_slice(&entry);
+            let is_full = state.pending.len() >= CHUNK || total > MAX_PENDING;
+            is_full.then(|| std::mem::take(&mut state.pending))
+        };
+        match chunk {
+            Some(chunk) => self.append(&chunk).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn append(&self, chunk: &[u8]) -> Outcome {
+        self.writer.pending.fetch_sub(chunk.len(), Ordering::Relaxed);
+        let reference = self.writer.append(chunk).await?;
+        self.state().chunks.push(reference);
+        Ok(())
+    }
+
+    /// Returns the chunks once all entries were added.
+    async fn finish(&self) -> Result<Vec<ChunkRef>, CopyError> {
+        let rest = std::mem::take(&mut self.state().pending);
+        if !rest.is_empty() {
+            self.append(&rest).await?;
+        }
+        let chunks = std::mem::take(&mut self.state().chunks);
+        if chunks.len() > MAX_CHUNKS {
+            // About ten million entries. The backup is complete; what the manifest lacks is transferred again next time.
+            tracing::warn!("the manifest of a backup lacks a directory, because it has too many entries");
+            return Ok(Vec::new());
+        }
+        Ok(chunks)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, DirectoryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

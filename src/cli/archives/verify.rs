@@ -1,0 +1,99 @@
+//! `nfs-operator archives --verify`: compares backups with their checksums.
+
+use std::fmt::Write as _;
+
+use export_store::{ExportError, ExportListing, ExportStore, ListedDirectory, RecordsKey, VerifyReport};
+use serde_json::{Value, json};
+
+use super::print::plain;
+
+/// A backup, and the result of verifying it.
+pub struct Verified {
+    cluster: String,
+    name: String,
+    result: Result<VerifyReport, ExportError>,
+}
+
+/// Verifies the backups in the listing that have a manifest, one after the other: only those with these `names`, unless there
+/// are none.
+pub async fn verify(
+    store: &ExportStore,
+    listing: &ExportListing,
+    names: &[String],
+    key: Option<&RecordsKey>,
+) -> Vec<Verified> {
+    let mut verified = Vec::new();
+    let is_selected = |row: &&ListedDirectory| {
+        let is_archive = matches!(row.state, "Archived" | "Released");
+        is_archive && !row.cluster.is_empty() && (names.is_empty() || names.contains(&row.volume))
+    };
+    for row in listing.rows.iter().filter(is_selected) {
+        let result = store.verify_backup((&row.cluster, &row.volume), key).await;
+        let Some(result) = result.transpose() else { continue };
+        verified.push(Verified {
+            cluster: row.cluster.clone(),
+            name: row.volume.clone(),
+            result,
+        });
+    }
+    verified
+}
+
+impl Verified {
+    /// Reports whether the backup has this name.
+    pub fn is_of(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// Reports whether the backup is not what was written.
+    pub fn needs_attention(&self) -> bool {
+        self.result.as_ref().map_or(true, |report| report.problem_count > 0)
+    }
+
+    /// Returns a line about the backup, and one for each problem.
+    pub fn text(&self) -> String {
+        let name = plain(&self.name);
+        let report = match &self.result {
+            Ok(report) => report,
+            Err(error) => return format!("{name}: {}\n", plain(&error.to_string())),
+        };
+        let size = export_store::text::format_bytes(report.bytes.into());
+        let mut text = format!("{name}: {} files with {size} have their checksum", report.files);
+        if report.without_checksum > 0 {
+            let _ = write!(text, "; {} have none", report.without_checksum);
+        }
+        let _ = writeln!(text, "; {} problems", report.problem_count);
+        for problem in &report.problems {
+            let _ = writeln!(text, "  {}", plain(&problem.to_string()));
+        }
+        let unnamed = report.problem_count.saturating_sub(report.problems.len() as u64);
+        if unnamed > 0 {
+            let _ = writeln!(text, "  and {unnamed} more");
+        }
+        text
+    }
+
+    /// Returns the result as a JSON object.
+    pub fn json(&self) -> Value {
+        let (report, error) = match &self.result {
+            Ok(report) => (report.clone(), None),
+            Err(error) => (VerifyReport::default(), Some(error.to_string())),
+        };
+        let problem = |path: &str, what: &str| json!({"path": path, "what": what});
+        let problems: Vec<Value> = report
+            .problems
+            .iter()
+            .map(|found| problem(&found.path, &found.what))
+            .collect();
+        json!({
+            "cluster": self.cluster,
+            "name": self.name,
+            "files": report.files,
+            "bytes": report.bytes,
+            "withoutChecksum": report.without_checksum,
+            "problemCount": report.problem_count,
+            "problems": problems,
+            "error": error,
+        })
+    }
+}
