@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rig::proxy::has_bytes;
-use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
+use rig::{Action, Direction, Export, NfsOptions, NfsServer, Proxy, RunDir};
 use serde_json::{Value, json};
 
 use crate::support::dedicated_cluster::DedicatedCluster;
@@ -214,8 +214,11 @@ async fn a_claim_that_moves_to_a_new_backend_after_a_crash_leaves_nothing_on_the
     env.proxy.refuse(true).await?;
     env.proxy.cut();
     let run = RunDir::new()?;
-    let server = NfsServer::start(&run, NfsOptions::default()).await?;
-    let mut second = env.backend_object(&json!({"spec": {"nfs": {"port": server.port()}}}));
+    let mut server = NfsServer::start(&run, NfsOptions::default()).await?;
+    // With the same path, its volume would be in the way: an address includes no port (data-safety rule 16).
+    let other = server.add_export(Export::new("/other")).await?;
+    let spec = json!({"path": "/other", "nfs": {"port": server.port()}});
+    let mut second = env.backend_object(&json!({ "spec": spec }));
     second["metadata"]["name"] = json!("second");
     env.objects.create(&second).await?;
     env.operator.restart().await?;
@@ -231,11 +234,7 @@ async fn a_claim_that_moves_to_a_new_backend_after_a_crash_leaves_nothing_on_the
     );
     env.proxy.refuse(false).await?;
     wait_empty(&env).await?;
-    assert!(
-        server
-            .data_dir("/export")?
-            .join(env.directory(&volume)?.file_name().unwrap_or_default())
-            .is_dir()
-    );
+    let path = text(&volume, "/spec/nfs/path");
+    assert!(other.join(path.trim_start_matches("/other/")).is_dir(), "{path}");
     Ok(())
 }
