@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use export_store::{CopyError, CopyLimits, CopyProgress, PathReservations};
+use export_store::{CopyError, CopyLimits, CopyProgress, Holder, PathReservations};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use futures::{FutureExt as _, Stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::Resource as _;
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Resource as _, ResourceExt as _};
 use nfs_operator::controllers::claim;
-use nfs_operator::runtime::waiting::{Blockers, CapacityDemand, ClaimRef, WaitSet};
+use nfs_operator::runtime::waiting::{Blockers, CapacityDemand, ClaimRef, WaitSet, claim_ref};
 use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled, map_event};
 use nfs_operator::runtime::writes::WriteError;
 use nfs_operator::state::cached_claim::CachedClaim;
@@ -35,12 +34,14 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// A number that fills a hash table, so that it has few empty slots.
 const MANY: usize = 3584;
-/// Names and paths of usual length need 767 bytes in all maps together.
-const OF_A_VOLUME: usize = 850;
+/// Number of volumes for which the program is made.
+const VOLUMES: usize = 100_000;
+/// Name, path and sizes of a volume, and the tables that find it.
+const OF_A_VOLUME: usize = 150;
 /// No memory, except for the capacity of tables for current work.
 const OF_A_CLAIM: usize = 10;
-/// A claim that waits for capacity, with a condition of usual length. Decoded, it needs 7 kB.
-const OF_A_WAITING_CLAIM: usize = 4400;
+/// A claim that waits for capacity, with a condition of usual length: 2.8 kB. Decoded, it needs 7 kB.
+const OF_A_WAITING_CLAIM: usize = 3000;
 /// The names of the claim, and what the copy captures.
 const OF_A_WAITING_COPY: usize = 1500;
 
@@ -115,6 +116,20 @@ fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
     [claim(&[], false), claim(&["True"], false), claim(&["True"], true)]
 }
 
+/// Returns a message of usual length, of which no two claims have the same.
+fn message(number: usize) -> String {
+    let backend = |name: &str, free: usize| format!("backend {name} has {free} MiB left of its capacity limit of 2Ti");
+    let request = format!(
+        "the claim requests {} MiB; waiting until volumes are deleted",
+        10_000 + number
+    );
+    format!(
+        "{}; {}; {request}",
+        backend("fast", number * 7 % 9973),
+        backend("large", number * 13 % 9967)
+    )
+}
+
 /// Returns a claim that waits, as the API server stores it.
 fn waiting_claim(number: usize) -> PersistentVolumeClaim {
     let object = json!({
@@ -134,7 +149,7 @@ fn waiting_claim(number: usize) -> PersistentVolumeClaim {
         },
         "status": {"phase": "Pending", "conditions": [{
             "type": "nfs-operator.io/Provisioned", "status": "False", "reason": "CapacityExceeded",
-            "message": "m".repeat(200), "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "message": message(number), "lastTransitionTime": "2026-01-01T00:00:00Z",
             "lastProbeTime": "2026-01-01T00:00:00Z",
         }]},
     });
@@ -160,16 +175,29 @@ fn drain<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> usize {
 }
 
 #[test]
-fn of_a_volume_less_than_a_kilobyte_is_kept() {
+fn of_a_volume_150_bytes_are_kept_and_nothing_once_it_is_deleted() {
     let (settings, inventory, ledger) = (settings(), CapacityTracker::default(), PathReservations::default());
     let before = held();
-    for number in 0..MANY {
+    for number in 0..VOLUMES {
         index_volume(&volume(number), &settings, &inventory, &ledger);
+        if number + 1 == MANY {
+            println!("{} bytes a volume of {MANY}", (held() - before) as usize / MANY);
+        }
     }
-    let each = (held() - before) as usize / MANY;
+    let each = (held() - before) as usize / VOLUMES;
     println!("{each} bytes a volume");
-    assert_eq!(inventory.volumes().len(), MANY);
+    let counted = |name: &str| inventory.totals(name).volumes as usize;
+    let counted: usize = (0..5).map(|number| counted(&format!("backend-{number}"))).sum();
+    assert_eq!(counted, VOLUMES);
     assert!(each <= OF_A_VOLUME, "{each} bytes a volume");
+    for number in 0..VOLUMES {
+        let name = format!("pvc-{}", uid(number));
+        assert!(inventory.remove(&name));
+        ledger.remove(&Holder::Volume(name));
+    }
+    let left = (held() - before) as usize;
+    println!("{left} bytes without volumes");
+    assert!(left <= 64 << 10, "{left} bytes without volumes");
 }
 
 #[test]
@@ -187,6 +215,7 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
         let before = held();
         let reconciles = applied_if_changed(
             events.filter_map(drop_settled(settled)).reflect(writer),
+            PersistentVolumeClaim::uid,
             claim::change_fingerprint,
         );
         let mut reconciles = Box::pin(reconciles);
@@ -218,6 +247,7 @@ async fn of_a_waiting_claim_a_few_kilobytes_are_kept_and_as_much_while_it_is_lis
                 })
             })
             .reflect(writer),
+        CachedClaim::uid,
         CachedClaim::fingerprint,
     );
     let controller = Controller::for_stream(changes, store.clone());
@@ -227,7 +257,7 @@ async fn of_a_waiting_claim_a_few_kilobytes_are_kept_and_as_much_while_it_is_lis
             let (waiting, written) = (Arc::clone(&waiting), Arc::clone(&written));
             async move {
                 let claim = claim.decode().unwrap();
-                let own_ref = ObjectRef::from_obj(&claim);
+                let own_ref = claim_ref(&claim);
                 let epoch = waiting.begin_check(&own_ref);
                 assert!(waiting.add(own_ref, blockers(), epoch));
                 let cached = Cached::<()>::new(claim.meta(), "manager", None);

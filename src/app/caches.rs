@@ -68,7 +68,7 @@ pub async fn watch_namespaces(
         .inspect(report_filled(&ctx, Cache::Namespaces));
     wake_on_change(
         "namespaces",
-        applied_if_changed(stream, predicates::labels),
+        applied_if_changed(stream, PartialObjectMeta::uid, predicates::labels),
         |namespace| {
             let name = namespace.name_any();
             ctx.waiting_claims
@@ -94,11 +94,15 @@ pub async fn watch_nodes(
         })
         .reflect(writer)
         .inspect(report_filled(&ctx, Cache::Nodes));
-    wake_on_change("nodes", applied_if_changed(stream, predicates::labels), |node| {
-        let name = node.name_any();
-        ctx.waiting_claims
-            .wake_if(|_, blockers| blockers.node.as_ref() == Some(&name));
-    })
+    wake_on_change(
+        "nodes",
+        applied_if_changed(stream, PartialObjectMeta::uid, predicates::labels),
+        |node| {
+            let name = node.name_any();
+            ctx.waiting_claims
+                .wake_if(|_, blockers| blockers.node.as_ref() == Some(&name));
+        },
+    )
     .await;
 }
 

@@ -268,7 +268,7 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
                 claim::observe_cached(event, &cached);
             }
         });
-    let stream = applied_if_changed(stream, CachedClaim::fingerprint);
+    let stream = applied_if_changed(stream, CachedClaim::uid, CachedClaim::fingerprint);
     // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
     // others.
     let controller = Controller::for_stream(stream, reader);

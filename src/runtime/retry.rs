@@ -1,9 +1,9 @@
 //! Exponential backoff before an object is retried. Does no I/O.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use export_store::UidMap;
 use rand::RngExt;
 
 use crate::runtime::concurrency_limiter::Priority;
@@ -54,7 +54,7 @@ impl BackoffLimits {
 /// name starts without failures.
 #[derive(Default)]
 pub struct Backoff {
-    failures: Mutex<HashMap<String, u32>>,
+    failures: Mutex<UidMap<u32>>,
     bounds: BackoffLimits,
 }
 
@@ -71,9 +71,9 @@ impl Backoff {
     /// that fail together are not retried together.
     pub fn record_failure(&self, uid: &str) -> Duration {
         let mut failures = self.failures();
-        let count = failures.entry(uid.to_owned()).or_insert(0);
-        let pause = self.bounds.pause(*count);
-        *count = count.saturating_add(1);
+        let count = failures.get(uid).copied().unwrap_or_default();
+        failures.insert(uid, count.saturating_add(1));
+        let pause = self.bounds.pause(count);
         pause.mul_f64(rand::rng().random_range(1.0..1.5))
     }
 
@@ -90,7 +90,7 @@ impl Backoff {
         self.failures().remove(uid);
     }
 
-    fn failures(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+    fn failures(&self) -> MutexGuard<'_, UidMap<u32>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@
 //! (`state/copy_jobs/job.rs`), an archive's change (`Context::wake_restores`), a recovered volume that is deleted
 //! (`state/volume_indexer.rs`), and a slot that becomes free (`concurrency_limiter.rs`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,12 @@ use tokio::sync::{Notify, mpsc};
 
 /// A claim by name.
 pub type ClaimRef = ObjectRef<PersistentVolumeClaim>;
+
+/// Returns a claim by name. [`ObjectRef::from_obj`] would add UID and version, which nothing compares.
+pub fn claim_ref(claim: &PersistentVolumeClaim) -> ClaimRef {
+    let own_ref = ObjectRef::new(claim.metadata.name.as_deref().unwrap_or_default());
+    own_ref.within(claim.metadata.namespace.as_deref().unwrap_or_default())
+}
 /// A volume by name.
 pub type VolumeRef = ObjectRef<PersistentVolume>;
 
@@ -62,14 +68,15 @@ impl<R> Default for Blockers<R> {
 pub struct CapacityDemand {
     /// The namespace of the object. Namespaces take turns.
     pub namespace: String,
-    /// The backends, any of which may serve the object.
-    pub backends: BTreeSet<String>,
+    /// The backends, any of which may serve the object, each once.
+    pub backends: Box<[String]>,
     /// The size in bytes.
     pub bytes: u128,
 }
 
 struct WaitState<R> {
-    waiting: HashMap<Arc<R>, Entry<R>>,
+    /// The entries are boxed: a table is up to half empty, and any number of objects may wait.
+    waiting: HashMap<Arc<R>, Box<Entry<R>>>,
     /// Objects that failed. Fewer changes wake them.
     failing: HashSet<R>,
     /// The objects that wait for capacity, by backend.
@@ -137,7 +144,7 @@ impl<R: Eq + Hash + Clone> WaitState<R> {
         self.last += 1;
         let (object, number) = (Arc::new(object), self.last);
         if let Some(demand) = &blockers.capacity {
-            for backend in &demand.backends {
+            for backend in demand.backends.iter() {
                 let demands = self.demands.entry(backend.clone()).or_default();
                 let objects = demands.by_namespace.entry(demand.namespace.clone()).or_default();
                 objects.insert((demand.bytes, number), Arc::clone(&object));
@@ -147,16 +154,17 @@ impl<R: Eq + Hash + Clone> WaitState<R> {
             let objects = self.by_source.entry(source.clone()).or_default();
             objects.insert(Arc::clone(&object));
         }
-        self.waiting.insert(object, Entry { blockers, number });
+        self.waiting.insert(object, Box::new(Entry { blockers, number }));
     }
 
     fn remove(&mut self, object: &R) {
         self.failing.remove(object);
-        let Some(Entry { blockers, number }) = self.waiting.remove(object) else {
+        let Some(entry) = self.waiting.remove(object) else {
             return;
         };
+        let Entry { blockers, number } = *entry;
         if let Some(demand) = &blockers.capacity {
-            for backend in &demand.backends {
+            for backend in demand.backends.iter() {
                 self.remove_demand(backend, &demand.namespace, (demand.bytes, number));
             }
         }

@@ -1,12 +1,11 @@
 //! Filters between a watch, the cache that it fills, and the reconciler.
 
-use std::collections::HashMap;
 use std::future::{Ready, ready};
 use std::pin::pin;
 
+use export_store::UidMap;
 use futures::{Stream, StreamExt, stream};
 use kube::runtime::watcher;
-use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
 /// An event of a watch, or its failure.
@@ -82,53 +81,59 @@ pub fn applied_or_deleted<K>(
     })
 }
 
-/// Passes on objects that exist and whose fingerprint changed. Objects without a fingerprint always pass.
-pub fn applied_if_changed<K: Resource>(
+/// Passes on objects that exist and whose fingerprint changed, by UID. Objects without a fingerprint always pass.
+pub fn applied_if_changed<K>(
     events: impl Stream<Item = WatchEvent<K>>,
+    uid: impl Fn(&K) -> Option<String>,
     fingerprint: impl Fn(&K) -> Option<u64>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> {
     let mut fingerprints = Fingerprints::default();
-    reconciled(events, move |change| fingerprints.changed(change, &fingerprint))
+    reconciled(events, move |change| fingerprints.changed(change, &uid, &fingerprint))
 }
 
 /// The fingerprints of the objects in the cache, by UID. An object that was deleted or settled is forgotten, and passes
 /// when it returns, even unchanged. kube's own predicate cache keeps whatever it saw for an hour.
 #[derive(Default)]
-struct Fingerprints(HashMap<String, u64>);
+struct Fingerprints(UidMap<u64>);
 
 impl Fingerprints {
-    fn changed<K: Resource>(&mut self, change: Change<K>, fingerprint: impl Fn(&K) -> Option<u64>) -> Vec<K> {
+    fn changed<K>(
+        &mut self,
+        change: Change<K>,
+        uid: impl Fn(&K) -> Option<String>,
+        fingerprint: impl Fn(&K) -> Option<u64>,
+    ) -> Vec<K> {
+        let uid = |object: &K| uid(object).unwrap_or_default();
         match change {
             Change::Listed(objects) => {
                 // An object that is no longer listed was deleted.
                 let mut before = std::mem::take(self);
                 let changed = objects.into_iter().filter(|object| {
                     let new = fingerprint(object);
-                    let former = before.replace(object, None);
-                    self.replace(object, new);
+                    let former = before.replace(&uid(object), None);
+                    self.replace(&uid(object), new);
                     new.is_none() || new != former
                 });
                 changed.collect()
             }
             Change::Applied(object) => {
                 let new = fingerprint(&object);
-                let former = self.replace(&object, new);
+                let former = self.replace(&uid(&object), new);
                 let changed = new.is_none() || new != former;
                 changed.then_some(object).into_iter().collect()
             }
             Change::Deleted(object) => {
-                self.replace(&object, None);
+                self.replace(&uid(&object), None);
                 Vec::new()
             }
         }
     }
 
     /// Stores or forgets an object's fingerprint, and returns the former one.
-    fn replace<K: Resource>(&mut self, object: &K, fingerprint: Option<u64>) -> Option<u64> {
-        let uid = object.uid().unwrap_or_default();
+    fn replace(&mut self, uid: &str, fingerprint: Option<u64>) -> Option<u64> {
         match fingerprint {
             Some(fingerprint) => self.0.insert(uid, fingerprint),
-            None => self.0.remove(&uid),
+            None => self.0.remove(uid),
         }
     }
 }
@@ -173,6 +178,7 @@ fn reconciled<K>(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use k8s_openapi::api::core::v1::PersistentVolume;
+    use kube::ResourceExt;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -273,7 +279,9 @@ mod tests {
             Delete(volume("a", "Released")),
             Apply(volume("a", "Released")),
         ]);
-        let reconciled = applied_if_changed(events.filter_map(drop_settled(is_bound)), |_| Some(1));
+        let reconciled = applied_if_changed(events.filter_map(drop_settled(is_bound)), PersistentVolume::uid, |_| {
+            Some(1)
+        });
         let reconciled: Vec<_> = reconciled.map(|seen| phase(&seen.unwrap())).collect().await;
         assert_eq!(reconciled, ["Released"; 3], "neither the settled nor the unchanged");
     }
@@ -293,7 +301,7 @@ mod tests {
             Apply(volume("c", "Released")),
         ]);
         let failed = |volume: &PersistentVolume| Some(u64::from(phase(volume) == "Failed"));
-        let reconciled = applied_if_changed(events, failed).map(|seen| seen.unwrap().name_any());
+        let reconciled = applied_if_changed(events, PersistentVolume::uid, failed).map(|seen| seen.unwrap().name_any());
         let reconciled: Vec<_> = reconciled.collect().await;
         assert_eq!(reconciled, ["a", "b", "c", "b", "c"], "c was gone meanwhile");
     }
@@ -301,11 +309,11 @@ mod tests {
     #[test]
     fn nothing_is_remembered_of_what_is_settled_or_gone() {
         let mut fingerprints = Fingerprints::default();
-        let mut see = |change| fingerprints.changed(change, |_: &PersistentVolume| Some(1)).len();
+        let mut see = |change| fingerprints.changed(change, PersistentVolume::uid, |_| Some(1)).len();
         assert_eq!(see(Change::Listed(vec![volume("a", ""), volume("b", "")])), 2);
         assert_eq!(see(Change::Applied(volume("c", ""))), 1);
         assert_eq!(see(Change::Listed(vec![volume("b", ""), volume("c", "")])), 0);
         assert_eq!(see(Change::Deleted(volume("c", ""))), 0);
-        assert_eq!(fingerprints.0.into_keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(fingerprints.0.keys_where(|_| true), ["b"]);
     }
 }

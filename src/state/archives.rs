@@ -94,9 +94,12 @@ impl ArchiveIndexer {
     /// Handles one event of the watch.
     pub fn observe(&mut self, event: &Event<NfsArchive>, ctx: &Context) {
         match event {
-            Event::Init => self.relist = RelistDiff::begin(ctx.capacity.archives()),
+            Event::Init => {
+                self.relist = RelistDiff::default();
+                ctx.capacity.for_each_archive(|name| self.relist.expect(name));
+            }
             Event::InitApply(archive) => {
-                self.relist.insert(archive.name_any());
+                self.relist.insert(archive.metadata.name.as_deref().unwrap_or_default());
                 count_archive(ctx, archive);
             }
             Event::InitDone => {

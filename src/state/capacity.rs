@@ -2,8 +2,10 @@
 //!
 //! Placement reads these numbers under one lock, so that concurrent claims cannot both get the last free space.
 
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use export_store::{Interner, UidMap};
 
 /// Tracks used and reserved capacity. The lock is never held across an await point.
 #[derive(Default)]
@@ -12,41 +14,67 @@ pub struct CapacityTracker {
 }
 
 /// Capacity used by volumes and reserved for claims.
-#[derive(Default)]
 pub struct CapacityState {
-    allocations: HashMap<String, Allocation>,
-    totals: HashMap<Arc<str>, Totals>,
+    allocations: UidMap<Allocation>,
+    /// Sizes of volumes after the expansion in progress. Few volumes are expanded at the same time.
+    growing_to: HashMap<String, u128>,
+    totals: HashMap<String, Totals>,
     /// Archives, which use capacity like the volumes that they were.
-    archives: HashMap<String, ArchiveAllocation>,
-    /// Export identities, shared by the volumes to save memory.
-    export_ids: HashSet<Arc<str>>,
+    archives: UidMap<Allocation>,
+    placements: Interner<Placement>,
 }
 
-/// Capacity of one volume. There is one for each volume in the cluster, so it must be small.
+impl Default for CapacityState {
+    fn default() -> Self {
+        Self {
+            allocations: UidMap::by_volume(),
+            growing_to: HashMap::new(),
+            totals: HashMap::new(),
+            archives: UidMap::by_volume(),
+            placements: Interner::default(),
+        }
+    }
+}
+
+/// Capacity of one volume or archive. There is one for each volume in the cluster, so it must be small.
+#[derive(Clone, Copy)]
 struct Allocation {
-    backend: Arc<str>,
-    bytes: u128,
+    bytes: Bytes,
+    /// Number of the [`Placement`].
+    placement: u32,
+}
+
+/// A size in bytes, without the alignment of a `u128`, which would take 12 bytes more.
+#[derive(Clone, Copy)]
+struct Bytes([u8; 16]);
+
+impl From<u128> for Bytes {
+    fn from(bytes: u128) -> Self {
+        Self(bytes.to_ne_bytes())
+    }
+}
+
+impl From<Bytes> for u128 {
+    fn from(bytes: Bytes) -> Self {
+        Self::from_ne_bytes(bytes.0)
+    }
+}
+
+/// What the volumes on one export have in common.
+#[derive(PartialEq, Eq, Hash)]
+struct Placement {
+    backend: String,
     /// Identity of the export; present only for a volume that exists.
-    export_id: Option<Arc<str>>,
-    /// Size after the expansion in progress; boxed because few volumes are expanded at the same time.
-    growing_to: Option<Box<u128>>,
+    export_id: Option<String>,
     /// False for a reservation.
     exists: bool,
 }
 
-/// Capacity of one archive.
-struct ArchiveAllocation {
-    backend: Arc<str>,
-    bytes: u128,
-}
-
-impl Allocation {
-    /// Returns the bytes that count on the backend.
-    fn counted_bytes(&self) -> u128 {
-        self.growing_to
-            .as_deref()
-            .map_or(self.bytes, |&growing_to| growing_to.max(self.bytes))
-    }
+/// An allocation that is not counted.
+struct Taken {
+    allocation: Allocation,
+    growing_to: Option<u128>,
+    exists: bool,
 }
 
 /// Totals of a backend.
@@ -64,42 +92,61 @@ impl CapacityState {
         self.totals.get(backend).copied().unwrap_or_default()
     }
 
-    fn put(&mut self, volume: &str, allocation: Allocation) {
+    fn put(&mut self, volume: &str, allocation: Allocation, growing_to: Option<u128>) {
         self.take(volume);
-        let totals = self.totals.entry(Arc::clone(&allocation.backend)).or_default();
-        totals.volumes += 1;
-        totals.bytes += allocation.counted_bytes();
-        self.allocations.insert(volume.to_owned(), allocation);
-    }
-
-    /// Returns the shared copy of a backend's name.
-    fn shared_name(&self, name: &str) -> Arc<str> {
-        let known = self.totals.get_key_value(name);
-        known.map_or_else(|| name.into(), |(known, _)| Arc::clone(known))
-    }
-
-    fn export_id(&mut self, id: &str) -> Arc<str> {
-        if let Some(known) = self.export_ids.get(id) {
-            return Arc::clone(known);
+        let bytes = u128::from(allocation.bytes);
+        let counted = growing_to.map_or(bytes, |growing_to| growing_to.max(bytes));
+        if let Some(placement) = self.placements.get(allocation.placement) {
+            let totals = self.totals.entry(placement.backend.clone()).or_default();
+            totals.volumes += 1;
+            totals.bytes += counted;
         }
-        let id: Arc<str> = id.into();
-        self.export_ids.insert(Arc::clone(&id));
-        id
+        self.allocations.insert(volume, allocation);
+        if let Some(growing_to) = growing_to {
+            self.growing_to.insert(volume.to_owned(), growing_to);
+        }
     }
 
-    fn take(&mut self, volume: &str) -> Option<Allocation> {
+    fn take(&mut self, volume: &str) -> Option<Taken> {
+        let counted = self.counted_bytes(volume);
         let allocation = self.allocations.remove(volume)?;
-        if let Some(totals) = self.totals.get_mut(&allocation.backend) {
+        let growing_to = self.growing_to.remove(volume);
+        let placement = self.placements.get(allocation.placement);
+        if let Some(totals) = placement.and_then(|placement| self.totals.get_mut(&placement.backend)) {
             totals.volumes = totals.volumes.saturating_sub(1);
-            totals.bytes = totals.bytes.saturating_sub(allocation.counted_bytes());
+            totals.bytes = totals.bytes.saturating_sub(counted.unwrap_or_default());
         }
-        Some(allocation)
+        Some(Taken {
+            allocation,
+            growing_to,
+            exists: placement.is_some_and(|placement| placement.exists),
+        })
     }
 
-    fn take_archive(&mut self, archive: &str) -> Option<ArchiveAllocation> {
+    /// Returns the bytes of a volume or reservation that count on its backend.
+    fn counted_bytes(&self, volume: &str) -> Option<u128> {
+        let bytes = u128::from(self.allocations.get(volume)?.bytes);
+        let growing_to = self.growing_to.get(volume);
+        Some(growing_to.map_or(bytes, |growing_to| bytes.max(*growing_to)))
+    }
+
+    /// Returns the allocation and the placement of a volume that exists.
+    fn existing(&self, volume: &str) -> Option<(&Allocation, &Placement)> {
+        let allocation = self.allocations.get(volume)?;
+        let placement = self.placements.get(allocation.placement)?;
+        placement.exists.then_some((allocation, placement))
+    }
+
+    fn exists(&self, allocation: &Allocation) -> bool {
+        let placement = self.placements.get(allocation.placement);
+        placement.is_some_and(|placement| placement.exists)
+    }
+
+    fn take_archive(&mut self, archive: &str) -> Option<Allocation> {
         let allocation = self.archives.remove(archive)?;
-        if let Some(totals) = self.totals.get_mut(&allocation.backend) {
-            totals.bytes = totals.bytes.saturating_sub(allocation.bytes);
+        let placement = self.placements.get(allocation.placement);
+        if let Some(totals) = placement.and_then(|placement| self.totals.get_mut(&placement.backend)) {
+            totals.bytes = totals.bytes.saturating_sub(allocation.bytes.into());
         }
         Some(allocation)
     }
@@ -121,19 +168,15 @@ impl CapacityTracker {
         let (backend, answer) = choose(&state);
         let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.exists));
         if let Some(backend) = backend {
-            let backend = state.shared_name(&backend);
-            state.put(
-                volume,
-                Allocation {
-                    backend,
-                    bytes,
-                    export_id: None,
-                    growing_to: None,
-                    exists: false,
-                },
-            );
+            let placement = state.placements.insert(Placement {
+                backend,
+                export_id: None,
+                exists: false,
+            });
+            let bytes = bytes.into();
+            state.put(volume, Allocation { bytes, placement }, None);
         } else if let Some(former) = former {
-            state.put(volume, former);
+            state.put(volume, former.allocation, former.growing_to);
         }
         answer
     }
@@ -143,19 +186,14 @@ impl CapacityTracker {
         let mut state = self.state();
         // The expanded size counts until the volume has it: this may be the volume before the expansion.
         let former = state.take(volume).and_then(|former| former.growing_to);
-        let growing_to = former.filter(|growing_to| **growing_to > bytes);
-        let backend = state.shared_name(backend);
-        let export_id = export_id.map(|id| state.export_id(id));
-        state.put(
-            volume,
-            Allocation {
-                backend,
-                bytes,
-                export_id,
-                growing_to,
-                exists: true,
-            },
-        );
+        let growing_to = former.filter(|growing_to| *growing_to > bytes);
+        let placement = state.placements.insert(Placement {
+            backend: backend.to_owned(),
+            export_id: export_id.map(str::to_owned),
+            exists: true,
+        });
+        let bytes = bytes.into();
+        state.put(volume, Allocation { bytes, placement }, growing_to);
     }
 
     /// Counts a volume with its new size of `bytes` if `check` allows the expansion. `check` gets the state without
@@ -169,11 +207,9 @@ impl CapacityTracker {
         let mut state = self.state();
         let former = state.take(volume);
         let answer = check(&state);
-        if let Some(mut allocation) = former {
-            if answer.is_ok() {
-                allocation.growing_to = Some(Box::new(bytes));
-            }
-            state.put(volume, allocation);
+        if let Some(former) = former {
+            let growing_to = if answer.is_ok() { Some(bytes) } else { former.growing_to };
+            state.put(volume, former.allocation, growing_to);
         }
         answer
     }
@@ -182,16 +218,11 @@ impl CapacityTracker {
     /// progress.
     pub fn finish_expansion(&self, volume: &str) -> bool {
         let mut state = self.state();
-        if state
-            .allocations
-            .get(volume)
-            .is_none_or(|allocation| allocation.growing_to.is_none())
-        {
+        if !state.growing_to.contains_key(volume) {
             return false;
         }
-        if let Some(mut allocation) = state.take(volume) {
-            allocation.growing_to = None;
-            state.put(volume, allocation);
+        if let Some(former) = state.take(volume) {
+            state.put(volume, former.allocation, None);
         }
         true
     }
@@ -205,12 +236,15 @@ impl CapacityTracker {
     pub fn record_archive(&self, archive: &str, backend: &str, bytes: u128) {
         let mut state = self.state();
         state.take_archive(archive);
-        let backend = state.shared_name(backend);
-        let totals = state.totals.entry(Arc::clone(&backend)).or_default();
+        let totals = state.totals.entry(backend.to_owned()).or_default();
         totals.bytes = totals.bytes.saturating_add(bytes);
-        state
-            .archives
-            .insert(archive.to_owned(), ArchiveAllocation { backend, bytes });
+        let placement = state.placements.insert(Placement {
+            backend: backend.to_owned(),
+            export_id: None,
+            exists: true,
+        });
+        let bytes = bytes.into();
+        state.archives.insert(archive, Allocation { bytes, placement });
     }
 
     /// Forgets a deleted archive. Returns true if it used capacity of a backend.
@@ -218,9 +252,9 @@ impl CapacityTracker {
         self.state().take_archive(archive).is_some()
     }
 
-    /// Returns the names of the archives.
-    pub fn archives(&self) -> HashSet<String> {
-        self.state().archives.keys().cloned().collect()
+    /// Calls `visit` with the name of each archive.
+    pub fn for_each_archive(&self, mut visit: impl FnMut(&str)) {
+        self.state().archives.for_each_where(|_| true, |name, _| visit(name));
     }
 
     /// Returns what `read` returns for the current state.
@@ -231,90 +265,80 @@ impl CapacityTracker {
     /// Releases a reservation whose directory was not created or is removed. A volume that exists remains.
     pub fn release(&self, volume: &str) {
         let mut state = self.state();
-        if state
-            .allocations
-            .get(volume)
-            .is_some_and(|allocation| !allocation.exists)
-        {
+        if state.existing(volume).is_none() {
             state.take(volume);
         }
     }
 
     /// Returns true if a volume object with this name is known.
     pub fn has_volume(&self, volume: &str) -> bool {
-        self.state()
-            .allocations
-            .get(volume)
-            .is_some_and(|allocation| allocation.exists)
+        self.state().existing(volume).is_some()
     }
 
     /// Returns the backend of the volume object with this name.
     pub fn backend_of(&self, volume: &str) -> Option<String> {
-        self.state()
-            .allocations
-            .get(volume)
-            .filter(|allocation| allocation.exists)
-            .map(|allocation| allocation.backend.to_string())
+        let state = self.state();
+        state.existing(volume).map(|(_, placement)| placement.backend.clone())
     }
 
     /// Returns the size of the volume object with this name, in bytes.
     pub fn size_of(&self, volume: &str) -> Option<u128> {
         let state = self.state();
-        state
-            .allocations
-            .get(volume)
-            .filter(|allocation| allocation.exists)
-            .map(|allocation| allocation.bytes)
+        state.existing(volume).map(|(allocation, _)| allocation.bytes.into())
     }
 
     /// Returns the size of the volume object with this name, in bytes, or that to which it is being expanded.
     pub fn counted_size_of(&self, volume: &str) -> Option<u128> {
         let state = self.state();
-        let allocation = state.allocations.get(volume).filter(|allocation| allocation.exists)?;
-        Some(allocation.counted_bytes())
+        state.existing(volume).and_then(|_| state.counted_bytes(volume))
     }
 
     /// Returns the size of the volume that an archive was, in bytes.
     pub fn archive_size_of(&self, archive: &str) -> Option<u128> {
-        self.state().archives.get(archive).map(|archive| archive.bytes)
+        self.state().archives.get(archive).map(|archive| archive.bytes.into())
     }
 
     /// Returns the backend of the volume object with this name and, if the volume records it, the identity of the
     /// export.
     pub fn location_of(&self, volume: &str) -> Option<(String, Option<String>)> {
         let state = self.state();
-        let allocation = state.allocations.get(volume).filter(|allocation| allocation.exists)?;
-        let export_id = allocation.export_id.as_deref().map(str::to_owned);
-        Some((allocation.backend.to_string(), export_id))
+        let (_, placement) = state.existing(volume)?;
+        Some((placement.backend.clone(), placement.export_id.clone()))
     }
 
-    /// Returns at limit `limit` names of existing volumes on a backend, in order, starting after `after`. This allows
+    /// Returns at most `limit` names of existing volumes on a backend, in order, starting after `after`. This allows
     /// iteration in batches while volumes are created and deleted.
     pub fn volumes_after(&self, backend: &str, after: &str, limit: usize) -> Vec<String> {
         let state = self.state();
-        let existing = state.allocations.iter().filter(|(_, allocation)| allocation.exists);
-        let names = existing.filter(|(name, allocation)| &*allocation.backend == backend && name.as_str() > after);
-        let mut first: BinaryHeap<&String> = BinaryHeap::with_capacity(limit + 1);
-        for (name, _) in names {
-            first.push(name);
-            if first.len() > limit {
-                first.pop();
+        let placements = state.placements.iter();
+        let on_backend = placements.filter(|(_, placement)| placement.exists && placement.backend == backend);
+        let on_backend: Vec<u32> = on_backend.map(|(number, _)| number).collect();
+        let mut first: BinaryHeap<String> = BinaryHeap::with_capacity(limit.saturating_add(1));
+        let visit = |name: &str, _: &Allocation| {
+            let is_first = first.len() < limit || first.peek().is_some_and(|last| name < last.as_str());
+            if name > after && is_first {
+                first.push(name.to_owned());
+                if first.len() > limit {
+                    first.pop();
+                }
             }
-        }
-        first.into_sorted_vec().into_iter().cloned().collect()
+        };
+        let allocations = &state.allocations;
+        allocations.for_each_where(|allocation| on_backend.contains(&allocation.placement), visit);
+        first.into_sorted_vec()
     }
 
     /// Returns the identities of exports that the volumes of a backend record.
     pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
         let state = self.state();
-        let on_backend = state
+        let used: BTreeSet<u32> = state
             .allocations
             .values()
-            .filter(|allocation| *allocation.backend == *backend);
-        let ids: BTreeSet<&str> = on_backend
-            .filter_map(|allocation| allocation.export_id.as_deref())
+            .map(|allocation| allocation.placement)
             .collect();
-        ids.into_iter().map(str::to_owned).collect()
+        let placements = used.into_iter().filter_map(|number| state.placements.get(number));
+        let on_backend = placements.filter(|placement| placement.backend == backend);
+        on_backend.filter_map(|placement| placement.export_id.clone()).collect()
     }
 
     /// Returns the totals of a backend.
@@ -322,11 +346,11 @@ impl CapacityTracker {
         self.state().totals(backend)
     }
 
-    /// Returns the names of the volumes that exist.
-    pub fn volumes(&self) -> HashSet<String> {
+    /// Calls `visit` with the name of each volume that exists.
+    pub fn for_each_volume(&self, mut visit: impl FnMut(&str)) {
         let state = self.state();
-        let existing = state.allocations.iter().filter(|(_, allocation)| allocation.exists);
-        existing.map(|(name, _)| name.clone()).collect()
+        let allocations = &state.allocations;
+        allocations.for_each_where(|allocation| state.exists(allocation), |name, _| visit(name));
     }
 
     fn state(&self) -> MutexGuard<'_, CapacityState> {

@@ -1,19 +1,20 @@
 //! Conditions last reported for objects that have none in their status, so that each is reported once.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+
+use export_store::UidMap;
 
 use crate::api::conditions::PlannedCondition;
 
 /// Last reported conditions by object UID. Contains only objects with a failure.
 #[derive(Default)]
-pub struct LastReported(Mutex<HashMap<String, PlannedCondition>>);
+pub struct LastReported(Mutex<UidMap<PlannedCondition>>);
 
 impl LastReported {
     /// Records the condition. Returns true if it differs from the last one.
     pub fn changed(&self, uid: &str, planned: &PlannedCondition) -> bool {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.insert(uid.to_owned(), planned.clone()).as_ref() != Some(planned)
+        reported.insert(uid, planned.clone()).as_ref() != Some(planned)
     }
 
     /// Returns true if a condition was reported for an object since it was created or has recovered.

@@ -3,10 +3,10 @@
 //! A watch cache may be older than the process's own last write. If planned fields are compared only with the cache, a
 //! write that is needed is skipped, and nothing repeats it.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use export_store::UidMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -16,17 +16,17 @@ use crate::runtime::writes::WriteError;
 /// The fields last written, by UID of the object and field manager. `None` while a write is in progress and after a failed
 /// one, because it may have taken effect.
 #[derive(Default)]
-pub struct LastWritten(Mutex<HashMap<String, Entries>>);
+pub struct LastWritten(Mutex<UidMap<Entries>>);
 
 /// By field manager. Nearly every object has one, and any number of claims can wait.
-type Entries = SmallVec<[(&'static str, Option<Written>); 1]>;
+type Entries = SmallVec<[(&'static str, Option<Box<Written>>); 1]>;
 
 /// Fields that were written.
 struct Written {
     /// Digest of the fields.
     fields: Option<u64>,
     /// Version of the object in the cache at that time.
-    cached_version: String,
+    cached_version: Box<str>,
 }
 
 /// The fields of a field manager in the watch cache.
@@ -70,7 +70,7 @@ impl LastWritten {
         }
         let written = Written {
             fields: digest(planned),
-            cached_version: cached.version.to_owned(),
+            cached_version: cached.version.into(),
         };
         self.insert(cached, None);
         write.await?;
@@ -90,7 +90,7 @@ impl LastWritten {
             None => cached.fields == Some(planned),
             Some(None) => false,
             Some(Some(last)) => {
-                let in_cache = cached.fields == Some(planned) || cached.version == last.cached_version;
+                let in_cache = cached.fields == Some(planned) || cached.version == &*last.cached_version;
                 in_cache && last.fields.is_some() && last.fields == digest(planned)
             }
         }
@@ -103,12 +103,13 @@ impl LastWritten {
 
     fn insert<S>(&self, cached: &Cached<'_, S>, written: Option<Written>) {
         let mut entries = self.entries();
-        let entries = entries.entry(cached.uid.to_owned()).or_default();
-        entries.retain(|(manager, _)| *manager != cached.manager);
-        entries.push((cached.manager, written));
+        let mut written_fields = entries.remove(cached.uid).unwrap_or_default();
+        written_fields.retain(|(manager, _)| *manager != cached.manager);
+        written_fields.push((cached.manager, written.map(Box::new)));
+        entries.insert(cached.uid, written_fields);
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<String, Entries>> {
+    fn entries(&self) -> MutexGuard<'_, UidMap<Entries>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,31 +1,35 @@
 //! Compares a new list of a watch with the objects that were indexed before. Does no I/O.
 
-use std::collections::HashSet;
+use export_store::UidMap;
 
-/// Names of the objects that were indexed before a list, and of those in it.
-#[derive(Default)]
+/// Names of the objects that were indexed before a list and are not in it yet. Objects of the list that were not indexed
+/// before need no memory: most volumes of a cluster may be those of other drivers.
 pub struct RelistDiff {
-    before: HashSet<String>,
-    listed: HashSet<String>,
+    missing: UidMap<()>,
+}
+
+impl Default for RelistDiff {
+    fn default() -> Self {
+        let missing = UidMap::by_volume();
+        Self { missing }
+    }
 }
 
 impl RelistDiff {
-    /// Starts a comparison when a list is requested.
-    pub fn begin(before: HashSet<String>) -> Self {
-        let listed = HashSet::new();
-        Self { before, listed }
+    /// Adds an object that was indexed when the list was requested.
+    pub fn expect(&mut self, name: &str) {
+        self.missing.insert(name, ());
     }
 
     /// Adds an object of the list.
-    pub fn insert(&mut self, name: String) {
-        self.listed.insert(name);
+    pub fn insert(&mut self, name: &str) {
+        self.missing.remove(name);
     }
 
     /// Returns the deleted objects at the end of the list. An object created after the request is not among them: no page
     /// of the list contains it, and it was not indexed before. The watch reports it.
     pub fn deleted(&mut self) -> Vec<String> {
-        let Self { before, listed } = std::mem::take(self);
-        before.into_iter().filter(|name| !listed.contains(name)).collect()
+        std::mem::take(self).missing.keys_where(|()| true)
     }
 }
 
@@ -35,10 +39,12 @@ mod tests {
 
     #[test]
     fn objects_that_are_not_in_the_list_are_deleted_but_not_those_created_meanwhile() {
-        let mut indexed: HashSet<String> = ["stays", "deleted"].map(str::to_owned).into();
-        let mut relist = RelistDiff::begin(indexed.clone());
-        relist.insert("stays".to_owned());
-        indexed.insert("created meanwhile".to_owned());
+        let mut relist = RelistDiff::default();
+        for indexed in ["stays", "deleted"] {
+            relist.expect(indexed);
+        }
+        relist.insert("stays");
+        relist.insert("created meanwhile");
         assert_eq!(relist.deleted(), ["deleted"]);
         assert!(relist.deleted().is_empty(), "each is reported once");
     }

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::api::names::{
     VOLUME_APPARENT_BYTES, VOLUME_DIRECTORY, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES, is_shared,
 };
-use export_store::{TreeUsage, quota};
+use export_store::{TreeUsage, UidMap, quota};
 
 /// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name. It is
 /// kept in memory only.
@@ -133,9 +133,9 @@ pub struct Total {
 }
 
 impl Total {
-    fn add(&mut self, figures: &VolumeUsage) {
-        self.bytes = self.bytes.saturating_add(figures.bytes);
-        self.files = self.files.saturating_add(figures.files);
+    fn add(&mut self, bytes: u64, files: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.files = self.files.saturating_add(files);
     }
 }
 
@@ -143,21 +143,40 @@ impl Total {
 #[derive(Clone, Default)]
 pub struct UsageStore(Arc<Mutex<Book>>);
 
-#[derive(Default)]
 struct Book {
     of_each_volume: bool,
-    volumes: HashMap<String, VolumeEntry>,
+    volumes: UidMap<VolumeEntry>,
     /// Backends with usage measurement enabled, and the time of their last complete scan.
     backends: BTreeMap<Arc<str>, Option<Timestamp>>,
 }
 
+impl Default for Book {
+    fn default() -> Self {
+        Self {
+            of_each_volume: false,
+            volumes: UidMap::by_volume(),
+            backends: BTreeMap::new(),
+        }
+    }
+}
+
+/// Usage of one volume. There is one for each scanned volume, so it must be small.
 struct VolumeEntry {
     backend: Arc<str>,
-    figures: VolumeUsage,
+    /// Bytes on disk.
+    bytes: u64,
+    /// Number of files, directories and links.
+    files: u64,
+    /// What few volumes have.
+    rest: Option<Box<VolumeDetails>>,
+}
+
+#[derive(Default, PartialEq, Eq)]
+struct VolumeDetails {
     /// The directory, if other volumes may have it.
     shared: Option<Box<str>>,
     /// Namespace and name of the volume's claim. Present only if per-volume metrics are enabled, to save memory.
-    claim: Option<Box<(String, String)>>,
+    claim: Option<(String, String)>,
 }
 
 impl UsageStore {
@@ -183,19 +202,20 @@ impl UsageStore {
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let claim = claim.filter(|_| book.of_each_volume).map(|claim| {
             let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
-            Box::new((namespace.unwrap_or_default(), name.unwrap_or_default()))
+            (namespace.unwrap_or_default(), name.unwrap_or_default())
         });
         let directory = volume.annotations().get(VOLUME_DIRECTORY);
         let shared = directory.filter(|_| is_shared(volume)).map(|path| path.as_str().into());
         let known = book.backends.get_key_value(backend);
         let backend = known.map_or_else(|| backend.into(), |(known, _)| Arc::clone(known));
+        let details = VolumeDetails { shared, claim };
         let counted = VolumeEntry {
             backend,
-            figures,
-            shared,
-            claim,
+            bytes: figures.bytes,
+            files: figures.files,
+            rest: (details != VolumeDetails::default()).then(|| Box::new(details)),
         };
-        book.volumes.insert(volume.name_any(), counted);
+        book.volumes.insert(&volume.name_any(), counted);
     }
 
     /// Forgets a volume that is deleted or not measured anymore.
@@ -206,8 +226,7 @@ impl UsageStore {
     /// Returns the names of the scanned volumes of a backend.
     pub fn volumes_of(&self, backend: &str) -> Vec<String> {
         let book = self.book();
-        let of_it = book.volumes.iter().filter(|(_, counted)| &*counted.backend == backend);
-        of_it.map(|(name, _)| name.clone()).collect()
+        book.volumes.keys_where(|counted| &*counted.backend == backend)
     }
 
     /// Enables the metrics of a backend, and records the time of its last complete scan.
@@ -233,23 +252,19 @@ impl UsageStore {
 impl Book {
     fn total(&self, backend: &str) -> Total {
         let of_it = self.volumes.values().filter(|counted| &*counted.backend == backend);
-        let (mut total, mut shared) = (Total::default(), HashMap::<&str, VolumeUsage>::new());
-        for VolumeEntry {
-            figures, shared: path, ..
-        } in of_it
-        {
+        let (mut total, mut shared) = (Total::default(), HashMap::<&str, (u64, u64)>::new());
+        for VolumeEntry { bytes, files, rest, .. } in of_it {
             total.volumes += 1;
-            match path {
-                None => total.add(figures),
+            match rest.as_deref().and_then(|rest| rest.shared.as_deref()) {
+                None => total.add(*bytes, *files),
                 // Counted once. Scans that ended early leave different figures on its volumes.
                 Some(path) => {
                     let most = shared.entry(path).or_default();
-                    most.bytes = most.bytes.max(figures.bytes);
-                    most.files = most.files.max(figures.files);
+                    *most = (most.0.max(*bytes), most.1.max(*files));
                 }
             }
         }
-        shared.values().for_each(|figures| total.add(figures));
+        shared.values().for_each(|(bytes, files)| total.add(*bytes, *files));
         total
     }
 }
@@ -286,17 +301,17 @@ const OF_BACKENDS: [OfBackend; 4] = [
 ];
 
 /// Metric of a volume: name after `nfs_operator_volume_`, help text and value.
-type OfVolume = (&'static str, &'static str, fn(&VolumeUsage) -> u64);
+type OfVolume = (&'static str, &'static str, fn(&VolumeEntry) -> u64);
 const OF_VOLUMES: [OfVolume; 2] = [
     (
         "used_bytes",
         "Disk space that the volume uses on the server, as of its last count",
-        |figures| figures.bytes,
+        |counted| counted.bytes,
     ),
     (
         "used_files",
         "Files, directories and links in the volume, as of its last count",
-        |figures| figures.files,
+        |counted| counted.files,
     ),
 ];
 
@@ -321,21 +336,22 @@ impl Collector for UsageStore {
         for (name, help, figure) in OF_VOLUMES {
             let name = format!("nfs_operator_volume_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (volume, counted) in &book.volumes {
-                let Some(claim) = counted.claim.as_deref() else {
-                    continue;
-                };
-                if !book.backends.contains_key(&counted.backend) {
-                    continue;
+            let mut result = Ok(());
+            let is_exported = |counted: &VolumeEntry| book.backends.contains_key(&counted.backend);
+            book.volumes.for_each_where(is_exported, |volume, counted| {
+                let claim = counted.rest.as_deref().and_then(|rest| rest.claim.as_ref());
+                if let (Ok(()), Some((namespace, claim))) = (result, claim) {
+                    let labels = [
+                        ("backend", counted.backend.as_ref()),
+                        ("claim", claim.as_str()),
+                        ("claim_namespace", namespace.as_str()),
+                        ("volume", volume),
+                    ];
+                    let family = family.encode_family(&labels);
+                    result = family.and_then(|family| gauge(figure(counted)).encode(family));
                 }
-                let labels = [
-                    ("backend", counted.backend.as_ref()),
-                    ("claim", claim.1.as_str()),
-                    ("claim_namespace", claim.0.as_str()),
-                    ("volume", volume.as_str()),
-                ];
-                gauge(figure(&counted.figures)).encode(family.encode_family(&labels)?)?;
-            }
+            });
+            result?;
         }
         Ok(())
     }

@@ -29,12 +29,12 @@ impl VolumeIndexer {
         match event {
             Event::Init => {
                 // Volumes with neither capacity nor path need no cleanup.
-                let mut before = ctx.capacity.volumes();
-                before.extend(ctx.path_reservations.volumes());
-                self.relist = RelistDiff::begin(before);
+                self.relist = RelistDiff::default();
+                ctx.capacity.for_each_volume(|name| self.relist.expect(name));
+                ctx.path_reservations.for_each_volume(|name| self.relist.expect(name));
             }
             Event::InitApply(volume) => {
-                self.relist.insert(volume.name_any());
+                self.relist.insert(volume.metadata.name.as_deref().unwrap_or_default());
                 add(volume, ctx);
             }
             Event::InitDone => {

@@ -5,7 +5,7 @@
 //! after a start and writes later. A group is free once neither a volume nor a record has it. The lock inside is never
 //! held over an await.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::record::{Record, State};
+use crate::uid_map::UidMap;
 
 /// Groups from which each volume of a backend gets one of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,15 +51,26 @@ pub struct GroupReservations {
     freed: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Index {
     /// By name of the volume, or of the object that requested an archive. A volume is on one export, except while a claim
     /// changes from one backend to another.
-    holders: HashMap<String, SmallVec<[Holding; 1]>>,
+    holders: UidMap<SmallVec<[Holding; 1]>>,
     /// Number of holders of each group, by export and group.
     used: BTreeMap<(Arc<str>, u32), u32>,
     exports: HashSet<Arc<str>>,
     serial: u64,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            holders: UidMap::by_volume(),
+            used: BTreeMap::new(),
+            exports: HashSet::new(),
+            serial: 0,
+        }
+    }
 }
 
 /// What a name holds on one export. Both groups are the same, except while a volume is changed.
@@ -144,13 +156,13 @@ impl Index {
                 }
             }
         }
-        let holdings = self.holders.entry(name.to_owned()).or_default();
+        let mut holdings = self.holders.remove(name).unwrap_or_default();
         holdings.retain(|held| held.export != export);
         if !after.is_empty() {
             holdings.push(after);
         }
-        if holdings.is_empty() {
-            self.holders.remove(name);
+        if !holdings.is_empty() {
+            self.holders.insert(name, holdings);
         }
         freed
     }
@@ -257,10 +269,15 @@ impl GroupReservations {
         // Its former group, if any, is free for itself.
         let mut freed = index.change(volume, export_id, |holding| holding.record = Recorded::None);
         let is_available = |group: &u32| {
-            let others = index.holders.iter().filter(|(name, _)| name.as_str() != volume);
-            let mut holdings = others.flat_map(|(_, holdings)| holdings);
-            !elsewhere.contains(group)
-                && !holdings.any(|held| *held.export == *export_id && held.is_volume_with(*group))
+            let has_it = |holdings: &SmallVec<[Holding; 1]>| {
+                let mut here = holdings.iter().filter(|held| *held.export == *export_id);
+                here.any(|held| held.is_volume_with(*group))
+            };
+            let mut is_held = elsewhere.contains(group);
+            index
+                .holders
+                .for_each_where(has_it, |name, _| is_held |= name != volume);
+            !is_held
         };
         let preferred = preferred.filter(is_available);
         let group = preferred.or_else(|| index.lowest_free(export_id, range, elsewhere));
@@ -278,11 +295,14 @@ impl GroupReservations {
     pub(crate) fn snapshot(&self, export_id: &str) -> Vec<(String, u64)> {
         let index = self.index();
         let mut known = Vec::new();
-        for (name, holdings) in &index.holders {
-            let here = holdings.iter().filter(|holding| *holding.export == *export_id);
-            let recorded = here.filter(|holding| matches!(holding.record, Recorded::Group { .. }));
-            known.extend(recorded.map(|holding| (name.clone(), holding.serial)));
-        }
+        index.holders.for_each_where(
+            |_| true,
+            |name, holdings| {
+                let here = holdings.iter().filter(|holding| *holding.export == *export_id);
+                let recorded = here.filter(|holding| matches!(holding.record, Recorded::Group { .. }));
+                known.extend(recorded.map(|holding| (name.to_owned(), holding.serial)));
+            },
+        );
         known
     }
 

@@ -66,33 +66,12 @@ impl ReservedPath {
         Self::new(Arc::clone(&self.0.realm), parts.join(BETWEEN.encode_utf8(&mut [0; 4])))
     }
 
-    /// Returns all paths that contain this one, the root first, without this one.
-    fn above(&self) -> impl Iterator<Item = Self> {
-        let path = &self.0.path;
-        let root = (!path.is_empty()).then_some("");
-        let between = path.match_indices(BETWEEN).filter_map(|(at, _)| path.get(..at));
-        root.into_iter()
-            .chain(between)
-            .map(|ancestor| Self::new(Arc::clone(&self.0.realm), ancestor.to_owned()))
-    }
-
     /// Returns the identity of the export that the path is on, if that is known.
     fn export(&self) -> Option<&str> {
         match &*self.0.realm {
             PathRoot::Export(id) => Some(id),
             PathRoot::Server(_) => None,
         }
-    }
-
-    /// Reports whether this path is `other` or lies below it.
-    fn is_within(&self, other: &Self) -> bool {
-        self.0.realm == other.0.realm && (self.0.path == other.0.path || self.is_path_below(other))
-    }
-
-    /// Reports whether this path would lie below `other` if both had the same root.
-    fn is_path_below(&self, other: &Self) -> bool {
-        let rest = self.0.path.strip_prefix(&*other.0.path);
-        rest.is_some_and(|rest| !rest.is_empty() && (other.0.path.is_empty() || rest.starts_with(BETWEEN)))
     }
 }
 
@@ -252,14 +231,10 @@ impl PathReservations {
         self.index().contains(&Key::Known(holder.clone()))
     }
 
-    /// Returns the volumes that exist.
-    pub fn volumes(&self) -> Vec<String> {
-        let index = self.index();
-        let volumes = index.known().filter_map(|holder| match holder {
-            Holder::Volume(name) => Some(name.clone()),
-            Holder::Archive(_) | Holder::BackendRoot(_) => None,
-        });
-        volumes.collect()
+    /// Calls `visit` with the name of each volume that exists, more than once if it has several paths. The names are not
+    /// stored as text.
+    pub fn for_each_volume(&self, visit: impl FnMut(&str)) {
+        self.index().for_each_volume(visit);
     }
 
     /// Returns the file of a holder.

@@ -123,7 +123,7 @@ fn capacity_demand(refusals: &[BackendRefusal], namespace: &str, bytes: u128) ->
     let backends = placement::backends_without_capacity(refusals);
     (!backends.is_empty()).then(|| CapacityDemand {
         namespace: namespace.to_owned(),
-        backends,
+        backends: backends.into_iter().collect(),
         bytes,
     })
 }

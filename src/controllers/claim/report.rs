@@ -17,7 +17,7 @@ use crate::api::names::{CLAIM_CONDITION, managers, qualified_name};
 use crate::runtime::clock::millis;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
-use crate::runtime::waiting::{Blockers, ClaimRef, Epoch};
+use crate::runtime::waiting::{Blockers, ClaimRef, Epoch, claim_ref};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::cached_claim::CachedClaim;
 use crate::state::claim_condition;
@@ -214,7 +214,7 @@ pub async fn report(
         ProvisionOutcome::Failed(condition) => {
             let class = class_name(claim).unwrap_or_default();
             ctx.metrics.claim_failed(&class, source_kind(claim));
-            let waits = ctx.waiting_claims.park_failed(ObjectRef::from_obj(claim), epoch);
+            let waits = ctx.waiting_claims.park_failed(claim_ref(claim), epoch);
             let pause = ctx.claim_retries.record_failure(&uid);
             (condition, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
@@ -262,7 +262,7 @@ fn wait(
     blockers: Blockers<ClaimRef>,
     action: Action,
 ) -> Action {
-    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), blockers, epoch);
+    let waits = ctx.waiting_claims.add(claim_ref(claim), blockers, epoch);
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
