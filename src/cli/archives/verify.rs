@@ -57,8 +57,10 @@ impl Verified {
             Ok(report) => report,
             Err(error) => return format!("{name}: {}\n", plain(&error.to_string())),
         };
-        let size = export_store::text::format_bytes(report.bytes.into());
-        let mut text = format!("{name}: {} files with {size} have their checksum", report.files);
+        let mut text = format!(
+            "{name}: {} files with {} bytes have their checksum",
+            report.files, report.bytes
+        );
         if report.without_checksum > 0 {
             let _ = write!(text, "; {} have none", report.without_checksum);
         }
