@@ -159,7 +159,9 @@ fn a_bound_claim_without_a_condition_has_to_report_a_volume_that_existed_if_this
         claim["metadata"]["annotations"] = json!({});
         claim["spec"]["volumeName"] = json!("pvc-previous");
         writes::merge(&mut claim, change);
-        super::is_settled(&serde_json::from_value(claim).unwrap(), &settings(), &capacity, |_| false)
+        super::is_settled(&serde_json::from_value(claim).unwrap(), &settings(), &capacity, |_| {
+            false
+        })
     };
     assert!(!is_settled(json!({})), "recovered");
     assert!(is_settled(json!({"spec": {"volumeName": "pvc-static"}})), "not known");
