@@ -208,7 +208,7 @@ async fn start(
             })
         }
     };
-    let located = match located {
+    let (origin, located) = match located {
         Ok(located) => located,
         Err(outcome) => return Ok(BackendOutcome::Ended(without_source(attempt, target, outcome).await)),
     };
@@ -216,7 +216,7 @@ async fn start(
         return Ok(BackendOutcome::Ended(deleted));
     }
     let task = CopyTask::ToVolume {
-        source: located,
+        source: (origin, Box::new(located)),
         backend: Arc::clone(&target.backend),
         export: Arc::clone(&target.export),
         request: Box::new(request),

@@ -26,7 +26,7 @@ pub(crate) enum CopyTask {
     /// Copies a volume or an archive to the new directory of a claim's volume.
     ToVolume {
         /// The source, and the export that has it.
-        source: (Arc<ExportStore>, CopySource),
+        source: (Arc<ExportStore>, Box<CopySource>),
         /// The backend of the new volume.
         backend: Arc<Backend>,
         /// The backend's export.
@@ -45,7 +45,7 @@ pub(crate) enum CopyTask {
         /// The export that gets the archive.
         export: Arc<ExportStore>,
         /// The volume, and the archive to create.
-        request: ArchiveRequest,
+        request: Box<ArchiveRequest>,
         /// Maximum content of a backup that a tenant requested, in bytes. Unset for a backup that an administrator
         /// requested.
         tenant_limit: Option<u64>,

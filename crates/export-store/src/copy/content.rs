@@ -180,7 +180,9 @@ impl ContentCopier {
                     nfs.commit(to).await.map_err(failed)?;
                     return Ok(Some(Content::Cloned));
                 }
-                Err(error) => drop(refused(error, &self.no_target_clone)?),
+                Err(error) => {
+                    refused(error, &self.no_target_clone)?;
+                }
             }
         }
         let (mut tracker, mut position) = (WriteTracker::default(), 0);

@@ -123,7 +123,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         limit,
         origin: data.export,
         export: destination.export,
-        request: ArchiveRequest {
+        request: Box::new(ArchiveRequest {
             name: live.name_any(),
             requested_by: live.uid().unwrap_or_default(),
             claim: subject.claim,
@@ -131,7 +131,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
             terms: retention_terms(&live),
             revision: terms::revision(&live),
             bases: base_candidates(ctx.stores.archives.state(), object),
-        },
+        }),
     };
     // If the copy has already ended, it has requeued the object.
     let copying = CopyJob::of(ctx, &live).start_or_progress(task, source_claim(&live));

@@ -57,7 +57,7 @@ impl Ownership {
         for (path, value) in &wanted {
             // An empty map leaves the fields of others alone.
             let is_current = fields::leaf(object, path) == Some(value);
-            if !is_current && !(value.is_object() && fields::is_filled(object, path)) {
+            if !(is_current || value.is_object() && fields::is_filled(object, path)) {
                 fields::set(object, path, value);
             }
         }

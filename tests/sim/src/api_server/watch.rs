@@ -198,7 +198,7 @@ fn selects(name: Option<&str>, object: &Value) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod tests {
     use axum::body::BodyDataStream;
     use axum::http::Request;
