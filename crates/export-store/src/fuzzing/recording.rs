@@ -15,8 +15,9 @@ use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
 use crate::Existing;
 use crate::naming::DirectoryPath;
 use crate::{
-    ArchiveMetadata, ClaimRef, DirectoryRequest, ExpectedIdentity, ExportStore, PathReservations, PurgeLimits,
-    ReclaimRequest, RecordsKey, ReservedPath, StoreConfig,
+    ArchiveMetadata, ArchiveRequest, ClaimRef, CopyLimits, CopyProgress, DirectoryRequest, ExpectedIdentity,
+    ExportStore, PathReservations, PurgeLimits, ReclaimRequest, RecordsKey, ReservedPath, RetentionTerms, StoreConfig,
+    TermsRevision, copy_to_archive,
 };
 use nfs_client::fuzzing::{framed, results_of};
 use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
@@ -146,7 +147,11 @@ impl Tapped {
 /// Performs all operations of the client. The server refuses some of them.
 async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &mut Corpus) {
     let export = Client::connect(target(ports, protocol)).await.unwrap();
-    let managed = ExportStore::new(export.clone(), keeper(), Arc::new(PathReservations::new()));
+    let managed = Arc::new(ExportStore::new(
+        export.clone(),
+        keeper(),
+        Arc::new(PathReservations::new()),
+    ));
     let expected = ExpectedIdentity {
         may_create: true,
         ..ExpectedIdentity::default()
@@ -158,6 +163,8 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
         let path = format!("{above}{uid}");
         let made = managed.provision(&request(uid, &path)).await.unwrap();
         std::fs::write(disk.join(&path).join("file"), "x").unwrap();
+        std::fs::create_dir(disk.join(&path).join("folder")).unwrap();
+        std::os::unix::fs::symlink("../file", disk.join(&path).join("folder/link")).unwrap();
         keep_files(disk, &format!("{uid}-live"), corpus);
         let reclaim = ReclaimRequest {
             claim: claim(uid),
@@ -166,6 +173,8 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
             file_id: Some(made.file_id),
             archive_metadata: ArchiveMetadata::default(),
         };
+        back_up(&managed, uid, &reclaim).await;
+        keep_files(disk, &format!("{uid}-backup"), corpus);
         match number {
             "1" => drop(managed.archive(&reclaim).await.unwrap()),
             _ => drop(managed.delete(&reclaim).await.unwrap()),
@@ -202,6 +211,26 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
     export.close().await;
 }
 
+/// Makes a backup of a volume, which has a manifest.
+async fn back_up(managed: &Arc<ExportStore>, uid: &str, of: &ReclaimRequest) {
+    let request = ArchiveRequest {
+        name: format!("backup-{uid}"),
+        requested_by: uid.into(),
+        claim: claim(uid),
+        of: of.clone(),
+        terms: RetentionTerms::default(),
+        revision: TermsRevision {
+            uid: uid.into(),
+            generation: 1,
+        },
+        bases: Vec::new(),
+    };
+    let (limits, progress) = (CopyLimits::default(), Arc::new(CopyProgress::default()));
+    copy_to_archive(managed, (managed, &request), &limits, &progress)
+        .await
+        .unwrap();
+}
+
 fn keep_files(disk: &Path, when: &str, corpus: &mut Corpus) {
     let own = disk.join(".nfs-operator");
     corpus.add(
@@ -212,6 +241,14 @@ fn keep_files(disk: &Path, when: &str, corpus: &mut Corpus) {
     for entry in std::fs::read_dir(own.join(CLUSTER).join("records")).unwrap() {
         let record = std::fs::read(entry.unwrap().path()).unwrap();
         corpus.add("export-records", when.to_owned(), &record);
+    }
+    // There is no folder before the first backup.
+    for entry in std::fs::read_dir(own.join(CLUSTER).join("manifests"))
+        .into_iter()
+        .flatten()
+    {
+        let manifest = std::fs::read(entry.unwrap().path()).unwrap();
+        corpus.add("export-manifests", when.to_owned(), &manifest);
     }
 }
 
