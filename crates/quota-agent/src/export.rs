@@ -391,7 +391,7 @@ impl<Q: Quotas> Export<Q> {
                     }
                     if enforced.len() >= ROUND {
                         self.enforce_some(std::mem::take(&mut enforced)).await?;
-                        // The rest is decided anew, from the orders as they are then.
+                        // The rest is decided again, from the orders as they are then.
                         self.is_unfinished = Instant::now() >= until;
                     }
                 }
