@@ -35,8 +35,10 @@ const OPERATIONS: &[(&str, bool)] = &[
     ("create_file", true),
     ("replace_file", true),
     ("link", true),
+    ("link_entry", true),
     ("list", false),
     ("list_with_usage", false),
+    ("list_with_attributes", false),
     ("statistics", false),
     ("has_unique_handles", false),
 ];
@@ -197,8 +199,18 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
             export.replace_file(here, &file, &draft, b"new", 0o600).await?;
         }
         "link" => export.link(&file.handle, here, &name("linked")).await?,
+        "link_entry" => {
+            let from = (here, &name("file"));
+            drop(export.link_entry(from, fileid("file"), (here, &name("linked"))).await?);
+        }
         "list" => assert_eq!(export.list(here, None).await?.entries.len(), 5),
         "list_with_usage" => assert_eq!(export.list_with_usage(here, None, 32 << 10).await?.entries.len(), 5),
+        "list_with_attributes" => {
+            assert_eq!(
+                export.list_with_attributes(here, None, 32 << 10).await?.entries.len(),
+                5
+            );
+        }
         "statistics" => assert!(export.statistics().await?.total > 0),
         "has_unique_handles" => drop(export.has_unique_handles().await?),
         unknown => panic!("{unknown} has no test"),
