@@ -36,8 +36,8 @@ async fn create(objects: &Objects, namespace: &str, count: usize) -> Result<Vec<
 }
 
 /// Returns how many objects had their turn until the last one of the other tenant, after the first `since` requests.
-/// `turn` returns the object and its namespace for the first request that is sent once it has a slot: how long the rest
-/// takes depends on the machine.
+/// `turn` returns the object and its namespace for the first request to the API server that is sent once it has a slot: how
+/// long the rest takes depends on the machine.
 fn served_until_last_of_bystander(
     env: &AttackedCluster,
     since: usize,
@@ -93,16 +93,16 @@ async fn three_namespaces_take_turns_on_one_backend() -> Test {
         Ok(())
     })
     .await?;
-    // The placement of a claim is written first.
-    let placed = |request: &Value| {
-        let part = |pointer| text(request, pointer).to_owned();
-        let is_placement = (text(request, "/verb"), text(request, "/objectRef/resource"))
-            == ("patch", "persistentvolumeclaims")
-            && text(request, "/objectRef/subresource").is_empty();
-        let (namespace, name) = (part("/objectRef/namespace"), part("/objectRef/name"));
-        is_placement.then(|| (format!("{namespace}/{name}"), namespace))
+    let turn = |verb: &'static str| {
+        let namespaces = &namespaces;
+        move |request: &Value| {
+            let is_turn = (text(request, "/verb"), text(request, "/objectRef/resource")) == (verb, "persistentvolumes");
+            let volume = text(request, "/objectRef/name");
+            let namespace = namespaces.get(volume).filter(|_| is_turn)?;
+            Some((volume.to_owned(), namespace.clone()))
+        }
     };
-    let created = served_until_last_of_bystander(&env, before, placed)?;
+    let created = served_until_last_of_bystander(&env, before, turn("create"))?;
     println!(
         "{created} of {} claims had their turn until the last of the other tenant",
         claims.len()
@@ -140,13 +140,7 @@ async fn three_namespaces_take_turns_on_one_backend() -> Test {
     )
     .await?;
     // A volume is read before its reclaim.
-    let read = |request: &Value| {
-        let is_read = (text(request, "/verb"), text(request, "/objectRef/resource")) == ("get", "persistentvolumes");
-        let volume = text(request, "/objectRef/name");
-        let namespace = namespaces.get(volume).filter(|_| is_read)?;
-        Some((volume.to_owned(), namespace.clone()))
-    };
-    let deleted = served_until_last_of_bystander(&env, before, read)?;
+    let deleted = served_until_last_of_bystander(&env, before, turn("get"))?;
     println!(
         "{deleted} of {} volumes had their turn until the last of the other tenant",
         claims.len()
