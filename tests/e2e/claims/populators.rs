@@ -21,6 +21,19 @@ const CLAIM_UID: &str = "nfs-operator.io/claim-uid";
 async fn assert_left_alone(objects: &Objects, claim: &Value) -> Test {
     let found = objects.get(claim).await?.ok_or("no claim")?;
     assert_eq!(condition(&found, "nfs-operator.io/Provisioned"), None, "{found}");
+    assert_not_placed(objects, claim).await
+}
+
+/// Waits until the operator reports the volume to which its populator bound a claim, and nothing else.
+async fn wait_reported(objects: &Objects, claim: &Value) -> Test {
+    let kind = "nfs-operator.io/Provisioned";
+    let reason = Some("Provisioned");
+    objects.wait_condition(claim, kind, "True", reason, TIMEOUT).await?;
+    assert_not_placed(objects, claim).await
+}
+
+async fn assert_not_placed(objects: &Objects, claim: &Value) -> Test {
+    let found = objects.get(claim).await?.ok_or("no claim")?;
     assert_eq!(
         found["metadata"]["annotations"]["nfs-operator.io/placed-on"],
         Value::Null
@@ -81,7 +94,7 @@ async fn a_volume_that_a_populator_filled_is_cloned_backed_up_and_reclaimed_for_
     wait_transferred(&env.objects, &volume, &target).await?;
     let bound = env.bound(&target).await?;
     assert_eq!(bound["metadata"]["uid"], volume["metadata"]["uid"]);
-    assert_left_alone(&env.objects, &target).await?;
+    wait_reported(&env.objects, &target).await?;
     let mut clone = env.claim("clone");
     let source = json!({"kind": "PersistentVolumeClaim", "name": "data"});
     merge(&mut clone, &json!({"spec": {"dataSource": source}}));
@@ -153,7 +166,7 @@ async fn a_populated_claim_with_late_binding_gets_the_volume_on_the_node_of_its_
         let volume = env.wait_bound(&target).await?;
         assert_eq!(volume["metadata"]["uid"], filled["metadata"]["uid"]);
         wait_transferred(&env.objects, &volume, &target).await?;
-        assert_left_alone(&env.objects, &target).await?;
+        wait_reported(&env.objects, &target).await?;
         assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "filled");
         assert_eq!(shared::names(env.data())?.len(), 1, "one directory, and no archive");
     }
