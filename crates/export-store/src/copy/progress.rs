@@ -87,7 +87,10 @@ impl CopyProgressSnapshot {
             let of_files = self.of_files.max(self.files);
             return format!("{} of {of_files} files, {bytes} of {of_bytes}", self.files);
         }
-        format!("{}, {bytes}; still counting how many there are", count_files(self.files))
+        format!(
+            "{}, {bytes}; still counting how many there are",
+            count_files(self.files)
+        )
     }
 }
 
