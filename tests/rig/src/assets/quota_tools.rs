@@ -1,6 +1,6 @@
 //! The tools that the quota agent runs, installed from Debian packages.
 
-use super::{apt, find_program, lock_cache};
+use super::{PACKAGES_LOCK, apt, find_program, lock_cache};
 use crate::error::{Error, Result};
 
 const PACKAGES: [&str; 2] = ["quota", "xfsprogs"];
@@ -11,7 +11,7 @@ pub(super) async fn find_or_install() -> Result<()> {
     if find_missing().is_none() {
         return Ok(());
     }
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache(PACKAGES_LOCK).await?;
     if find_missing().is_some() {
         apt::install(&PACKAGES, "2 MB to download", missing).await?;
     }
