@@ -161,7 +161,7 @@ pub fn explain_acceptance(planned: PlannedCondition, backend: &NfsBackend, accep
     PlannedCondition::fails(
         planned.reason,
         format!(
-            "{}{used}. The command: kubectl annotate --overwrite nfsb {name} {ACCEPT_IDENTITY}={value}{again}",
+            "{} (kubectl annotate --overwrite nfsb {name} {ACCEPT_IDENTITY}={value}{again}){used}",
             planned.message
         ),
     )

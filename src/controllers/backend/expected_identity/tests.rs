@@ -165,12 +165,12 @@ fn the_command_that_accepts_an_export_is_printed_also_after_it_was_used() {
     let explained = |planned: PlannedCondition, object: &NfsBackend| explain_acceptance(planned, object, None).message;
     let command = "kubectl annotate --overwrite nfsb main nfs-operator.io/accept-identity=";
     let plain = named(backend(json!({}), json!({}), json!({"export": {"id": "recorded"}})));
-    assert!(explained(mismatch("one"), &plain).ends_with(&format!(". The command: {command}one")));
-    assert!(explained(mismatch("<its status.export.id>"), &plain).ends_with(&format!("{command}recorded")));
+    assert!(explained(mismatch("one"), &plain).ends_with(&format!(" ({command}one)")));
+    assert!(explained(mismatch("<its status.export.id>"), &plain).ends_with(&format!(" ({command}recorded)")));
     let used = named(backend(json!({ACCEPT_IDENTITY: "one"}), json!({}), json!({})));
     let again = explained(mismatch("one"), &used);
     assert!(again.contains("append @"), "{again}");
-    assert!(again.ends_with(&format!("{command}one@$(date +%s)")), "{again}");
+    assert!(again.contains(&format!(" ({command}one@$(date +%s)). ")), "{again}");
     let in_progress = explain_acceptance(mismatch("one"), &used, Some("one"));
     assert_eq!(in_progress, mismatch("one"));
     let other = PlannedCondition::fails(Reason::IdentityMismatch, "pin one of them with spec.exportID");
