@@ -1,7 +1,7 @@
 //! Memory per claim and volume for which there is no work left, of which there may be tens of thousands, and per backend.
 //!
 //! Measured by the allocator for the test's thread, in size classes: one more byte may need the next size class.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -61,7 +61,8 @@ const OF_A_CLAIM: usize = 10;
 const OF_A_WAITING_CLAIM: usize = 3000;
 /// The names of the claim, and what the copy captures.
 const OF_A_WAITING_COPY: usize = 1500;
-/// The object as it is and as it was at the last probe, its tasks, its connection and its metrics.
+/// The object as it is and as it was at the last probe, its tasks, its connection and its metrics; and its share of the
+/// connections to the API server that the first probes needed.
 const OF_A_BACKEND: usize = 40_000;
 
 /// Returns the bytes that this thread has allocated and not freed.
