@@ -147,6 +147,9 @@ impl ExportStore {
 
     /// Sets the time after which the server gives each change of a directory another change attribute. Without one, 2 s:
     /// until then, the operator's folder is listed again instead of being compared with its last change attribute.
+    ///
+    /// For tests, which would otherwise wait: with less than the server has, changes of other clusters are missed.
+    #[doc(hidden)]
     pub fn with_change_resolution(self, resolution: Duration) -> Self {
         Self {
             change_resolution: resolution,

@@ -210,8 +210,9 @@ async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Resu
     if expected.may_create {
         may_create(ctx, object).await?;
     }
+    let beacons = known_beacons(ctx, expected.export_id.as_deref());
     Ok(ExpectedIdentity {
-        beacons: Some(known_beacons(ctx)),
+        beacons: Some(beacons),
         ..expected
     })
 }
@@ -282,11 +283,17 @@ async fn confirm(
     }
 }
 
-/// Returns the beacons in the statuses of all backends: those on one export share the beacon in the folder of this cluster.
-fn known_beacons(ctx: &Context) -> Vec<KnownBeacon> {
+/// Returns the beacons in the statuses of the backends on an export, or of all backends if it is not known which one is
+/// expected: those on one export share the beacon in the folder of this cluster.
+fn known_beacons(ctx: &Context, export_id: Option<&str>) -> Vec<KnownBeacon> {
     let backends = ctx.stores.backends.state();
+    let is_there = |object: &&Arc<NfsBackend>| {
+        let status = object.status.as_ref();
+        export_id.is_none() || status.and_then(|status| status.export.id.as_deref()) == export_id
+    };
     backends
         .iter()
+        .filter(is_there)
         .filter_map(|object| beacons_in_status(ctx, object))
         .collect()
 }

@@ -88,6 +88,7 @@ pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     ctx.claim_retries.reset(&uid);
     ctx.reschedules.forget(&uid);
     ctx.last_written.forget(&uid);
+    ctx.recovery_holds.forget_claim(&uid);
     ctx.copy_jobs.abort(&uid);
     // A copy that was only queued has no directory that garbage collection would find.
     release_unused(ctx, claim);
