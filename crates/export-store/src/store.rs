@@ -666,6 +666,21 @@ impl ExportStore {
             .await
     }
 
+    /// Like [`order_limit`](Self::order_limit), for the result of [`provision`](Self::provision). Nothing else may change the
+    /// volume in between.
+    pub async fn order_provisioned(
+        &self,
+        request: &DirectoryRequest,
+        provisioned: &ProvisionedDirectory,
+        limit: VolumeLimit,
+    ) -> Result<Ordered, ExportError> {
+        let _lock = self.lock_volume(&request.volume).await?;
+        self.with_verified(move |verified| async move {
+            limits::order_provisioned(self, &verified, request, provisioned, limit).await
+        })
+        .await
+    }
+
     /// Returns what the quota agent reports about an order.
     pub async fn limit_report(&self, volume: &str, order: &LimitOrder) -> Result<LimitReport, ExportError> {
         self.with_verified(move |verified| async move { limits::report(self, &verified, volume, order).await })

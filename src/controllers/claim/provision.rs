@@ -374,7 +374,7 @@ impl ProvisionAttempt<'_> {
         self.requeue_archive();
         match provisioned {
             Ok(directory) => {
-                if let Some(outcome) = order_limit(self, target, &directory).await {
+                if let Some(outcome) = order_limit(self, target, (&plan.directory, &directory)).await {
                     return Ok(BackendOutcome::Ended(outcome));
                 }
                 let outcome = create_volume(self, target, plan, &directory).await?;
