@@ -23,10 +23,9 @@ pub struct CopiedSnapshot {
     /// Name of the snapshot.
     #[schemars(length(max = 255))]
     pub name: String,
-    /// Time before the snapshot, by the server's clock: the last probe before it. The data are at least as new. Unset if
-    /// unknown.
+    /// Time of the last probe before the snapshot, by the server's clock: the data are at least as new. Unset if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time: Option<Time>,
+    pub last_probe_time: Option<Time>,
 }
 
 /// What a backup contains, and how much of it was copied.

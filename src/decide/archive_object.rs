@@ -65,7 +65,7 @@ fn recorded_status(recorded: &RecordedArchive, backend: &str) -> NfsArchiveStatu
 fn copied_snapshot(recorded: &export_store::CopiedSnapshot) -> CopiedSnapshot {
     CopiedSnapshot {
         name: recorded.name.clone(),
-        time: recorded.taken_after.and_then(time),
+        last_probe_time: recorded.taken_after.and_then(time),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Backups and clones of snapshots of the server.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rig::objects::merge;
@@ -17,13 +17,29 @@ fn copy(from: &Path, to: &Path) -> Test {
     Ok(())
 }
 
+/// Makes a snapshot of the operator's folder, once that has a beacon: the second probe of a backend writes it.
+async fn copy_own_folder(env: &TestEnv, name: &str) -> Result<PathBuf, Failure> {
+    let own = env.data().join(".nfs-operator");
+    wait::until("the beacon", TIMEOUT, async || {
+        let folders = fs::read_dir(&own).map_err(|error| error.to_string())?.flatten();
+        let mut beacons = folders.map(|folder| folder.path().join("beacon"));
+        beacons
+            .any(|beacon| beacon.exists())
+            .then_some(())
+            .ok_or("it does not exist".to_owned())
+    })
+    .await?;
+    let snapshot = env.data().join(".snapshot").join(name);
+    fs::create_dir_all(&snapshot)?;
+    copy(&own, &snapshot.join(".nfs-operator"))?;
+    Ok(snapshot)
+}
+
 /// Makes what the operator sees of a snapshot: a copy of its folder, and the directory of the volume with its fileid. A copy
 /// takes the place of that directory.
-fn take_snapshot(env: &TestEnv, name: &str, volume: &Path) -> Test {
-    let snapshot = env.data().join(".snapshot").join(name);
+async fn take_snapshot(env: &TestEnv, name: &str, volume: &Path) -> Test {
+    let snapshot = copy_own_folder(env, name).await?;
     let directory = snapshot.join(volume.file_name().ok_or("no name")?);
-    fs::create_dir_all(&snapshot)?;
-    copy(&env.data().join(".nfs-operator"), &snapshot.join(".nfs-operator"))?;
     fs::rename(volume, &directory)?;
     copy(&directory, volume)
 }
@@ -60,13 +76,13 @@ async fn a_backup_that_requires_one_moment_is_copied_from_the_newest_snapshot() 
     assert!(preferred["status"]["snapshot"].is_null(), "{preferred}");
     assert_eq!(preferred["status"]["copied"]["files"], 1, "{preferred}");
 
-    take_snapshot(&env, "nightly", &root)?;
+    take_snapshot(&env, "nightly", &root).await?;
     fs::write(root.join("data"), "now")?;
     let required = with_consistency(backup_of(&env, "required", "data"), "Required");
     let required = ready(&env, &env.objects.create(&required).await?).await?;
     let status = &required["status"];
     assert_eq!(status["snapshot"]["name"], "nightly", "{status}");
-    assert!(status["snapshot"]["time"].is_string(), "{status}");
+    assert!(status["snapshot"]["lastProbeTime"].is_string(), "{status}");
     assert_eq!(
         status["copied"],
         json!({"files": 1, "bytes": 4, "reusedFiles": 0, "copiedBytes": 4})
@@ -116,9 +132,7 @@ async fn a_directory_that_a_snapshot_does_not_prove_to_be_the_claims_is_not_copi
     let (_, volume) = shared::bound_with_data(&env, "data", &class, "then").await?;
     let root = env.directory(&volume)?;
     // Another directory had the path of the claim's when the snapshot was taken.
-    let snapshot = env.data().join(".snapshot/nightly");
-    fs::create_dir_all(&snapshot)?;
-    copy(&env.data().join(".nfs-operator"), &snapshot.join(".nfs-operator"))?;
+    let snapshot = copy_own_folder(&env, "nightly").await?;
     let other = snapshot.join(root.file_name().ok_or("no name")?);
     fs::create_dir(&other)?;
     fs::write(other.join("data"), "of another tenant")?;

@@ -393,14 +393,20 @@ async fn only_a_complete_backup_of_the_same_claim_and_volume_is_a_base() {
         of: reclaim("other", "other", other.file_id),
         ..other.request("foreign", &["missing", "one"])
     };
-    let (limits, progress) = (
-        CopyLimits::default().with_settle_margin(MARGIN),
-        Arc::new(CopyProgress::default()),
-    );
-    copy_to_archive(&other.source, (&other.target, &foreign), &limits, &progress)
-        .await
-        .unwrap();
-    assert_eq!(progress.snapshot().reused_files, 0);
+    // The files are the same ones, and the backup is of another claim.
+    let of_another_claim = ArchiveRequest {
+        claim: claim("other"),
+        ..backups.request("of-another-claim", &["one"])
+    };
+    tokio::time::sleep(MARGIN + Duration::from_millis(1100)).await;
+    for request in [foreign, of_another_claim] {
+        let limits = CopyLimits::default().with_settle_margin(MARGIN);
+        let progress = Arc::new(CopyProgress::default());
+        copy_to_archive(&other.source, (&other.target, &request), &limits, &progress)
+            .await
+            .unwrap();
+        assert_eq!(progress.snapshot().reused_files, 0, "{}", request.name);
+    }
     let which = backups.which("one").await;
     begin_purge(&backups.target, &which).await.unwrap();
     assert_eq!(backups.back_up("two", &["one"]).await.reused_files, 0);
