@@ -13,11 +13,11 @@ use super::eligibility::{Eligibility, check_eligibility, class_name, requested_p
 use super::expansion;
 use super::placement::pending_backend;
 use super::provision::{provision, release_unused};
-use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition, report};
+use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition, report, write_condition};
 use super::volume_object::{is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
-use crate::decide::reclaim_request::is_bound_to;
+use crate::decide::reclaim_request::{claim_ref, is_bound_to};
 use crate::runtime::readiness::Cache;
 use crate::runtime::reads;
 use crate::runtime::waiting::Epoch;
@@ -55,20 +55,17 @@ async fn reconcile_now(
     // Held until the outcome is reported.
     let mut slot = None;
     let outcome = match check_eligibility(claim, class.as_deref(), &ctx.settings.served) {
-        eligibility @ (Eligibility::Ignore | Eligibility::Bound) => {
-            match unreported_volume(claim, &eligibility, &ctx.settings, &ctx.capacity, |volume| {
-                may_have_created(ctx, volume)
-            }) {
-                None => ProvisionOutcome::Nothing,
-                Some(volume) => {
-                    slot = ctx.report_slot(claim);
-                    match &slot {
-                        None => ProvisionOutcome::Queued,
-                        Some(_) => report_bound(claim, &volume, ctx).await?,
-                    }
+        Eligibility::Ignore => ProvisionOutcome::Nothing,
+        Eligibility::Bound => match unreported_volume(claim, &ctx.settings, |volume| may_have_created(ctx, volume)) {
+            None => ProvisionOutcome::Nothing,
+            Some(volume) => {
+                slot = ctx.report_slot(claim);
+                match &slot {
+                    None => ProvisionOutcome::Queued,
+                    Some(_) => report_bound(claim, &volume, ctx).await?,
                 }
             }
-        }
+        },
         Eligibility::Lost => report_lost(claim, ctx).await?,
         Eligibility::Infeasible(condition) => ProvisionOutcome::Infeasible(condition),
         // Boxed: most claims are bound, and their futures must stay small.
@@ -131,9 +128,9 @@ pub fn is_settled(
 ) -> bool {
     // The class matters only for a claim without volume.
     match check_eligibility(claim, None, &settings.served) {
-        eligibility @ (Eligibility::Ignore | Eligibility::Bound) => {
-            unreported_volume(claim, &eligibility, settings, capacity, may_have_created).is_none()
-                && expansion::is_settled(claim)
+        Eligibility::Ignore => expansion::is_settled(claim),
+        Eligibility::Bound => {
+            unreported_volume(claim, settings, may_have_created).is_none() && expansion::is_settled(claim)
         }
         Eligibility::Lost => is_reported_lost(claim),
         Eligibility::Infeasible(_) | Eligibility::Provision(_) => {
@@ -174,25 +171,36 @@ async fn report_bound(
     })
 }
 
-/// Returns the volume of a bound claim whose condition does not report it yet.
-fn unreported_volume(
-    claim: &PersistentVolumeClaim,
-    eligibility: &Eligibility,
-    settings: &Settings,
-    capacity: &CapacityTracker,
-    may_have_created: impl FnOnce(&str) -> bool,
-) -> Option<String> {
-    let provisioned = match eligibility {
-        Eligibility::Bound => provisioned_volume(claim, settings, may_have_created),
-        _ => None,
-    };
-    provisioned.or_else(|| existing_volume(claim, capacity))
+/// Reports the volume of a claim that requested none, because the volume existed: it was recovered for the claim, filled for
+/// it by a populator, or given to it by an administrator. `volume` names the claim.
+pub async fn report_existing_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
+    let owner = claim_ref(volume);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &owner.namespace);
+    let claim = reads::get_opt(&claims, &owner.name).await;
+    let claim = claim.map_err(WriteError::action("read the claim of a volume that existed before it"))?;
+    match claim {
+        Some(claim) if has_to_report(&claim, volume) => {
+            let condition = PlannedCondition::holds(Reason::Provisioned, location(volume, &claim));
+            write_condition(ctx, &claim, &condition, false).await
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Returns the volume that was provisioned for a claim, if the claim does not report it yet. A volume that existed before
-/// this operator is not read: without the operator's annotation and condition, only a volume of the claim's own name counts
-/// that the operator `may_have_created`.
-fn provisioned_volume(
+/// Returns true if a claim was given a volume that existed and reports nothing yet. The binder sets `volumeName` of the claim
+/// after `claimRef` of the volume.
+fn has_to_report(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let bound_to = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    is_bound_to(volume, claim)
+        && bound_to.is_none_or(|name| name.is_empty() || name == volume.name_any())
+        && claim.metadata.deletion_timestamp.is_none()
+        && provisioned_condition(claim).is_none()
+}
+
+/// Returns the volume of a bound claim that requested one, if the claim does not report it yet. A volume that existed
+/// before this operator is not read: without the operator's annotation and condition, only a volume of the claim's own name
+/// counts that the operator `may_have_created`.
+fn unreported_volume(
     claim: &PersistentVolumeClaim,
     settings: &Settings,
     may_have_created: impl FnOnce(&str) -> bool,
@@ -219,16 +227,6 @@ pub fn may_have_created(ctx: &Context, volume: &str) -> bool {
         Some((_, export_id)) => export_id.is_some(),
         None => !ctx.readiness.is_filled(Cache::Volumes) || pending_backend(ctx, volume).is_some(),
     }
-}
-
-/// Returns the volume of this operator that a claim without a condition was bound to because it existed: one that was
-/// recovered for the claim, or that an administrator gave to it. The binder then requests no provisioner.
-fn existing_volume(claim: &PersistentVolumeClaim, capacity: &CapacityTracker) -> Option<String> {
-    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
-    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    let is_bound = phase == Some("Bound") && claim.metadata.deletion_timestamp.is_none();
-    let is_unreported = is_bound && provisioned_condition(claim).is_none() && name != own_volume_name(claim);
-    (is_unreported && capacity.has_volume(&name)).then_some(name)
 }
 
 /// Returns the name of the volume that is provisioned for a claim.

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::plan::{RecordOwner, recorded_claim};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
+use crate::controllers::claim;
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
@@ -43,6 +44,8 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
     let Some(volume) = &read.filter(|read| read.uid() == seen.uid() && claim_ref(read) == claim_ref(seen)) else {
         return Ok(TransferOutcome::Changed);
     };
+    // Before the volume names the claim in its annotations: afterwards, nothing shows that the report is missing.
+    claim::report_existing_volume(ctx, volume).await?;
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let not_now = |condition| Ok(TransferOutcome::NotNow(condition));
     let backend = match ctx.registered_backend(&name) {

@@ -118,7 +118,7 @@ fn a_claim_without_placement_is_unreported_only_if_its_own_volume_may_have_been_
         let mut claim = bound(provisioner, "1Gi", false, condition);
         claim["spec"]["volumeName"] = json!(name);
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-        let unreported = provisioned_volume(&claim, &settings(), |_| may_have_created);
+        let unreported = unreported_volume(&claim, &settings(), |_| may_have_created);
         assert_eq!(unreported.is_some(), expected, "{what}");
         let is_settled = super::is_settled(&claim, &settings(), &CapacityTracker::default(), |_| may_have_created);
         assert_eq!(is_settled, !expected, "{what}");
@@ -150,26 +150,38 @@ fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
 }
 
 #[test]
-fn a_bound_claim_without_a_condition_has_to_report_a_volume_that_existed_if_this_operator_knows_it() {
-    let capacity = CapacityTracker::default();
-    capacity.record_volume("pvc-previous", "default", 1, None);
-    let is_settled = |change: Value| {
+fn a_claim_without_a_condition_has_to_report_the_volume_that_existed_and_was_bound_to_it() {
+    let volume = json!({
+        "metadata": {"name": "pvc-previous"},
+        "spec": {"claimRef": {"namespace": "n", "name": "c", "uid": "u"}},
+    });
+    let volume = serde_json::from_value(volume).unwrap();
+    let has_to_report = |change: Value| {
         // The binder found the volume, and requested no provisioner.
         let mut claim = bound("nfs-operator.io/nfs", "1Gi", false, None);
         claim["metadata"]["annotations"] = json!({});
         claim["spec"]["volumeName"] = json!("pvc-previous");
         writes::merge(&mut claim, change);
-        super::is_settled(&serde_json::from_value(claim).unwrap(), &settings(), &capacity, |_| {
-            false
-        })
+        super::has_to_report(&serde_json::from_value(claim).unwrap(), &volume)
     };
-    assert!(!is_settled(json!({})), "recovered");
-    assert!(is_settled(json!({"spec": {"volumeName": "pvc-static"}})), "not known");
-    assert!(is_settled(json!({"status": {"phase": "Pending"}})), "not bound");
-    let condition = json!({"type": "nfs-operator.io/Provisioned", "status": "True", "reason": "Provisioned"});
-    assert!(is_settled(json!({"status": {"conditions": [condition]}})), "reported");
+    assert!(has_to_report(json!({})), "recovered");
+    let pending = json!({"spec": {"volumeName": null}, "status": {"phase": "Pending"}});
+    assert!(has_to_report(pending), "the binder writes the volume first");
+    assert!(
+        !has_to_report(json!({"spec": {"volumeName": "pvc-static"}})),
+        "bound to another one"
+    );
+    assert!(
+        !has_to_report(json!({"metadata": {"uid": "later"}})),
+        "another claim of this name"
+    );
+    let condition = json!({"type": "nfs-operator.io/Provisioned", "status": "False", "reason": "NoSpace"});
+    assert!(
+        !has_to_report(json!({"status": {"conditions": [condition]}})),
+        "it waits in the cache"
+    );
     let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-    assert!(is_settled(deleted), "being deleted");
+    assert!(!has_to_report(deleted), "being deleted");
 }
 
 #[test]
