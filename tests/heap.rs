@@ -32,7 +32,7 @@ use nfs_operator::runtime::writes::WriteError;
 use nfs_operator::state::cached_claim::CachedClaim;
 use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::{Provisioners, Settings};
-use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
+use nfs_operator::state::copy_jobs::{CopyBackend, CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::last_written::{Cached, LastWritten};
 use nfs_operator::state::volume_indexer::index_volume;
 use serde_json::{Value, json};
@@ -314,7 +314,10 @@ async fn of_a_waiting_copy_only_the_request_is_kept() {
         };
         let slot = SlotRequest {
             namespace: "namespace".to_owned(),
-            backends: ["fast".to_owned(), "fast".to_owned()],
+            backends: ["fast"; 2].map(|name| CopyBackend {
+                name: name.to_owned(),
+                max_copies: 5,
+            }),
             is_of_administrator: false,
         };
         let copy = move |_: CopyLimits, _: Arc<CopyProgress>| async move {

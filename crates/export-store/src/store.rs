@@ -9,9 +9,9 @@ use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
 use crate::clock::{SystemClock, WallClock};
-use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree, VerifyReport};
+use crate::copy::{Bandwidth, CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree, VerifyReport};
 use crate::count::{RateLimiter, TreeUsage};
-use crate::error::ExportError;
+use crate::error::{ErrorContext as _, ExportError};
 use crate::error_kind::RootPermissions;
 use crate::inspection::Inspection;
 use crate::limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
@@ -34,7 +34,7 @@ use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
     CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, limits, listing,
-    other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash,
+    other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, snapshots, trash,
     unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, Name, NfsError, Status};
@@ -59,6 +59,7 @@ pub struct ExportStore {
     pub(crate) change_resolution: Duration,
     /// The limits of volumes are ordered: an order is removed with its record.
     orders_limits: AtomicBool,
+    pub(crate) copy_bandwidth: Bandwidth,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// Only one task reads the records of other clusters at a time.
@@ -112,6 +113,7 @@ impl ExportStore {
             clock: Box::new(SystemClock),
             change_resolution: CHANGE_RESOLUTION,
             orders_limits: AtomicBool::new(false),
+            copy_bandwidth: Bandwidth::default(),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
@@ -605,6 +607,17 @@ impl ExportStore {
     /// is dropped.
     pub async fn open_source(self: &Arc<Self>, source: &CopySource) -> Result<SourceTree, CopyError> {
         copy::open(self, source).await
+    }
+
+    /// Returns the directory, relative to the root, in which the server exposes snapshots of the export; `None` if it does not.
+    pub async fn snapshot_directory(&self) -> Result<Option<&'static str>, ExportError> {
+        let root = self.nfs.root().await.context(|| "looking up the root".to_owned())?;
+        snapshots::find_directory(self, &root).await
+    }
+
+    /// Limits the content of all copies from and to this backend together, in bytes per second; unlimited if unset.
+    pub fn limit_copies(&self, bytes_per_second: Option<u64>) {
+        self.copy_bandwidth.limit(bytes_per_second);
     }
 
     /// Returns the archive that an object requests by copying a volume. Moves what an earlier process left beside a

@@ -69,6 +69,7 @@ fn volume_in(
         namespace_uid: "nu",
         request: &ClaimRequest {
             source: None,
+            snapshot: None,
             provisioner: "old/nfs".into(),
             parameters: ClassParameters::default(),
             mount_options: vec!["soft".into()],
