@@ -10,6 +10,8 @@ TEST_THREADS ?= 4
 BUILD := cargo build --workspace
 TEST := cargo test --workspace
 RIG := target/debug/rig
+# For recipes that do more than this: make executes every line that contains $(MAKE), also with -n.
+SUBMAKE = $(MAKE) --no-print-directory
 
 .PHONY: help
 help: ## List the targets
@@ -72,7 +74,7 @@ test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests
 	$(TEST) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip $$without_node && \
 	echo "whether every column of docs/reliability.md was tested" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without $(TEST) -q --test live -- --ignored --exact $(LAST_TEST) && \
-	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
+	{ [ -n "$$without_node" ] || $(SUBMAKE) pod; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
@@ -93,7 +95,7 @@ test-oldest: tests ## Run the tests that need a cluster on the oldest Kubernetes
 	@$(RIG) kernel-vm || { skip="--skip kernel::"; \
 	echo "NOT TESTED on this release: volumes that the Linux kernel mounts; for the cause, see above" >&2; }; \
 	$(TEST) --test e2e -- --test-threads=$(TEST_THREADS) $$skip
-	@if $(RIG) node-assets; then $(TEST) --test node && $(MAKE) --no-print-directory pod; \
+	@if $(RIG) node-assets; then $(TEST) --test node && $(SUBMAKE) pod; \
 	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; for the cause, see above" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
 	@$(RIG) rights "$(AUDIT_OLDEST)"
@@ -168,7 +170,7 @@ bench-targets: bench-build ## Measure everything that has a target, for two hour
 	measure backends --backends 1000; \
 	measure binder --binder 100; \
 	measure scale --scale 100000 --no-scan; \
-	$(MAKE) --no-print-directory bench-round-trips 2>&1 | tee target/bench/nfs-round-trips.txt; [ "$${PIPESTATUS[0]}" = 0 ] || failed="$$failed nfs-round-trips"; \
+	$(SUBMAKE) bench-round-trips 2>&1 | tee target/bench/nfs-round-trips.txt; [ "$${PIPESTATUS[0]}" = 0 ] || failed="$$failed nfs-round-trips"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: bench-round-trips

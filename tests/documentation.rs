@@ -126,8 +126,8 @@ fn every_alert_has_its_row_in_the_guide_to_monitoring_and_every_row_its_alert() 
     Ok(())
 }
 
-/// Returns the names of all series of a running operator.
-fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
+/// Returns the names of all series of a running operator, each with its labels in the order of their names.
+fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
     let metrics = Metrics::with_collectors(vec![
         Box::new(copy_jobs.clone()),
@@ -142,6 +142,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let figures = BackendMetrics {
         ready: true,
         reason: Reason::AllChecksPassed,
+        probe_duration: Duration::ZERO,
         statistics: Some(FsStat {
             total: 1,
             available: 1,
@@ -151,8 +152,10 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         volumes: 0,
         provisioned: 0,
         archives: Some(0),
+        archived: 0,
         trash: 0,
         stuck: 0,
+        unsigned_records: Some(0),
         quota: Some(QuotaMetrics {
             enforce: QuotaEnforcement::Required,
             reason: Reason::QuotaAgentReady,
@@ -211,9 +214,17 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let begin = async { copy_jobs.start(of, request, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
     let text = metrics.text()?;
-    let names = text.lines().filter(|line| !line.starts_with('#'));
-    let names = names.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));
-    Ok(names.collect())
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let mut series: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in lines {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        let labels = line.split_once('{').and_then(|(_, rest)| rest.split('}').next());
+        // No value above contains a comma.
+        let labels = labels.into_iter().flat_map(|labels| labels.split(','));
+        let labels = labels.filter_map(|label| label.split_once('=').map(|(label, _)| label.to_owned()));
+        series.entry(name.to_owned()).or_default().extend(labels);
+    }
+    Ok(series)
 }
 
 /// Returns the names of the operator's metrics in a query.
@@ -252,12 +263,12 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_
     texts_under(&alerts, "expr", &mut queries);
     let queried: BTreeSet<&str> = queries.iter().flat_map(|query| metrics_in(query)).collect();
     assert!(queried.len() > 10, "{queried:?}");
-    let missing: Vec<_> = queried.iter().filter(|name| !series.contains(**name)).collect();
+    let missing: Vec<_> = queried.iter().filter(|name| !series.contains_key(**name)).collect();
     assert!(missing.is_empty(), "no such metrics: {missing:?}");
     let shown: BTreeSet<&str> = shown.iter().flat_map(|query| metrics_in(query)).collect();
     let of_histogram = |name: &str| name.ends_with("_seconds_sum") || name.ends_with("_seconds_count");
     let unseen: Vec<_> = series
-        .iter()
+        .keys()
         .filter(|name| !shown.contains(name.as_str()) && !of_histogram(name))
         .collect();
     assert!(unseen.is_empty(), "the dashboard lacks {unseen:?}");
@@ -265,25 +276,30 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_
 }
 
 #[test]
-fn every_metric_has_its_row_in_the_guide() -> Test {
+fn every_metric_has_its_row_with_its_labels_in_the_guide() -> Test {
     let page = page("docs/operations.md")?;
-    let series = series()?;
-    let rows: BTreeSet<&str> = page
+    let labels_of = |row: &str| {
+        let labels = row.split_once('{').map(|(_, labels)| labels.trim_end_matches('}'));
+        let labels = labels.into_iter().flat_map(|labels| labels.split(','));
+        labels.map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    let rows: BTreeMap<String, BTreeSet<String>> = page
         .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next())
-        .filter(|name| metrics_in(name).next().is_some())
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .filter(|row| metrics_in(row).next().is_some())
+        .map(|row| (row.split('{').next().unwrap_or_default().to_owned(), labels_of(row)))
         .collect();
     // The three series of a histogram have one row.
-    let names: BTreeSet<&str> = series
-        .iter()
-        .map(|name| {
-            let base = ["_bucket", "_sum", "_count"]
-                .iter()
-                .find_map(|suffix| name.strip_suffix(suffix));
-            base.filter(|base| base.ends_with("_seconds")).unwrap_or(name)
-        })
-        .collect();
-    assert_eq!(rows, names);
+    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, mut labels) in series()? {
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix));
+        let metric = base.filter(|base| base.ends_with("_seconds")).unwrap_or(&name);
+        labels.remove("le");
+        metrics.entry(metric.to_owned()).or_default().extend(labels);
+    }
+    assert_eq!(rows, metrics);
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use super::controllers::{self, ControllerInput};
 use super::run::{ClusterAccess, Endpoints, Environment, Options};
 use crate::api::names::DEFAULT_PROVISIONER;
 use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
+use crate::background::volume_counts;
 use crate::controllers::{claim, storage_capacity};
 use crate::runtime::clock::ServerClock;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
@@ -34,6 +35,7 @@ use crate::state::backup_admissions::BackupAdmissions;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::capacity::CapacityTracker;
+use crate::state::changed_backends::ChangedBackends;
 use crate::state::context::{Context, Provisioners, Settings, Stores};
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
@@ -178,6 +180,7 @@ pub(super) fn wire(
         archive_requests: archive_tx,
         backup_requests: backup_tx,
         schedule_requests: schedule_tx,
+        changed_backends: ChangedBackends::default(),
         storage_capacity_changed: Notify::new(),
     };
     let wiring = Wiring {
@@ -220,6 +223,7 @@ impl Wiring {
                 }),
         );
         storage_capacity::start(ctx);
+        volume_counts::start(ctx);
         tokio::spawn(
             ctx.watchdog
                 .watch("the wakeup of claims that wait for a group", async move {

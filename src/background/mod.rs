@@ -8,3 +8,4 @@ pub mod purge;
 pub mod quota;
 pub mod runner;
 pub mod usage;
+pub mod volume_counts;

@@ -120,6 +120,8 @@ pub struct Metrics {
     quota_reasons: CurrentSeries<QuotaLabels>,
     pending_limits: Family<BackendLabels, Gauge>,
     orphans: Family<OrphanLabels, Gauge>,
+    purged: Family<BackendLabels, Counter>,
+    archives_purged: Family<BackendLabels, Counter>,
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
@@ -137,12 +139,13 @@ pub struct Metrics {
 }
 
 /// The metrics of each backend: the name after `nfs_operator_backend_`, and the help text.
-const OF_BACKENDS: [(&str, &str); 11] = [
+const OF_BACKENDS: [(&str, &str); 14] = [
     ("ready", "1 if claims can be provisioned"),
     (
         "last_probe_timestamp_seconds",
         "Time of the last probe, as a Unix timestamp",
     ),
+    ("probe_duration_seconds", "Duration of the last probe"),
     ("size_bytes", "Size of the export's file system"),
     ("available_bytes", "Free space"),
     (
@@ -156,8 +159,13 @@ const OF_BACKENDS: [(&str, &str); 11] = [
     ("inodes_free", "Free inodes"),
     ("volumes", "Volumes"),
     ("archives", "Archives"),
+    ("archive_bytes", "Sum of the requests of archives"),
     ("trash_entries", "Deleted directories that are not purged yet"),
     ("trash_stuck", "Names in the trash that could not be removed"),
+    (
+        "unsigned_records",
+        "Records of this cluster that its key did not sign, from which nothing is created",
+    ),
 ];
 
 /// The values of a backend's metrics.
@@ -167,6 +175,8 @@ pub struct BackendMetrics {
     pub ready: bool,
     /// Reason of the condition Ready.
     pub reason: Reason,
+    /// Duration of the probe.
+    pub probe_duration: Duration,
     /// Statistics of the export's file system. If unset, the previous values remain.
     pub statistics: Option<FsStat>,
     /// Number of volumes, reservations included.
@@ -175,10 +185,14 @@ pub struct BackendMetrics {
     pub provisioned: u128,
     /// Number of archives. If unset, the previous value remains.
     pub archives: Option<u64>,
+    /// Sum of the requests of archives, in bytes.
+    pub archived: u128,
     /// Number of deleted directories that are not purged yet.
     pub trash: u64,
     /// Number of names that could not be purged.
     pub stuck: u64,
+    /// Number of records of this cluster without its signature. If unset, the previous value remains.
+    pub unsigned_records: Option<usize>,
     /// Enforced sizes. Unset without `spec.quota`.
     pub quota: Option<QuotaMetrics>,
 }
@@ -202,6 +216,7 @@ impl BackendMetrics {
         [
             Some(f64::from(u8::from(self.ready))),
             Some(now.as_second() as f64),
+            Some(self.probe_duration.as_secs_f64()),
             figure(|figures| figures.total),
             figure(|figures| figures.available),
             Some(self.provisioned as f64),
@@ -209,8 +224,10 @@ impl BackendMetrics {
             figure(|figures| figures.inodes_free),
             Some(self.volumes as f64),
             self.archives.map(|archives| archives as f64),
+            Some(self.archived as f64),
             Some(self.trash as f64),
             Some(self.stuck as f64),
+            self.unsigned_records.map(|records| records as f64),
         ]
     }
 }
@@ -354,6 +371,18 @@ impl Metrics {
                 "Directories, volumes and records without their counterpart, by kind, as of the last scan",
                 Family::default(),
             ),
+            purged: registered(
+                registry,
+                "nfs_operator_backend_trash_purged",
+                "Names removed from the trash",
+                Family::default(),
+            ),
+            archives_purged: registered(
+                registry,
+                "nfs_operator_backend_archives_purged",
+                "Archives moved to the trash: expired ones, and those whose object was deleted",
+                Family::default(),
+            ),
             last_scan: registered(
                 registry,
                 "nfs_operator_backend_last_scan_timestamp_seconds",
@@ -488,8 +517,26 @@ impl Metrics {
                 family.get_or_create(&labels).set(value);
             }
         }
+        // From 0 on, so that a rate over the first purge exists.
+        self.purged.get_or_create(&labels).inc_by(0);
+        self.archives_purged.get_or_create(&labels).inc_by(0);
         self.reasons.set(backend, Some(reason_labels(backend, figures.reason)));
         self.set_quota(backend, figures.quota);
+    }
+
+    /// Adds names that were removed from a backend's trash. A purge may end after its backend was deleted, so the series
+    /// is not created.
+    pub fn trash_purged(&self, backend: &str, names: u64) {
+        if let Some(counter) = self.purged.get(&backend_labels(backend)) {
+            counter.inc_by(names);
+        }
+    }
+
+    /// Records an archive that was moved to the trash, unless its backend was deleted.
+    pub fn archive_purged(&self, backend: &str) {
+        if let Some(counter) = self.archives_purged.get(&backend_labels(backend)) {
+            counter.inc();
+        }
     }
 
     /// Replaces the series about enforced sizes.
@@ -529,6 +576,8 @@ impl Metrics {
         }
         self.reasons.set(backend, None);
         self.set_quota(backend, None);
+        self.purged.remove(&labels);
+        self.archives_purged.remove(&labels);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);
         self.nfs_calls.remove(backend);
@@ -550,6 +599,47 @@ impl Metrics {
 mod tests {
     use super::*;
 
+    fn no_figures() -> BackendMetrics {
+        BackendMetrics {
+            ready: true,
+            reason: Reason::AllChecksPassed,
+            probe_duration: Duration::ZERO,
+            statistics: None,
+            volumes: 0,
+            provisioned: 0,
+            archives: None,
+            archived: 0,
+            trash: 0,
+            stuck: 0,
+            unsigned_records: None,
+            quota: None,
+        }
+    }
+
+    #[test]
+    fn purges_are_counted_from_the_first_probe_until_the_backend_is_deleted() {
+        let metrics = Metrics::default();
+        let purged = |metrics: &Metrics| {
+            let text = metrics.text().unwrap();
+            let lines = text.lines().filter(|line| line.contains("_purged_total{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let series = |archives: u64, names: u64| {
+            [
+                format!("nfs_operator_backend_trash_purged_total{{backend=\"main\"}} {names}"),
+                format!("nfs_operator_backend_archives_purged_total{{backend=\"main\"}} {archives}"),
+            ]
+        };
+        metrics.backend_probed("main", &no_figures(), Timestamp::UNIX_EPOCH);
+        assert_eq!(purged(&metrics), series(0, 0));
+        metrics.archive_purged("main");
+        metrics.trash_purged("main", 7);
+        assert_eq!(purged(&metrics), series(1, 7));
+        metrics.remove_backend("main");
+        metrics.trash_purged("main", 1);
+        assert_eq!(purged(&metrics), Vec::<String>::new());
+    }
+
     #[test]
     fn a_backend_has_one_reason_and_none_after_its_deletion() {
         let metrics = Metrics::default();
@@ -564,13 +654,7 @@ mod tests {
             let figures = BackendMetrics {
                 ready,
                 reason,
-                statistics: None,
-                volumes: 0,
-                provisioned: 0,
-                archives: None,
-                trash: 0,
-                stuck: 0,
-                quota: None,
+                ..no_figures()
             };
             metrics.backend_probed("main", &figures, Timestamp::UNIX_EPOCH);
             let series = format!("nfs_operator_backend_reason{{backend=\"main\",reason=\"{reason}\"}} 1");
@@ -584,17 +668,7 @@ mod tests {
     fn a_backend_has_one_reason_for_its_quotas_and_none_without_them() {
         let metrics = Metrics::default();
         let probed = |quota| {
-            let figures = BackendMetrics {
-                ready: true,
-                reason: Reason::AllChecksPassed,
-                statistics: None,
-                volumes: 0,
-                provisioned: 0,
-                archives: None,
-                trash: 0,
-                stuck: 0,
-                quota,
-            };
+            let figures = BackendMetrics { quota, ..no_figures() };
             metrics.backend_probed("main", &figures, Timestamp::UNIX_EPOCH);
             let text = metrics.text().unwrap();
             let names = [

@@ -84,6 +84,8 @@ pub struct Totals {
     pub volumes: u64,
     /// Sum of the requested sizes of volumes, reservations and archives, in bytes.
     pub bytes: u128,
+    /// The part of these bytes that archives have.
+    pub archived: u128,
 }
 
 impl CapacityState {
@@ -147,6 +149,7 @@ impl CapacityState {
         let placement = self.placements.get(allocation.placement);
         if let Some(totals) = placement.and_then(|placement| self.totals.get_mut(&placement.backend)) {
             totals.bytes = totals.bytes.saturating_sub(allocation.bytes.into());
+            totals.archived = totals.archived.saturating_sub(allocation.bytes.into());
         }
         Some(allocation)
     }
@@ -238,6 +241,7 @@ impl CapacityTracker {
         state.take_archive(archive);
         let totals = state.totals.entry(backend.to_owned()).or_default();
         totals.bytes = totals.bytes.saturating_add(bytes);
+        totals.archived = totals.archived.saturating_add(bytes);
         let placement = state.placements.insert(Placement {
             backend: backend.to_owned(),
             export_id: None,
@@ -363,6 +367,14 @@ impl CapacityTracker {
 mod tests {
     use super::*;
 
+    fn totals(volumes: u64, bytes: u128, archived: u128) -> Totals {
+        Totals {
+            volumes,
+            bytes,
+            archived,
+        }
+    }
+
     fn within(limit: u128) -> impl Fn(&CapacityState) -> (Option<String>, bool) {
         move |state| {
             let fits = state.totals("a").bytes < limit;
@@ -377,7 +389,7 @@ mod tests {
             .filter(|n| inventory.reserve(&format!("v{n}"), 1, within(20)))
             .count();
         assert_eq!(served, 20);
-        assert_eq!(inventory.totals("a"), Totals { volumes: 20, bytes: 20 });
+        assert_eq!(inventory.totals("a"), totals(20, 20, 0));
     }
 
     #[test]
@@ -387,14 +399,14 @@ mod tests {
         // Recorded before the volume is deleted, so that no claim gets the space in between.
         inventory.record_archive("v", "a", 15);
         inventory.record_archive("v", "a", 15);
-        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 30 });
+        assert_eq!(inventory.totals("a"), totals(1, 30, 15));
         inventory.remove("v");
-        assert_eq!(inventory.totals("a"), Totals { volumes: 0, bytes: 15 });
+        assert_eq!(inventory.totals("a"), totals(0, 15, 15));
         assert!(inventory.reserve("w", 5, within(20)));
         assert!(!inventory.reserve("x", 5, within(20)));
         inventory.release("v");
         assert!(inventory.remove_archive("v") && !inventory.remove_archive("v"));
-        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
+        assert_eq!(inventory.totals("a"), totals(1, 5, 0));
     }
 
     #[test]
@@ -404,7 +416,7 @@ mod tests {
         assert!(inventory.reserve("v", 20, within(20)));
         inventory.record_volume("v", "a", 20, None);
         inventory.record_volume("v", "a", 20, None);
-        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
+        assert_eq!(inventory.totals("a"), totals(1, 20, 0));
     }
 
     #[test]
@@ -423,7 +435,7 @@ mod tests {
             Ok(()),
             "its own 5 are not counted twice"
         );
-        assert_eq!(inventory.totals("a"), Totals { volumes: 2, bytes: 20 });
+        assert_eq!(inventory.totals("a"), totals(2, 20, 0));
         assert_eq!(inventory.expand("w", 6, fits(6)), Err(5));
         assert!(!inventory.reserve("x", 1, within(20)));
         // The watch reports the volume before the expansion, then after it.
@@ -437,7 +449,7 @@ mod tests {
         inventory.finish_expansion("v");
         inventory.remove("v");
         inventory.finish_expansion("v");
-        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
+        assert_eq!(inventory.totals("a"), totals(1, 5, 0));
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::state::backends::{Backend, BackendRegistry};
 use crate::state::backup_admissions::BackupAdmissions;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::capacity::CapacityTracker;
+use crate::state::changed_backends::ChangedBackends;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
@@ -270,6 +271,8 @@ pub struct Context {
     pub backup_requests: mpsc::UnboundedSender<ObjectRef<NfsBackup>>,
     /// Sends requests to reconcile a schedule now.
     pub schedule_requests: mpsc::UnboundedSender<ObjectRef<NfsBackupSchedule>>,
+    /// Backends whose number of volumes may differ from the one in their status.
+    pub changed_backends: ChangedBackends,
     /// Notified when the storage capacity of a class may have changed.
     pub storage_capacity_changed: Notify,
 }

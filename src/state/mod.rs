@@ -7,6 +7,7 @@ pub mod backups;
 pub mod cached_claim;
 pub mod candidates;
 pub mod capacity;
+pub mod changed_backends;
 pub mod claim_condition;
 pub mod confirmed_export;
 pub mod context;

@@ -44,7 +44,10 @@ impl VolumeIndexer {
                     remove(&name, ctx);
                 }
             }
-            Event::Apply(volume) => add(volume, ctx),
+            Event::Apply(volume) => {
+                add(volume, ctx);
+                recount(&volume.name_any(), ctx);
+            }
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
                 ctx.forget_volume(&ObjectRef::from_obj(volume));
@@ -53,6 +56,7 @@ impl VolumeIndexer {
                 if !is_released(volume) {
                     vanish(&volume.name_any(), ctx);
                 }
+                recount(&volume.name_any(), ctx);
                 remove(&volume.name_any(), ctx);
             }
         }
@@ -66,6 +70,14 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
     match ctx.capacity.backend_of(&name) {
         Some(backend) => ctx.usage.observe(volume, &backend),
         None => ctx.usage.forget(&name),
+    }
+}
+
+/// Has the number of volumes of the backend of a volume compared with the one in its status. After a list, the backends are
+/// probed anyway.
+fn recount(name: &str, ctx: &Context) {
+    if let Some(backend) = ctx.capacity.backend_of(name) {
+        ctx.changed_backends.insert(&backend);
     }
 }
 

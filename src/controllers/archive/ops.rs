@@ -78,6 +78,7 @@ impl ArchiveOps<'_> {
             "moved {directory} of claim {}/{} into the trash",
             claim.namespace, claim.name
         );
+        self.ctx.metrics.archive_purged(&self.backend.name);
         self.finish(Reason::ArchivePurged, &note).await?;
         Ok(true)
     }

@@ -1,5 +1,7 @@
 //! The identity that the export must have. Pure.
 
+use kube::ResourceExt;
+
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ACCEPT_IDENTITY;
 use crate::api::requests::{BackendRequest, ids};
@@ -132,24 +134,37 @@ fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIde
     })
 }
 
-/// Adds to the reason why an export is not confirmed that its acceptance was used already.
-pub fn explain_used_acceptance(
-    planned: PlannedCondition,
-    backend: &NfsBackend,
-    accepted: Option<&str>,
-) -> PlannedCondition {
-    let needs_acceptance = planned.message.contains(ACCEPT_IDENTITY);
-    match BackendRequest::AcceptIdentity.value(backend) {
-        Some(value) if needs_acceptance && accepted.is_none() => PlannedCondition::fails(
-            planned.reason,
+/// Adds the command to the reason why an export is not confirmed, if an acceptance confirms it, and that the acceptance was
+/// used already.
+pub fn explain_acceptance(planned: PlannedCondition, backend: &NfsBackend, accepted: Option<&str>) -> PlannedCondition {
+    let value = planned.message.split_once(&format!("{ACCEPT_IDENTITY}: "));
+    let value = value.and_then(|(_, rest)| rest.split_whitespace().next());
+    let (Some(value), None) = (value, accepted) else {
+        return planned;
+    };
+    // Where the message can only say that it is the recorded identity.
+    let recorded = || backend.status.as_ref()?.export.id.as_deref();
+    let value = match value.starts_with('<') {
+        true => recorded().unwrap_or("ID"),
+        false => value,
+    };
+    let (used, again) = match BackendRequest::AcceptIdentity.value(backend) {
+        Some(present) => (
             format!(
-                "{}. The present value of that annotation, {value}, was handled before: append @ and any text to accept \
-                 again",
-                planned.message
+                ". The present value of that annotation, {present}, was handled before: append @ and any text to accept again"
             ),
+            "@$(date +%s)",
         ),
-        _ => planned,
-    }
+        None => (String::new(), ""),
+    };
+    let name = backend.name_any();
+    PlannedCondition::fails(
+        planned.reason,
+        format!(
+            "{} (kubectl annotate --overwrite nfsb {name} {ACCEPT_IDENTITY}={value}{again}){used}",
+            planned.message
+        ),
+    )
 }
 
 /// Returns the fileids of the operator's own files, unless an earlier release wrote the status.

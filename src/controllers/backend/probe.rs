@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::expected_identity::{OwnCluster, expected_identity, explain_used_acceptance, secret_mismatch};
+use super::expected_identity::{OwnCluster, expected_identity, explain_acceptance, secret_mismatch};
 use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
@@ -100,7 +100,7 @@ pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pro
     let accepted = backend.requests.due(object, BackendRequest::AcceptIdentity);
     probe.identity = probe
         .identity
-        .map(|identity| identity.map_err(|planned| explain_used_acceptance(planned, object, accepted)));
+        .map(|identity| identity.map_err(|planned| explain_acceptance(planned, object, accepted)));
     // While the Lease is not renewed, this process itself refuses to write.
     if probe.is_fenced() && ctx.write_fence.may_write() {
         // The next probe reconnects if the API server confirms the leadership. Nothing is written until then.

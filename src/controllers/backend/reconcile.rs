@@ -46,7 +46,9 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
         return Ok(Action::requeue(MIN_INTERVAL));
     }
     writes::add_finalizer(&api(&ctx), &*object, BACKEND_FINALIZER).await?;
+    let began = Instant::now();
     let probe = probe(&ctx, &object, &backend).await;
+    let took = began.elapsed();
     if !ctx.write_fence.may_write() {
         // The Lease expired during the probe, which may have failed for that reason alone.
         return Ok(Action::requeue(MIN_INTERVAL));
@@ -58,7 +60,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     let before = reported_reason(&backend, &object);
     let beacon = plan_beacon(&backend, &probe).await;
     let fresh = beacon.fresh.clone();
-    let (ready, status) = apply_probe(&ctx, &object, &backend, &probe, blocker, beacon);
+    let (ready, status) = apply_probe(&ctx, &object, &backend, (&probe, took), blocker, beacon);
     // Measured from here, however long the following writes take: a probe is valid for a limited time.
     let next_probe = Instant::now() + jittered(probe_delay(&object, &ready));
     let first = backend.announcement().is_none();
@@ -95,12 +97,17 @@ fn reported_reason(backend: &Backend, object: &NfsBackend) -> Option<String> {
     }
 }
 
-/// Publishes an event about the backend, whose condition Ready has another reason now.
-fn publish_transition(ctx: &Context, object: &NfsBackend, ready: &PlannedCondition) {
-    let severity = match ready.reason {
+/// Returns how serious this reason of the condition Ready is.
+fn severity(reason: Reason) -> Severity {
+    match reason {
         Reason::AllChecksPassed | Reason::Suspended | Reason::Deleting => Severity::Normal,
         _ => Severity::Warning,
-    };
+    }
+}
+
+/// Publishes an event about the backend, whose condition Ready has another reason now.
+fn publish_transition(ctx: &Context, object: &NfsBackend, ready: &PlannedCondition) {
+    let severity = severity(ready.reason);
     ctx.events
         .publish(object.object_ref(&()), severity, ready.reason, "Probe", &ready.message);
 }
@@ -170,7 +177,7 @@ fn apply_probe(
     ctx: &Context,
     object: &Arc<NfsBackend>,
     backend: &Backend,
-    probe: &Probe,
+    (probe, took): (&Probe, Duration),
     blocker: Option<PlannedCondition>,
     beacon: BeaconPlan,
 ) -> (PlannedCondition, NfsBackendStatus) {
@@ -236,17 +243,24 @@ fn apply_probe(
     }
     wake_waiting(ctx, backend, unblocked);
     if previous.ready.reason != ready.reason {
-        tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
+        let (backend, reason) = (&backend.name, ready.reason);
+        match severity(reason) {
+            Severity::Normal => tracing::info!(backend, %reason, "{}", ready.message),
+            Severity::Warning => tracing::warn!(backend, %reason, "{}", ready.message),
+        }
     }
     let figures = BackendMetrics {
         ready: ready.status == Some(true),
         reason: ready.reason,
+        probe_duration: took,
         statistics,
         volumes: totals.volumes,
         provisioned: totals.bytes,
         archives: probe.archives,
+        archived: totals.archived,
         trash: purged.left.entries,
         stuck: purged.failed,
+        unsigned_records: probe.unsigned_records.as_ref().map(|records| records.own.len()),
         quota: quota::figures(backend, object),
     };
     ctx.metrics.backend_probed(&backend.name, &figures, ctx.clock.now());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::controller::Action;
@@ -41,6 +42,9 @@ const COPYING: Duration = Duration::from_secs(15);
 const UNANSWERED: Duration = Duration::from_secs(15);
 /// Interval at which a claim's condition shows why its limit is not in force yet. The report of the agent wakes it.
 pub(super) const AWAITING_LIMIT: Duration = Duration::from_secs(15);
+/// Age up to which a claim does not report that it waits for a probe: a claim that is created together with its backend
+/// is provisioned a second later.
+const NEW_CLAIM: Duration = Duration::from_secs(5);
 /// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
 
@@ -183,13 +187,16 @@ pub async fn report(
                 probe: true,
                 ..Blockers::default()
             };
-            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
             // A missing probe is not reported in addition, because it does not help the reader. Probes are late under load
             // and after a start, and the report would cost two writes for each waiting claim, one now and one after the
             // probe.
             if is_reported_waiting(claim) {
-                return Ok(action);
+                return Ok(wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING))));
             }
+            if let Some(report_in) = until_not_new(claim, ctx.clock.now()) {
+                return Ok(wait(ctx, claim, epoch, blockers, Action::requeue(report_in)));
+            }
+            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
             (condition, action)
         }
         ProvisionOutcome::Unanswered(condition) => {
@@ -251,6 +258,14 @@ pub async fn report(
 /// Returns true if the claim's condition shows that it waits.
 pub(super) fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
     provisioned_condition(claim).is_some_and(|condition| condition.status != "True")
+}
+
+/// Returns the time until a claim is older than [`NEW_CLAIM`], if it is not yet. Whatever the clocks of the API server and
+/// of this machine show, that is at most [`NEW_CLAIM`].
+fn until_not_new(claim: &PersistentVolumeClaim, now: Timestamp) -> Option<Duration> {
+    let created = claim.creation_timestamp()?.0;
+    let age = Duration::try_from(now.duration_since(created)).unwrap_or_default();
+    NEW_CLAIM.checked_sub(age).filter(|left| !left.is_zero())
 }
 
 /// Waits for a change of a backend, of a class or of the blockers, or until the delay of the action has passed. Requeues
@@ -459,6 +474,18 @@ mod tests {
             !waiting(json!([{"type": "Resizing", "status": "False"}])),
             "another condition"
         );
+    }
+
+    #[test]
+    fn only_a_new_claim_waits_silently_for_a_probe_whatever_the_clocks_show() {
+        let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let claim = json!({"metadata": {"name": "data", "creationTimestamp": created.to_string()}});
+        let claim = serde_json::from_value(claim).unwrap();
+        let silent = |now: &str| until_not_new(&claim, now.parse().unwrap());
+        assert_eq!(silent("2026-01-01T00:00:02Z"), Some(Duration::from_secs(3)));
+        assert_eq!(silent("2026-01-01T00:00:05Z"), None);
+        assert_eq!(silent("2026-01-02T00:00:00Z"), None);
+        assert_eq!(silent("2025-12-31T00:00:00Z"), Some(NEW_CLAIM), "its clock is ahead");
     }
 
     /// The API server refuses a write with an outdated resource version.

@@ -56,7 +56,7 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
         assert_eq!(fs::read_to_string(copy.join("data"))?, "precious");
         assert_ne!(found.ino().to_string(), text(&archive, "/status/fileID"));
     }
-    let reported = format!("a copy of NfsArchive {} (1 files, 8", name_of(&archive));
+    let reported = format!("a copy of NfsArchive {} (1 file, 8", name_of(&archive));
     assert!(claim_condition_message(&env, &request).await?.contains(&reported));
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "precious");
     assert_eq!(fs::metadata(path(&env, &archive))?.mode() & 0o7777, 0o700);

@@ -76,7 +76,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     assert_eq!(closed.mode() & 0o7777, 0o700);
     assert_eq!(closed.ino().to_string(), text(&archive, "/status/fileID"));
     let message = condition(&archive, "Available").cloned().unwrap_or_default();
-    let reported = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
+    let reported = format!("; a copy of volume {} (1 file, 9", name_of(&volume));
     assert!(text(&message, "/message").contains(&reported), "{message}");
     let event = env.objects.wait_event(&claim, "Archived", TIMEOUT).await?;
     assert!(text(&event, "/note").contains(name_of(&archive)), "{event}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::backends::reasons::{PROVISIONED, SEEN, wait_reason};
 use crate::faults::outages::{bound_once, claims_of};
-use crate::support::shared::Test;
+use crate::support::shared::{self, TIMEOUT, Test};
 
 /// Returns the Bound claims of this test, and the reasons of the others.
 async fn divided(env: &TestEnv) -> rig::Result<(Vec<Value>, Vec<Value>)> {
@@ -117,5 +117,32 @@ async fn a_suspended_backend_takes_no_new_volume_and_still_reclaims() -> Test {
 
     env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
     env.wait_bound(&new).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_number_of_volumes_is_reported_within_seconds_although_the_next_probe_is_due_in_an_hour() -> Test {
+    let env = TestEnv::new("number").await?;
+    let spec = json!({"probeInterval": "1h"});
+    let backend = shared::backend(&env, "backend", spec).await?;
+    let class = shared::class(&env, "class", "backend", json!({"onDelete": "delete"})).await?;
+    let mut bound = Vec::new();
+    for number in 0..3 {
+        bound.push(shared::bound(&env, &format!("data-{number}"), &class).await?);
+    }
+    let reports = |volumes: i64| {
+        let is_reported = move |found: &Value| match found.pointer("/status/volumes").and_then(Value::as_i64) {
+            Some(reported) if reported == volumes => Ok(()),
+            reported => Err(format!("{reported:?} volumes are reported instead of {volumes}")),
+        };
+        env.objects
+            .wait(&backend, "to report its volumes", TIMEOUT, is_reported)
+    };
+    reports(3).await?;
+    for (claim, volume) in &bound {
+        env.objects.delete(claim).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
+    }
+    reports(0).await?;
     Ok(())
 }

@@ -74,3 +74,25 @@ async fn volumes_that_come_and_go_cause_no_write_for_claims_that_do_not_fit() ->
     .await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_claim_that_is_created_together_with_its_backend_gets_its_volume_without_a_warning() -> Test {
+    let env = TestEnv::new("together").await?;
+    let class = class(&env, "class", "backend", json!({})).await?;
+    // Whether a claim meets the backend before its first probe is a matter of milliseconds.
+    for number in 0..10 {
+        let backend = env.objects.create(&env.backend("backend", json!({}))).await?;
+        let claim = env
+            .objects
+            .create(&env.claim(&format!("data-{number}"), &class))
+            .await?;
+        let volume = env.wait_bound(&claim).await?;
+        for event in env.objects.events(&claim).await? {
+            assert!(!text(&event, "/note").contains("NotProbed"), "{event}");
+        }
+        reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
+        env.objects.delete(&backend).await?;
+        env.objects.wait_gone(&backend, crate::support::shared::TIMEOUT).await?;
+    }
+    Ok(())
+}

@@ -69,7 +69,7 @@ async fn create_data(env: &DedicatedCluster) -> Test {
 #[tokio::test]
 async fn every_query_of_the_dashboard_and_the_alerts_works_in_a_prometheus() -> Test {
     let spec = json!({"probeInterval": "1s", "usage": {"interval": "24h"}, "backups": {"selfService": {"maxBytesPerNamespace": "20Mi"}}});
-    let env = DedicatedCluster::start_with_args(spec, &["--volume-metrics"]).await?;
+    let env = DedicatedCluster::start_in_memory(spec, &["--volume-metrics"]).await?;
     let run = RunDir::new()?;
     let rules = run.new_dir("rules")?.join("rules.yaml");
     let text = fs::read_to_string(repository_root().join("config/prometheus/rules.yaml"))?;

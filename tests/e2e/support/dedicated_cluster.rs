@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rig::objects::reference;
-use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorKubeconfig, OperatorOptions, Proxy, RunDir};
+use rig::{
+    Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorKubeconfig, OperatorOptions, Proxy, RunDir,
+};
 use serde_json::{Value, json};
 
 use crate::support::shared::{Failure, TIMEOUT, text};
@@ -37,6 +39,15 @@ impl DedicatedCluster {
     /// The same, with arguments for the operator.
     pub async fn start_with_args(spec: Value, args: &[&str]) -> Result<Self, Failure> {
         Self::start_on_server(NfsOptions::default(), spec, args).await
+    }
+
+    /// The same, with an export in memory: how full it is does not depend on the disk of the machine.
+    pub async fn start_in_memory(spec: Value, args: &[&str]) -> Result<Self, Failure> {
+        let options = NfsOptions {
+            exports: vec![Export::new("/export").tmpfs(64 << 20, None)],
+            ..NfsOptions::default()
+        };
+        Self::start_on_server(options, spec, args).await
     }
 
     /// The same, over NFSv3.

@@ -102,14 +102,25 @@ impl CopyProgressSnapshot {
             let of_files = self.of_files.max(self.files);
             return format!("{} of {of_files} files, {bytes} of {of_bytes}", self.files);
         }
-        format!("{} files, {bytes}; still counting how many there are", self.files)
+        format!(
+            "{}, {bytes}; still counting how many there are",
+            count_files(self.files)
+        )
     }
+}
+
+fn count_files(number: u64) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} file{plural}")
 }
 
 impl fmt::Display for CopyProgressSnapshot {
     /// Writes what was copied, and all differences from the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;
+        match self.files {
+            0 => f.write_str("no files")?,
+            files => write!(f, "{}, {}", count_files(files), format_bytes(self.bytes.into()))?,
+        }
         if self.reused_files > 0 {
             let reused = format_bytes(self.reused_bytes.into());
             write!(
@@ -139,5 +150,27 @@ impl fmt::Display for CopyProgressSnapshot {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_reports_its_files_with_their_size_and_an_empty_one_without() {
+        let copied = |files, bytes, special| {
+            let copied = CopyProgressSnapshot {
+                files,
+                bytes,
+                special,
+                ..CopyProgressSnapshot::default()
+            };
+            copied.to_string()
+        };
+        assert_eq!(copied(0, 0, 0), "no files");
+        assert_eq!(copied(0, 0, 1), "no files; 1 left out: devices, sockets or FIFOs");
+        assert_eq!(copied(1, 2048, 0), "1 file, 2Ki");
+        assert_eq!(copied(7, 0, 1), "7 files, 0; 1 left out: devices, sockets or FIFOs");
     }
 }

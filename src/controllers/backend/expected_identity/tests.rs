@@ -153,20 +153,28 @@ fn a_new_identity_is_created_only_on_request_and_not_beside_a_pinned_one() {
 }
 
 #[test]
-fn a_used_acceptance_explains_how_to_accept_again() {
-    let mismatch = PlannedCondition::fails(
-        Reason::IdentityMismatch,
-        format!("annotate the backend with {ACCEPT_IDENTITY}: one"),
-    );
-    let annotated = backend(json!({ACCEPT_IDENTITY: "one"}), json!({}), json!({}));
-    let explained = explain_used_acceptance(mismatch.clone(), &annotated, None);
-    assert!(explained.message.contains("append @"), "{}", explained.message);
-    assert_eq!(
-        explain_used_acceptance(mismatch.clone(), &annotated, Some("one")),
-        mismatch
-    );
-    let plain = backend(json!({}), json!({}), json!({}));
-    assert_eq!(explain_used_acceptance(mismatch.clone(), &plain, None), mismatch);
+fn the_command_that_accepts_an_export_is_printed_also_after_it_was_used() {
+    let mismatch = |accepts: &str| {
+        let message = format!("annotate the backend with {ACCEPT_IDENTITY}: {accepts} to continue");
+        PlannedCondition::fails(Reason::IdentityMismatch, message)
+    };
+    let named = |mut object: NfsBackend| {
+        object.metadata.name = Some("main".to_owned());
+        object
+    };
+    let explained = |planned: PlannedCondition, object: &NfsBackend| explain_acceptance(planned, object, None).message;
+    let command = "kubectl annotate --overwrite nfsb main nfs-operator.io/accept-identity=";
+    let plain = named(backend(json!({}), json!({}), json!({"export": {"id": "recorded"}})));
+    assert!(explained(mismatch("one"), &plain).ends_with(&format!(" ({command}one)")));
+    assert!(explained(mismatch("<its status.export.id>"), &plain).ends_with(&format!(" ({command}recorded)")));
+    let used = named(backend(json!({ACCEPT_IDENTITY: "one"}), json!({}), json!({})));
+    let again = explained(mismatch("one"), &used);
+    assert!(again.contains("append @"), "{again}");
+    assert!(again.contains(&format!(" ({command}one@$(date +%s)). ")), "{again}");
+    let in_progress = explain_acceptance(mismatch("one"), &used, Some("one"));
+    assert_eq!(in_progress, mismatch("one"));
+    let other = PlannedCondition::fails(Reason::IdentityMismatch, "pin one of them with spec.exportID");
+    assert_eq!(explain_acceptance(other.clone(), &plain, None), other);
 }
 
 #[test]

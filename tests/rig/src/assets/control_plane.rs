@@ -44,7 +44,7 @@ pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
          kube-scheduler",
     )?;
     let (module, sums) = (kubernetes.module(), kubernetes.sums());
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache("control-plane").await?;
     let work = BuildDir::new("control-plane")?;
     let mut hash = Sha256::new();
     for (name, text) in [("go.mod", module), ("go.sum", sums), ("main.go", MAIN)] {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{apt, find_program, lock_cache};
+use super::{PACKAGES_LOCK, apt, find_program, lock_cache};
 use crate::error::{Error, Result, ResultExt};
 
 const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
@@ -22,7 +22,7 @@ pub(super) async fn find_or_install() -> Result<PathBuf> {
     if let Some(program) = find_installed() {
         return Ok(program);
     }
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache(PACKAGES_LOCK).await?;
     if find_installed().is_none() {
         install().await?;
     }

@@ -25,7 +25,7 @@ pub(crate) async fn find_or_build() -> Result<PathBuf> {
         hash.update(text);
     }
     let program = cache_dir()?.join(format!("go-nfs-{}", short_hash(&hash.finalize())));
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache("go-nfs").await?;
     if !program.is_file() {
         let progress = Progress::start("building the NFSv3 server go-nfs with Go");
         let work = BuildDir::new("go-nfs")?;

@@ -36,7 +36,7 @@ impl Helm {
     pub async fn find_or_build(self) -> Result<PathBuf> {
         let (module, version) = self.module();
         let program = cache_dir()?.join(format!("helm-{version}"));
-        let _lock = lock_cache().await?;
+        let _lock = lock_cache("helm").await?;
         if !program.is_file() {
             build(module, version, &program).await?;
         }

@@ -9,7 +9,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    BuildDir, Debian, Progress,
+    BuildDir, Debian, PACKAGES_LOCK, Progress,
     apt::{self, Release},
     cache_dir, find_program, lock_cache, short_hash,
 };
@@ -70,7 +70,7 @@ impl KernelVmAssets {
         }
         let emulator = find_or_install_emulator().await?;
         let folder = cache_dir()?.join(format!("kernel-vm-{}", key(debian)));
-        let _lock = lock_cache().await?;
+        let _lock = lock_cache(PACKAGES_LOCK).await?;
         if !folder.is_dir() {
             build(debian, &folder).await?;
         }
@@ -97,7 +97,7 @@ async fn find_or_install_emulator() -> Result<PathBuf> {
     if let Some(program) = find_program(EMULATOR) {
         return Ok(program);
     }
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache(PACKAGES_LOCK).await?;
     if find_program(EMULATOR).is_none() {
         let cost = "about 30 MB to download, 130 MB on disk";
         apt::install(&[EMULATOR_PACKAGE], cost, missing).await?;

@@ -153,9 +153,14 @@ fn cache_dir() -> Result<PathBuf> {
     Ok(cache)
 }
 
-/// Waits until no other process builds or installs. The lock is held until it is dropped or the process exits.
-async fn lock_cache() -> Result<File> {
-    let path = cache_dir()?.join("lock");
+/// Lock of everything that apt installs or downloads.
+const PACKAGES_LOCK: &str = "packages";
+
+/// Waits until no other process builds or installs what this lock is for. It is held until it is dropped or the process
+/// exits. What takes minutes to build has a lock of its own, so that a process that only uses the cache does not wait for
+/// it.
+async fn lock_cache(name: &str) -> Result<File> {
+    let path = cache_dir()?.join(format!("lock-{name}"));
     let lock = File::create(&path).with_context(|| format!("open {}", path.display()))?;
     let start = Instant::now();
     let mut is_reported = false;
@@ -166,7 +171,7 @@ async fn lock_cache() -> Result<File> {
                 // A run that only checks the cache holds the lock for milliseconds.
                 if !is_reported && start.elapsed() > Duration::from_secs(1) {
                     is_reported = true;
-                    Progress::start("another run builds or installs; waiting for it");
+                    Progress::start(&format!("another run builds or installs {name}; waiting for it"));
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -181,18 +186,12 @@ struct BuildDir(PathBuf);
 impl BuildDir {
     const PREFIX: &str = "building-";
 
-    /// Creates an empty directory, and removes those of builds that were killed. The caller holds the lock of the
-    /// cache, so no other build runs.
+    /// Creates an empty directory, and removes that of a build that was killed. The caller holds the lock for this build,
+    /// so no other one runs.
     fn new(name: &str) -> Result<Self> {
-        let cache = cache_dir()?;
-        let entries = fs::read_dir(&cache).with_context(|| format!("list {}", cache.display()))?;
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(Self::PREFIX) {
-                // If this fails for the directory below, creating that fails.
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
-        let path = cache.join(format!("{}{name}", Self::PREFIX));
+        let path = cache_dir()?.join(format!("{}{name}", Self::PREFIX));
+        // If this fails, creating it fails.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
         Ok(Self(path))
     }

@@ -10,7 +10,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{BuildDir, Debian, Progress, apt, cache_dir, find_program, lock_cache, short_hash};
+use super::{BuildDir, Debian, PACKAGES_LOCK, Progress, apt, cache_dir, find_program, lock_cache, short_hash};
 use crate::{
     error::{Error, Result, ResultExt},
     process::run,
@@ -46,7 +46,7 @@ pub(super) async fn find_or_download() -> Result<NewerGanesha> {
         hash.update(text);
     }
     let folder = cache_dir()?.join(format!("newer-ganesha-{}", short_hash(&hash.finalize())));
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache(PACKAGES_LOCK).await?;
     if !folder.is_dir() {
         download(&folder).await.map_err(|error| missing(&error.to_string()))?;
     }

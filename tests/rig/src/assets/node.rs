@@ -7,7 +7,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{BuildDir, apt, cache_dir, control_plane, find_program, lock_cache, short_hash};
+use super::{BuildDir, PACKAGES_LOCK, apt, cache_dir, control_plane, find_program, lock_cache, short_hash};
 use crate::{
     error::{Error, Result},
     process::run,
@@ -131,7 +131,7 @@ async fn install_missing(tools: &[Tool], plugins: bool, missing: impl Fn(&str) -
     if missing_packages(tools, plugins).is_empty() {
         return Ok(());
     }
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache(PACKAGES_LOCK).await?;
     let packages = missing_packages(tools, plugins);
     if packages.is_empty() {
         return Ok(());
@@ -162,7 +162,7 @@ async fn find_or_build_pause_image() -> Result<PathBuf> {
         hash.update(text);
     }
     let archive = cache_dir()?.join(format!("pause-{}.tar", short_hash(&hash.finalize())));
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache("pause").await?;
     if archive.is_file() {
         return Ok(archive);
     }

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use super::{BuildDir, Debian, Progress, apt::Release, cache_dir, find_program, lock_cache};
+use super::{BuildDir, Debian, PACKAGES_LOCK, Progress, apt::Release, cache_dir, find_program, lock_cache};
 use crate::{
     error::{Error, Result, ResultExt},
     process::run,
@@ -21,7 +21,7 @@ pub(super) async fn find_or_install(name: &str) -> Result<PathBuf> {
         return Ok(program);
     }
     let program = cache_dir()?.join(name);
-    let _lock = lock_cache().await?;
+    let _lock = lock_cache(PACKAGES_LOCK).await?;
     if !program.is_file() {
         let downloaded = download(name, &program).await;
         downloaded.map_err(|error| missing(name, &error.to_string()))?;
