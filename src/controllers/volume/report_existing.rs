@@ -44,7 +44,6 @@ fn has_to_report(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bo
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
     use crate::runtime::writes::merge;
 
     #[test]
