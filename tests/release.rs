@@ -206,3 +206,22 @@ fn only_the_job_that_publishes_may_write_and_it_builds_nothing() -> Test {
     }
     Ok(())
 }
+
+/// make executes each line of a recipe that contains `$(MAKE)`, also with `-n`: such a line must do nothing else.
+#[test]
+fn make_with_n_executes_nothing() -> Test {
+    let makefile = fs::read_to_string(repository_root().join("Makefile"))?.replace("\\\n", " ");
+    let recursive = makefile
+        .lines()
+        .filter(|line| line.starts_with('\t') && line.contains("$(MAKE)"));
+    let mut count = 0;
+    for line in recursive {
+        let targets = line.strip_prefix("\t@$(MAKE) --no-print-directory ");
+        let is_alone =
+            targets.is_some_and(|targets| targets.chars().all(|c| c.is_ascii_lowercase() || "- ".contains(c)));
+        assert!(is_alone, "use $(SUBMAKE) in {line}");
+        count += 1;
+    }
+    assert!(count > 0, "no target makes another one");
+    Ok(())
+}

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use export_store::text::escape;
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::runtime::api_error::api_error_text;
@@ -126,14 +126,16 @@ where
 /// Reads an object that must exist. `what` is its kind and name.
 pub async fn get<K>(api: &Api<K>, name: &str, what: &str) -> Result<K, CommandError>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned + Debug,
 {
     let found = reads::get_opt(api, name)
         .await
         .map_err(failed(format!("read {what}")))?;
     found.ok_or_else(|| {
-        CommandError::Refused(format!(
-            "{what} does not exist: correct its name, or the namespace with -n"
-        ))
+        let remedy = match api.namespace() {
+            Some(_) => "correct its name, or the namespace with -n",
+            None => "correct its name",
+        };
+        CommandError::Refused(format!("{what} does not exist: {remedy}"))
     })
 }

@@ -167,6 +167,15 @@ impl Demo {
         let name = name.unwrap_or_default();
         self.progress
             .done(&format!("the claim default/my-data is Bound to {name}"));
+        // What is printed next shouldn't show 0 volumes beside a Bound claim.
+        let counted = |found: &Value| match found.pointer("/status/volumes").and_then(Value::as_u64) {
+            Some(1) => Ok(()),
+            other => Err(format!("it reports {other:?} volumes")),
+        };
+        self.objects
+            .wait(&backend(), "to report its volume", BIND_TIMEOUT, counted)
+            .await?;
+        self.progress.done("the backend reports its volume");
         Ok(volume)
     }
 
