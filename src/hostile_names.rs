@@ -12,7 +12,7 @@ use crate::decide::mount_options::claim_options;
 use crate::decide::object_name::is_object_name;
 use crate::decide::reclaim::{ExpectedLocation, locate};
 use export_store::hostile_names::HOSTILE_NAMES;
-use export_store::naming::{DirectoryPath, check_export_path, parse_export_address};
+use export_store::naming::{DirectoryPath, check_export_path, parse_export_address, snapshot_name};
 use export_store::{Record, layout};
 use nfs_client::address::check_server;
 use nfs_client::fuzzing::{lists, v3_fuzzing};
@@ -45,6 +45,9 @@ pub(crate) const ENTRIES: &[Entry] = &[
         |name| layout::record(name).is_ok(),
     ),
     ('c', "the claim that a claim is to be a copy of", is_object_name),
+    ('k', "the snapshot from which a claim is to be a copy", |name| {
+        snapshot_name(name).is_some()
+    }),
     ('m', "a mount option of a claim", |name| claim_options(name).is_ok()),
     ('s', "a backend's server", |name| check_server(name).is_ok()),
     ('e', "a backend's path", |name| {

@@ -16,7 +16,7 @@ use nfs_operator::runtime::backend_slots::{BackendSlots, SlotUsage};
 use nfs_operator::runtime::backup_metrics::BackupFigures;
 use nfs_operator::runtime::metrics::{BackendMetrics, Metrics, QuotaMetrics};
 use nfs_operator::runtime::process_metrics::ProcessMetrics;
-use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
+use nfs_operator::state::copy_jobs::{CopyBackend, CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::usage::{UsageStore, VolumeUsage};
 use serde_json::Value;
 
@@ -205,7 +205,10 @@ fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
     };
     let request = SlotRequest {
         namespace: "team".to_owned(),
-        backends: ["backend".to_owned(), "backend".to_owned()],
+        backends: ["backend"; 2].map(|name| CopyBackend {
+            name: name.to_owned(),
+            max_copies: 1,
+        }),
         is_of_administrator: false,
     };
     let begin = async { copy_jobs.start(of, request, |_, _| std::future::pending(), || ()) };
@@ -392,7 +395,7 @@ fn every_data_safety_rule_lists_tests_that_exist() -> io::Result<()> {
     let tests = all_tests(root)?;
     let text = page("docs/data-safety.md")?;
     let rules = data_safety_rules(&text);
-    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=28).collect::<Vec<_>>());
+    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=29).collect::<Vec<_>>());
     for (number, named) in rules {
         assert!(named.len() >= 3, "rule {number} lists only {named:?}");
         let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();

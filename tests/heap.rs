@@ -1,13 +1,16 @@
-//! Memory per claim and volume for which there is no work left. There may be tens of thousands of them.
+//! Memory per claim and volume for which there is no work left, of which there may be tens of thousands, and per backend.
 //!
 //! Measured by the allocator for the test's thread, in size classes: one more byte may need the next size class.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
 use export_store::{CopyError, CopyLimits, CopyProgress, Holder, PathReservations};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use futures::{FutureExt as _, Stream};
@@ -16,18 +19,32 @@ use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Resource as _, ResourceExt as _};
+use nfs_operator::app::run::{self, ApiAccess, Environment, Options};
 use nfs_operator::controllers::claim;
+use nfs_operator::runtime::clock::Clock;
+use nfs_operator::runtime::election::Election;
+use nfs_operator::runtime::lease::LeaseTimings;
+use nfs_operator::runtime::records_secret::RecordsSecret;
+use nfs_operator::runtime::retry::BackoffLimits;
 use nfs_operator::runtime::waiting::{Blockers, CapacityDemand, ClaimRef, WaitSet, claim_ref};
 use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled, map_event};
 use nfs_operator::runtime::writes::WriteError;
 use nfs_operator::state::cached_claim::CachedClaim;
 use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::{Provisioners, Settings};
-use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels, SlotRequest};
+use nfs_operator::state::copy_jobs::{CopyBackend, CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::last_written::{Cached, LastWritten};
 use nfs_operator::state::volume_indexer::index_volume;
 use serde_json::{Value, json};
+use sim::api_server::{ApiServer, NoFaults};
+use sim::clock::SimulatedClock;
+use sim::life::Life;
+use sim::nfs_server::{Export, FileSystem, FileSystemOptions, NfsServer, ServerOptions};
 use tikv_jemalloc_ctl::thread;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -44,6 +61,9 @@ const OF_A_CLAIM: usize = 10;
 const OF_A_WAITING_CLAIM: usize = 3000;
 /// The names of the claim, and what the copy captures.
 const OF_A_WAITING_COPY: usize = 1500;
+/// The object as it is and as it was at the last probe, its tasks, its connection and its metrics; and its share of the
+/// connections to the API server that the first probes needed.
+const OF_A_BACKEND: usize = 40_000;
 
 /// Returns the bytes that this thread has allocated and not freed.
 fn held() -> u64 {
@@ -294,7 +314,10 @@ async fn of_a_waiting_copy_only_the_request_is_kept() {
         };
         let slot = SlotRequest {
             namespace: "namespace".to_owned(),
-            backends: ["fast".to_owned(), "fast".to_owned()],
+            backends: ["fast"; 2].map(|name| CopyBackend {
+                name: name.to_owned(),
+                max_copies: 5,
+            }),
             is_of_administrator: false,
         };
         let copy = move |_: CopyLimits, _: Arc<CopyProgress>| async move {
@@ -308,4 +331,183 @@ async fn of_a_waiting_copy_only_the_request_is_kept() {
     let each = (held() - before) as usize / MANY;
     println!("{each} bytes a waiting copy");
     assert!(each <= OF_A_WAITING_COPY, "{each} bytes a waiting copy");
+}
+
+/// Namespace of the operator.
+const NAMESPACE: &str = "nfs-operator-system";
+
+/// An API server and an NFS server. They have a thread of their own, so that the test's thread counts only the operator.
+struct Servers {
+    api: ApiServer,
+    nfs: NfsServer,
+    api_address: SocketAddr,
+    nfs_address: SocketAddr,
+    clock: SimulatedClock,
+    handle: Handle,
+}
+
+impl Servers {
+    fn start() -> Self {
+        let (started, servers) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let clock = SimulatedClock::new(tokio::time::Instant::now());
+                let api = ApiServer::new(1, Arc::new(clock.clone()));
+                let nfs = NfsServer::start(IpAddr::V4(Ipv4Addr::LOCALHOST), ServerOptions::default(), 1);
+                let (http, connections) = (listen().await, listen().await);
+                let servers = Self {
+                    api_address: http.local_addr().unwrap(),
+                    nfs_address: connections.local_addr().unwrap(),
+                    handle: Handle::current(),
+                    clock,
+                    api,
+                    nfs,
+                };
+                let service = servers.api.service("operator", Life::default(), Arc::new(NoFaults));
+                let answer = async move |request: Request<Body>| {
+                    let (head, body) = request.into_parts();
+                    let body = to_bytes(body, usize::MAX).await.unwrap();
+                    let request = Request::from_parts(head, kube::client::Body::from(body));
+                    service.clone().oneshot(request).await.unwrap()
+                };
+                tokio::spawn(async { axum::serve(http, axum::Router::new().fallback(answer)).await });
+                let nfs = servers.nfs.clone();
+                servers.create("/api/v1/namespaces", json!({"metadata": {"name": "kube-system"}}));
+                servers.create("/api/v1/namespaces", json!({"metadata": {"name": NAMESPACE}}));
+                let lock = json!({"metadata": {"name": "nfs-operator-cluster-lock"}, "spec": {}});
+                servers.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lock);
+                started.send(servers).unwrap();
+                loop {
+                    let (stream, peer) = connections.accept().await.unwrap();
+                    nfs.accept(peer, stream);
+                }
+            });
+        });
+        servers.recv().unwrap()
+    }
+
+    fn create(&self, path: &str, object: Value) {
+        self.api.call("test", "POST", path, &object).unwrap();
+    }
+
+    /// Creates the backends with these numbers, each with an export of its own, and waits until all are Ready and what
+    /// follows the first probe is done.
+    async fn add_backends(&self, numbers: std::ops::Range<usize>) {
+        let (api, nfs, address) = (self.api.clone(), self.nfs.clone(), self.nfs_address);
+        let count = numbers.end;
+        let create = move || {
+            for number in numbers {
+                let name = format!("backend-{number}");
+                nfs.insert_disk(&name, FileSystem::new(FileSystemOptions::default()));
+                nfs.export(Export::new(format!("/{name}"), &name));
+                let backend = json!({
+                    "metadata": {"name": name, "labels": {"tier": "standard"}},
+                    "spec": {
+                        "server": address.ip().to_string(), "path": format!("/{name}"),
+                        "nfs": {"port": address.port(), "sourcePort": "Any"},
+                    },
+                });
+                let path = "/apis/nfs-operator.io/v1alpha1/nfsbackends";
+                api.call("test", "POST", path, &backend).unwrap();
+            }
+        };
+        self.handle.spawn(async { create() }).await.unwrap();
+        let api = self.api.clone();
+        let ready = async move {
+            let is_ready = |backend: &Arc<Value>| {
+                let conditions = backend["status"]["conditions"].as_array().into_iter().flatten();
+                let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+                ready.any(|condition| condition["status"] == "True")
+            };
+            while api
+                .all("nfsbackends")
+                .iter()
+                .filter(|backend| is_ready(backend))
+                .count()
+                < count
+            {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            // Until nothing changes any more.
+            let mut revision = 0;
+            while revision != api.revision_of(&["nfsbackends"]) {
+                revision = api.revision_of(&["nfsbackends"]);
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        };
+        self.handle.spawn(ready).await.unwrap();
+    }
+}
+
+async fn listen() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
+}
+
+fn options() -> Options {
+    Options {
+        provisioners: vec!["nfs-operator.io/nfs".to_owned()],
+        aliases: BTreeMap::new(),
+        nfs_subdir_export: None,
+        slots: 64,
+        retries: BackoffLimits {
+            shortest: Duration::from_secs(1),
+            longest: Duration::from_secs(60),
+        },
+        purge_pause: Duration::from_secs(10),
+        http: None,
+        scan_interval: Duration::from_secs(6 * 3600),
+        count_rate: 1000,
+        volume_metrics: false,
+        records: RecordsSecret {
+            namespace: None,
+            name: "nfs-operator-records".to_owned(),
+        },
+        election: Election {
+            elect: false,
+            namespace: None,
+            name: "nfs-operator".to_owned(),
+            cluster_lock_namespace: "kube-system".to_owned(),
+            timings: LeaseTimings {
+                duration: Duration::from_secs(15),
+                renew_deadline: Duration::from_secs(10),
+                retry_period: Duration::from_secs(2),
+            },
+        },
+        instance: None,
+    }
+}
+
+/// The first backends need everything that is needed only once, such as the connections to the API server.
+#[tokio::test]
+async fn of_an_idle_backend_some_ten_kilobytes_are_kept() {
+    // Both fill a hash table, so that it has few empty slots.
+    const FEW: usize = 112;
+    const MORE: usize = 224;
+    let servers = Servers::start();
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let kubeconfig = folder.join("heap-kubeconfig");
+    let cluster = json!({"server": format!("http://{}", servers.api_address)});
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": cluster}], "users": [{"name": "test", "user": {}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": NAMESPACE}}],
+    });
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let environment = Environment {
+        api: ApiAccess::Kubeconfig(Some(kubeconfig)),
+        transport: Arc::new(nfs_client::Tcp),
+        clock: Clock::new(servers.clock.clone()),
+        host: "test".to_owned(),
+    };
+    let shutdown = CancellationToken::new();
+    let operator = tokio::spawn(run::run_until_cancelled(options(), environment, shutdown.clone()));
+    servers.add_backends(0..FEW).await;
+    let before = held();
+    servers.add_backends(FEW..MORE).await;
+    let each = (held() - before) as usize / (MORE - FEW);
+    println!("{each} bytes an idle backend");
+    assert!(each <= OF_A_BACKEND, "{each} bytes an idle backend");
+    shutdown.cancel();
+    operator.await.unwrap().unwrap();
 }

@@ -11,8 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backend::{AllowedNamespaces, BackupDestination};
+use super::consistency::{Consistency, CopiedData, CopiedSnapshot};
 use super::names::{ARCHIVE_BACKEND, ARCHIVE_EXPORT_ID};
 pub use super::schema::FileId;
+use super::schema::{Duration, max_snapshot_age};
 use super::usage::ArchiveUsage;
 
 /// What is requested of an archive.
@@ -58,6 +60,7 @@ use super::usage::ArchiveUsage;
     )
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = ("!has(self.maxSnapshotAge) || has(self.consistency)", "maxSnapshotAge requires consistency: set consistency to Required or Preferred"))]
 pub struct NfsArchiveSpec {
     /// Claim that the data belonged to. For a backup, the claim to copy.
     #[x_kube(validation = ("self == oldSelf", "claimRef can't be changed: create an archive with another name"))]
@@ -80,6 +83,16 @@ pub struct NfsArchiveSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "destination can't be changed: create an archive with another name"))]
     pub destination: Option<BackupDestination>,
+    /// Whether the backup shows the claim at one moment. If unset, the data in use are copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self == oldSelf", "consistency can't be changed: create an archive with another name"))]
+    pub consistency: Option<Consistency>,
+    /// Maximum age of the snapshot, such as `1h`, counted from the last probe before it. An older one counts as none. If unset,
+    /// the newest snapshot is copied, whatever its age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "max_snapshot_age")]
+    #[x_kube(validation = ("self == oldSelf", "maxSnapshotAge can't be changed: create an archive with another name"))]
+    pub max_snapshot_age: Option<Duration>,
     /// NfsBackup of the claim's namespace that the operator created this archive for. Deleting the NfsBackup deletes the
     /// archive, unless it is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,6 +184,8 @@ static UNOBSERVED: NfsArchiveStatus = NfsArchiveStatus {
     storage_class_name: None,
     volume_creation_time: None,
     archive_time: None,
+    snapshot: None,
+    copied: None,
     printed: None,
     usage: None,
     conditions: Vec::new(),
@@ -276,6 +291,12 @@ pub struct NfsArchiveStatus {
     /// Time when the data were archived, by the API server's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive_time: Option<Time>,
+    /// Snapshot of the server that was copied. Unset if the data were copied while in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<CopiedSnapshot>,
+    /// What the backup contains, and how much of it was copied. Unset until it is complete, and for archives of deleted claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<CopiedData>,
     /// Columns of `kubectl get`. Programs use the fields that the columns are made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]

@@ -19,7 +19,7 @@ use super::orphans::OrphansStatus;
 pub use super::quota::{ArchiveQuota, QuotaEnforcement, QuotaSettings};
 use super::requests::HandledRequest;
 pub use super::schema::{DirectoryPattern, Duration, ExportPath, MountOption, OctalMode, ServerAddress, StorageAmount};
-use super::schema::{exact_quantity, owner_number, pod_group, port, probe_interval, retention};
+use super::schema::{bandwidth, exact_quantity, owner_number, pod_group, port, probe_interval, retention};
 pub use super::usage::UsageSettings;
 use super::usage::UsageStatus;
 
@@ -123,6 +123,9 @@ pub struct NfsBackendSpec {
     /// Backups of the volumes on this backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backups: Option<BackupSettings>,
+    /// Limits of the copies from and to this backend: clones, restores that copy, and backups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopySettings>,
     /// Limits on provisioning on this backend. If unset, there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacityLimits>,
@@ -399,6 +402,21 @@ pub struct BackupSettings {
     pub destination: Option<BackupDestination>,
 }
 
+/// Limits of copies from and to a backend.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CopySettings {
+    /// Maximum number of copies at a time. Further ones wait. If unset, three of tenants and three of administrators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 5))]
+    pub max_concurrent: Option<i32>,
+    /// Maximum content that all these copies together copy in a second, such as `50Mi`. Files that the server clones, and
+    /// unchanged files of backups, do not count. If unset, the bandwidth is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "bandwidth")]
+    pub max_bytes_per_second: Option<StorageAmount>,
+}
+
 /// Where backups are stored.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -551,6 +569,10 @@ pub struct NfsBackendStatus {
     /// NFS version in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs_version: Option<String>,
+    /// Directory, relative to the path of the backend, in which the server exposes snapshots, such as `.zfs/snapshot`. Unset if
+    /// it exposes none there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_directory: Option<String>,
     /// Space and inodes of the export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacityStatus>,

@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::archive::{ArchiveSummary, NfsArchive};
-use super::schema::{Duration, backup_retention};
+use super::consistency::{Consistency, CopiedData, CopiedSnapshot};
+use super::schema::{Duration, backup_retention, max_snapshot_age};
 
 /// Prefix of the names of the archives that the operator creates for backups. The UID of the backup follows.
 const ARCHIVE_PREFIX: &str = "nfsbackup-";
@@ -49,6 +50,8 @@ const ARCHIVE_PREFIX: &str = "nfsbackup-";
 #[x_kube(
     validation = ("self == oldSelf", "spec can't be changed: create another NfsBackup"),
     validation = ("!has(self.scheduleRef) || has(self.source.claimName)", "spec.scheduleRef requires source.claimName: only the operator sets it"),
+    validation = ("!has(self.maxSnapshotAge) || has(self.consistency)", "maxSnapshotAge requires consistency: set consistency to Required or Preferred"),
+    validation = ("!has(self.consistency) || has(self.source.claimName)", "spec.consistency requires source.claimName: an existing archive stays as it is"),
     validation = ("!has(self.retention) || has(self.source.claimName)", "spec.retention requires source.claimName: administrators decide about the retention of an existing archive"),
 )]
 pub struct NfsBackupSpec {
@@ -60,6 +63,14 @@ pub struct NfsBackupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "backup_retention")]
     pub retention: Option<Duration>,
+    /// Whether the backup shows the claim at one moment. If unset, the data in use are copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<Consistency>,
+    /// Maximum age of the snapshot, such as `1h`, counted from the last probe before it. An older one counts as none. If unset,
+    /// the newest snapshot is copied, whatever its age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "max_snapshot_age")]
+    pub max_snapshot_age: Option<Duration>,
     /// NfsBackupSchedule that requested the backup. Set by the operator: the backup counts toward `keepLast` of the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_ref: Option<ScheduleReference>,
@@ -161,6 +172,8 @@ static UNOBSERVED: NfsBackupStatus = NfsBackupStatus {
     requested_size: None,
     completion_time: None,
     expiration_time: None,
+    snapshot: None,
+    copied: None,
     conditions: Vec::new(),
 };
 
@@ -203,6 +216,12 @@ pub struct NfsBackupStatus {
     /// Time after which the archive may be purged. Unset if it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiration_time: Option<Time>,
+    /// Snapshot of the server that was copied. Unset if the data were copied while in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<CopiedSnapshot>,
+    /// What the backup contains, and how much of it was copied. Unset until it is complete, and for archives of deleted claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<CopiedData>,
     /// Condition of the backup: Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -275,6 +275,8 @@ reasons! {
     DirectoryNotShareable,
     /// The directory that claims are to share does not exist.
     SharedDirectoryMissing,
+    /// The server has no snapshot that can be copied, or none that proves that the data are the claim's.
+    SnapshotUnavailable,
     /// The directory would overlap with another volume, archive or backend.
     DirectoryOverlaps,
     /// The server did not apply the requested mode.
@@ -530,6 +532,7 @@ impl From<ErrorKind> for Reason {
             ErrorKind::ServerRefused => Self::ServerRefused,
             ErrorKind::ServerUnreachable => Self::ServerUnreachable,
             ErrorKind::SharedDirectoryMissing => Self::SharedDirectoryMissing,
+            ErrorKind::SnapshotUnavailable => Self::SnapshotUnavailable,
             ErrorKind::StaleHandle => Self::StaleHandle,
             ErrorKind::SubdirectoryMountRefused => Self::SubdirectoryMountRefused,
             ErrorKind::SymlinkInPath => Self::SymlinkInPath,

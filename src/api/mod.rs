@@ -4,6 +4,7 @@ pub mod archive;
 pub mod backend;
 pub mod backup;
 pub mod conditions;
+pub mod consistency;
 #[cfg(test)]
 mod conventions;
 pub mod duration;

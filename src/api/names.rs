@@ -145,6 +145,11 @@ names! {
     /// How an archive is restored: `move` (the archive becomes the volume) or `copy` (the archive is kept).
     RESTORE = "nfs-operator.io/restore";
 
+    Annotation of Claim, "users" to "the operator":
+    /// The snapshot of the server from which the claim that is the data source is copied. If unset, its data in use are
+    /// copied.
+    SOURCE_SNAPSHOT = "nfs-operator.io/source-snapshot";
+
     Label of Namespace, "administrators" to "the operator":
     /// `reserved` for a namespace whose claims are copied first and may use the slot for copies that is reserved.
     /// Tenants must not be able to label namespaces.

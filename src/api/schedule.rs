@@ -9,7 +9,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::{Duration, backup_retention, jitter, starting_deadline};
+use super::consistency::Consistency;
+use super::schema::{Duration, backup_retention, jitter, max_snapshot_age, starting_deadline};
 
 /// Which claims are backed up, when, and how long the backups are kept.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -49,6 +50,7 @@ use super::schema::{Duration, backup_retention, jitter, starting_deadline};
     )
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = ("!has(self.maxSnapshotAge) || has(self.consistency)", "maxSnapshotAge requires consistency: set consistency to Required or Preferred"))]
 pub struct NfsBackupScheduleSpec {
     /// Times in cron format: minute, hour, day of month, month and day of week, such as `30 2 * * *`; or `@hourly`, `@daily`,
     /// `@weekly`, `@monthly` or `@yearly`. If both days are restricted, either one is sufficient.
@@ -81,6 +83,14 @@ pub struct NfsBackupScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "backup_retention")]
     pub retention: Option<Duration>,
+    /// `spec.consistency` of the backups: whether each shows its claim at one moment. If unset, the data in use are copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<Consistency>,
+    /// `spec.maxSnapshotAge` of the backups: maximum age of the snapshot, such as `1h`, counted from the last probe before it. An older one counts as none. If unset,
+    /// the newest snapshot is copied, whatever its age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "max_snapshot_age")]
+    pub max_snapshot_age: Option<Duration>,
     /// Number of complete backups of each claim to keep. Older ones of this schedule are deleted, unless they have a legal hold.
     /// A recreated claim is another claim. If unset, no backup is deleted because of its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -202,6 +202,24 @@ pub(super) fn backup_retention(_: &mut SchemaGenerator) -> Schema {
     duration_between("retention", ("1s", "2400000h"), ANY_DAYS, "30d")
 }
 
+/// Age of the snapshots that backups are copied from.
+pub(super) fn max_snapshot_age(_: &mut SchemaGenerator) -> Schema {
+    duration_between("maxSnapshotAge", ("1s", "2400000h"), ANY_DAYS, "1h")
+}
+
+/// Bandwidth, at least that of one read or write in a second.
+pub(super) fn bandwidth(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "example": "50Mi",
+        "maxLength": 64,
+        "x-kubernetes-validations": [
+            {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('1Mi'))",
+             "message": "copies.maxBytesPerSecond must be a quantity of 1Mi or more: write a number and a unit, such as \"50Mi\""},
+        ],
+    })
+}
+
 /// Delay of the backups of a schedule.
 pub(super) fn jitter(_: &mut SchemaGenerator) -> Schema {
     duration_between("jitter", ("1s", "24h"), "^1d$", "30m")

@@ -51,6 +51,8 @@ pub async fn ensure_view(ctx: &Context, archive: &NfsArchive) -> Result<(), Writ
                 archive_name: Some(name),
             },
             retention: None,
+            consistency: None,
+            max_snapshot_age: None,
             schedule_ref: None,
         },
         status: None,

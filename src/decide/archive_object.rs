@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 
 use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
+use crate::api::consistency::{CopiedData, CopiedSnapshot};
 use crate::api::names::{ARCHIVE_BACKEND, ARCHIVE_EXPORT_ID, ARCHIVE_FINALIZER};
 use export_store::{ArchiveRef, RecordedArchive, RetentionTerms};
 
@@ -31,6 +32,8 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
             deletion_policy: deletion_policy(terms),
             allowed_namespaces: None,
             destination: None,
+            consistency: None,
+            max_snapshot_age: None,
             backup_ref: None,
         },
         status: Some(recorded_status(recorded, backend)),
@@ -40,6 +43,7 @@ pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
 /// Returns the part of an archive's status that its record describes.
 fn recorded_status(recorded: &RecordedArchive, backend: &str) -> NfsArchiveStatus {
     let archive = &recorded.archive;
+    let copy = archive.copy.as_ref();
     NfsArchiveStatus {
         backend_name: backend.to_owned(),
         export_id: recorded.export_id.clone(),
@@ -52,7 +56,16 @@ fn recorded_status(recorded: &RecordedArchive, backend: &str) -> NfsArchiveStatu
         storage_class_name: archive.class.clone(),
         volume_creation_time: archive.volume_created.and_then(time),
         archive_time: archive.since.and_then(time),
+        snapshot: copy.and_then(|copy| copy.snapshot.as_ref()).map(copied_snapshot),
+        copied: copy.and_then(|copy| copy.amount.as_ref()).map(CopiedData::from),
         ..NfsArchiveStatus::default()
+    }
+}
+
+fn copied_snapshot(recorded: &export_store::CopiedSnapshot) -> CopiedSnapshot {
+    CopiedSnapshot {
+        name: recorded.name.clone(),
+        last_probe_time: recorded.taken_after.and_then(time),
     }
 }
 
@@ -251,6 +264,7 @@ mod tests {
             outcome: None,
             amount: None,
             manifest: None,
+            snapshot: None,
             shares_files: false,
         });
         let object = archive_object(&copied, "main");

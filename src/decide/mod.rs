@@ -29,3 +29,4 @@ pub mod storage_capacity;
 pub mod terms;
 pub mod topology;
 pub mod volume_limit;
+pub mod volume_location;

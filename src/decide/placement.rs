@@ -12,13 +12,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use export_store::GroupRange;
 use export_store::text::{abbreviate, format_bytes};
 use k8s_openapi::api::core::v1::{TopologySelectorTerm, VolumeNodeAffinity};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt};
-use sha2::{Digest, Sha256};
 
 use super::quantity;
 use super::topology::{self, SelectedNode, TopologyError};
@@ -90,19 +90,13 @@ pub struct Candidate<'a> {
     pub groups: Option<(GroupRange, u64)>,
 }
 
-/// Result of placement.
+/// No backend can currently serve the claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placement {
-    /// Backends that can serve the claim, at least one, in the order in which to try them. The next one may be tried only
-    /// after a definite refusal by the previous one.
-    Ranked(Vec<String>),
-    /// No backend can currently serve the claim.
-    NoBackend {
-        /// Reason per backend that the class permits, sorted by name.
-        refusals: Vec<BackendRefusal>,
-        /// Summary of the refusals for the condition of the claim.
-        summary: PlannedCondition,
-    },
+pub struct NoBackend {
+    /// Reason per backend that the class permits, sorted by name.
+    pub refusals: Vec<BackendRefusal>,
+    /// Summary of the refusals for the condition of the claim.
+    pub summary: PlannedCondition,
 }
 
 /// Reason why a backend cannot serve a claim.
@@ -116,39 +110,56 @@ pub struct BackendRefusal {
     pub message: String,
 }
 
-/// Selects the backends for a claim.
+/// Selects the backend for a claim: the first one of [`rank`], which takes longer. Another one may be tried only after a
+/// definite refusal by this one.
+///
+/// # Errors
+/// No backend can serve the claim.
+pub fn place<'b>(claim: &Claim<'_>, backends: &'b [Candidate<'_>]) -> Result<&'b str, NoBackend> {
+    serving(claim, backends).map(|serving| first_by_free_space(claim.uid, &serving))
+}
+
+/// Returns the names of the backends that can serve a claim, at least one, in the order in which they would be tried.
+///
+/// # Errors
+/// No backend can serve the claim.
+pub fn rank(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Result<Vec<String>, NoBackend> {
+    serving(claim, backends).map(|serving| order_by_free_space(claim.uid, serving))
+}
+
+/// Returns the backends that can serve a claim, at least one.
 ///
 /// If a previous placement is still permitted, only that backend is considered, whether it is ready or not: objects may
 /// already exist there, so the claim stays until that is known. A caller that knows that nothing exists there clears
 /// `placed_on` and calls this function again.
-pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
+fn serving<'a, 'b>(claim: &Claim<'_>, backends: &'b [Candidate<'a>]) -> Result<Vec<&'b Candidate<'a>>, NoBackend> {
     let permitted: Vec<&Candidate<'_>> = backends
         .iter()
         .filter(|backend| class_permits(claim.class, backend.name, backend.labels))
         .collect();
     if permitted.is_empty() {
-        return Placement::NoBackend {
+        return Err(NoBackend {
             refusals: missing_backends(claim, backends),
             summary: no_permitted_backend(claim.class, backends.is_empty()),
-        };
+        });
     }
     let placed = permitted
         .iter()
         .find(|backend| Some(backend.name) == claim.placed_on && !is_namespace_refused(claim, backend));
-    let (considered, mut refusals) = match (placed, claim.requested_backend) {
-        (Some(placed), _) => (vec![*placed], Vec::new()),
+    let (considered, are_all) = match (placed, claim.requested_backend) {
+        (Some(placed), _) => (vec![*placed], false),
         (None, Some(requested)) => match find_requested(requested, &permitted) {
-            Ok(backend) => (vec![backend], Vec::new()),
+            Ok(backend) => (vec![backend], false),
             Err(refusal) => {
-                return Placement::NoBackend {
+                return Err(NoBackend {
                     summary: PlannedCondition::fails(refusal.reason, refusal.message.clone()),
                     refusals: vec![refusal],
-                };
+                });
             }
         },
-        (None, None) => (permitted, missing_backends(claim, backends)),
+        (None, None) => (permitted, true),
     };
-    let mut serving = Vec::new();
+    let (mut serving, mut refusals) = (Vec::new(), Vec::new());
     for backend in considered {
         match check_backend(claim, backend) {
             Ok(()) => serving.push(backend),
@@ -156,14 +167,17 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
         }
     }
     if serving.is_empty() {
+        if are_all {
+            refusals.extend(missing_backends(claim, backends));
+        }
         refusals.sort_by(|a, b| a.backend.cmp(&b.backend));
         let mut summary = summarize(&refusals);
         if claim.topologies.is_empty() && other_node_possible(&refusals) {
             summary.message.push_str(NO_TOPOLOGIES);
         }
-        return Placement::NoBackend { refusals, summary };
+        return Err(NoBackend { refusals, summary });
     }
-    Placement::Ranked(order_by_free_space(claim.uid, serving))
+    Ok(serving)
 }
 
 /// Returns true if exactly one of the backends can have a volume of the claim, whatever the state of the backends is: only
@@ -271,8 +285,8 @@ const CHECKS: &[Check] = &[
 /// Returns true if a namespace is allowed. An invalid selector selects no namespace.
 pub fn is_namespace_allowed(allowed: &AllowedNamespaces, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let is_selected = || {
-        let selector = allowed.selector.as_ref().and_then(parse_selector);
-        selector.is_some_and(|selector| selector.matches(labels))
+        let selector = allowed.selector.as_ref();
+        selector.and_then(|selector| selects(selector, labels)) == Some(true)
     };
     allowed.match_names.iter().any(|allowed| allowed == name) || is_selected()
 }
@@ -285,11 +299,11 @@ fn check_namespace(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
         return Ok(());
     }
     if let Some(selector) = &allowed.selector {
-        let selector = parse_selector(selector).ok_or_else(|| {
+        let is_selected = selects(selector, claim.namespace_labels).ok_or_else(|| {
             let message = "allowedNamespaces.selector is not a valid label selector: correct it";
             (Reason::InvalidSpec, message.to_owned())
         })?;
-        if selector.matches(claim.namespace_labels) {
+        if is_selected {
             return Ok(());
         }
     }
@@ -308,18 +322,42 @@ fn is_namespace_refused(claim: &Claim<'_>, backend: &Candidate<'_>) -> bool {
     matches!(check_namespace(claim, backend), Err((Reason::NamespaceNotAllowed, _)))
 }
 
-/// Parses a label selector by the rules of Kubernetes, which kube leaves to the API server: `In` and `NotIn` require values
-/// (an empty `NotIn` would select everything), `Exists` and `DoesNotExist` forbid them.
+/// Parses a label selector; `None` if it is not valid.
 pub fn parse_selector(selector: &LabelSelector) -> Option<Selector> {
-    let is_valid = selector.match_expressions.iter().flatten().all(|requirement| {
+    is_valid(selector).then(|| selector.clone().try_into().ok()).flatten()
+}
+
+/// Returns true if a label selector is valid by the rules of Kubernetes, which kube leaves to the API server: `In` and `NotIn`
+/// require values (an empty `NotIn` would select everything), `Exists` and `DoesNotExist` forbid them.
+fn is_valid(selector: &LabelSelector) -> bool {
+    selector.match_expressions.iter().flatten().all(|requirement| {
         let has_values = requirement.values.as_ref().is_some_and(|values| !values.is_empty());
         match requirement.operator.as_str() {
             "In" | "NotIn" => has_values,
             "Exists" | "DoesNotExist" => !has_values,
             _ => false,
         }
-    });
-    is_valid.then(|| selector.clone().try_into().ok()).flatten()
+    })
+}
+
+/// Returns true if a selector selects these labels; `None` if it is not valid. The same as to parse it and to match the
+/// labels, without a copy of the selector: each claim asks each of perhaps a thousand backends.
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> Option<bool> {
+    let has_labels = || {
+        let mut required = selector.match_labels.iter().flatten();
+        required.all(|(key, value)| labels.get(key) == Some(value))
+    };
+    let satisfies = |requirement: &LabelSelectorRequirement| {
+        let (value, values) = (labels.get(&requirement.key), requirement.values.as_deref());
+        let is_one = || value.is_some_and(|value| values.unwrap_or_default().contains(value));
+        match requirement.operator.as_str() {
+            "In" => is_one(),
+            "NotIn" => !is_one(),
+            "Exists" => value.is_some(),
+            _ => value.is_none(),
+        }
+    };
+    is_valid(selector).then(|| has_labels() && selector.match_expressions.iter().flatten().all(satisfies))
 }
 
 fn check_accepts_volumes(_: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
@@ -371,7 +409,7 @@ fn check_node(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     let both = topology::intersect(backend.node_affinity, claim.topologies)
         .ok()
         .flatten();
-    if topology::selects(both.as_ref(), node) {
+    if topology::selects(both.as_deref(), node) {
         return Ok(());
     }
     let problem = match node.labels {
@@ -500,6 +538,23 @@ fn parse_amount(field: &str, amount: Option<&StorageAmount>) -> Result<Option<u1
 /// probes, and less than what an administrator would notice.
 const EQUAL_PERCENT: u128 = 10;
 
+/// Returns the first of [`order_by_free_space`], without comparing backends that are not equal to the best one.
+fn first_by_free_space<'b>(claim_uid: &str, backends: &[&'b Candidate<'_>]) -> &'b str {
+    let spaces = backends.iter().map(|backend| (FreeSpace::of(backend), *backend));
+    let spaces: Vec<(FreeSpace, &Candidate<'_>)> = spaces.collect();
+    let best = spaces.iter().map(|&(space, _)| space).max();
+    let equal = || {
+        let equal = spaces
+            .iter()
+            .filter(|&&(space, _)| best.is_some_and(|best| space.equals(best)));
+        equal.map(|&(_, backend)| backend)
+    };
+    let fewest = equal().map(|backend| backend.volumes).min();
+    let tied = equal().filter(|backend| Some(backend.volumes) == fewest);
+    let first = tied.min_by_key(|backend| (tie_breaker(claim_uid, backend.name), backend.name));
+    first.map(|backend| backend.name).unwrap_or_default()
+}
+
 /// Returns the names of the backends in the order in which to try them.
 fn order_by_free_space(claim_uid: &str, backends: Vec<&Candidate<'_>>) -> Vec<String> {
     let mut rest: Vec<(FreeSpace, &Candidate<'_>)> = backends
@@ -552,9 +607,11 @@ impl FreeSpace {
     }
 }
 
-fn tie_breaker(claim_uid: &str, backend: &str) -> [u8; 32] {
-    // A UID contains no `/`, so that two pairs never result in the same text.
-    Sha256::digest(format!("{claim_uid}/{backend}")).into()
+/// Returns a number that distributes claims over equal backends. Nothing that is stored depends on it.
+fn tie_breaker(claim_uid: &str, backend: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (claim_uid, backend).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Maximum number of backends that a message names per group. The others are counted.

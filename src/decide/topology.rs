@@ -3,6 +3,7 @@
 //! The rules are those of `NodeSelector` in core/v1: terms are ORed, the requirements of a term are ANDed, and an empty
 //! term selects no node.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
@@ -43,13 +44,13 @@ pub enum TopologyError {
 ///
 /// # Errors
 /// The intersection is empty, or the affinity is invalid.
-pub fn intersect(
-    affinity: Option<&VolumeNodeAffinity>,
+pub fn intersect<'a>(
+    affinity: Option<&'a VolumeNodeAffinity>,
     allowed: &[TopologySelectorTerm],
-) -> Result<Option<VolumeNodeAffinity>, TopologyError> {
+) -> Result<Option<Cow<'a, VolumeNodeAffinity>>, TopologyError> {
     let required = valid_terms(affinity)?;
     if allowed.is_empty() {
-        return Ok(affinity.filter(|_| required.is_some()).cloned());
+        return Ok(affinity.filter(|_| required.is_some()).map(Cow::Borrowed));
     }
     let everywhere = [NodeSelectorTerm::default()];
     let own = required.unwrap_or(&everywhere);
@@ -67,11 +68,11 @@ pub fn intersect(
     if terms.is_empty() {
         return Err(TopologyError::Disjoint);
     }
-    Ok(Some(VolumeNodeAffinity {
+    Ok(Some(Cow::Owned(VolumeNodeAffinity {
         required: Some(NodeSelector {
             node_selector_terms: terms,
         }),
-    }))
+    })))
 }
 
 /// Returns true if an affinity selects a node. A node that does not exist is selected only if there is no restriction.

@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 pub struct BackupFigures {
     /// Number of schedules, by the reason of their condition.
     pub schedules: BTreeMap<String, u64>,
-    /// Time when the data of the newest backup were complete, by namespace and name of the claim. Empty unless metrics of each
+    /// Time of the data of the newest backup: when they were archived, or of the snapshot; by namespace and name of the claim. Empty unless metrics of each
     /// claim are enabled.
     pub newest: BTreeMap<(String, String), Timestamp>,
 }
@@ -48,7 +48,7 @@ impl Collector for BackupMetrics {
         for (reason, count) in figures.schedules {
             ConstGauge::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
         }
-        let help = "Time when the data of the claim's newest backup were complete, as a Unix timestamp";
+        let help = "Time when the claim's newest backup began, or of the snapshot that it has, as a Unix timestamp";
         let name = "nfs_operator_claim_last_backup_timestamp_seconds";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for ((namespace, claim), time) in figures.newest {

@@ -6,7 +6,6 @@
 //! suspended, nothing beats.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -122,11 +121,12 @@ impl Watchdog {
     /// Runs a loop, and watches it until it ends.
     pub fn watch<F: Future>(&self, name: &'static str, work: F) -> impl Future<Output = F::Output> + use<F> {
         let watchdog = self.clone();
+        // Boxed here: a future has room for what it captures and, once more, for what it moves that to.
+        let mut work = Box::pin(work);
         async move {
             let mut beats = watchdog.0.beats.subscribe();
             let first = *beats.borrow_and_update();
             let watched = watchdog.register(name, first);
-            let mut work = pin!(work);
             loop {
                 tokio::select! {
                     // The work is polled first: only if that returns is the beat recorded.

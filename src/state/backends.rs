@@ -419,11 +419,21 @@ impl BackendRegistry {
             .collect()
     }
 
+    /// Calls `visit` for all backends, sorted by name. It must not use the registry.
+    pub fn for_each(&self, visit: impl FnMut(&Backend)) {
+        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        by_name.values().map(Arc::as_ref).for_each(visit);
+    }
+
+    /// Returns the first backend, by name, that matches. `matches` must not use the registry.
+    pub fn find(&self, matches: impl Fn(&Backend) -> bool) -> Option<Arc<Backend>> {
+        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        by_name.values().find(|backend| matches(backend)).map(Arc::clone)
+    }
+
     /// Notifies all backends of an object that volumes to recover may wait for.
     pub fn object_appeared(&self, what: &MissingDependency) {
-        self.all()
-            .iter()
-            .for_each(|backend| backend.recovery.object_appeared(what));
+        self.for_each(|backend| backend.recovery.object_appeared(what));
     }
 
     /// Removes a backend if its UID matches, and returns it.

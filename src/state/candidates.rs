@@ -1,7 +1,8 @@
 //! Input of placement: the current object of each backend, with the result of its last probe.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use tokio::time::Instant;
 
@@ -19,7 +20,8 @@ pub struct BackendView {
     /// Runtime state of the backend; `None` before its first reconciliation.
     pub backend: Option<Arc<Backend>>,
     snapshot: Option<Arc<ProbeSnapshot>>,
-    ready: PlannedCondition,
+    /// The condition Ready, unless it is that of the snapshot.
+    ready: Option<PlannedCondition>,
     /// The backend's groups, and how many of them are free on its export.
     groups: Option<(GroupRange, u64)>,
 }
@@ -29,20 +31,20 @@ impl BackendView {
     pub fn all(ctx: &Context, refused: &[(String, PlannedCondition)]) -> Vec<Self> {
         let now = Instant::now();
         let view = |object: Arc<NfsBackend>| {
-            let name = object.metadata.name.clone().unwrap_or_default();
+            let name = object.metadata.name.as_deref().unwrap_or_default();
             let backend = ctx
                 .backends
-                .get(&name)
+                .get(name)
                 .filter(|backend| Some(&backend.uid) == object.metadata.uid.as_ref());
             let snapshot = backend.as_ref().map(|backend| backend.last_probe());
             let refusal = refused
                 .iter()
                 .find(|(refused, _)| *refused == name)
                 .map(|(_, condition)| condition.clone());
-            let probed = || snapshot.as_ref().map(|snapshot| snapshot.ready_now(now));
-            let ready = refusal
-                .or_else(probed)
-                .unwrap_or_else(|| PlannedCondition::unknown(Reason::NotProbed, "not probed yet"));
+            let ready = refusal.or_else(|| match snapshot.as_ref().map(|snapshot| snapshot.ready_now(now)) {
+                Some(Cow::Borrowed(_)) | None => None,
+                Some(Cow::Owned(outdated)) => Some(outdated),
+            });
             let export = snapshot.as_ref().and_then(|snapshot| snapshot.export_id());
             let range = object.spec.directory.group_range();
             let free = |(range, export)| (range, ctx.path_reservations.groups.free(export, range));
@@ -85,7 +87,7 @@ impl BackendView {
         Candidate {
             name: self.name(),
             labels: self.object.metadata.labels.as_ref().unwrap_or(&NO_LABELS),
-            ready: &self.ready,
+            ready: self.ready(),
             suspended: spec.suspend,
             deleting: self.object.metadata.deletion_timestamp.is_some(),
             allowed_namespaces: spec.allowed_namespaces.as_ref(),
@@ -104,6 +106,12 @@ impl BackendView {
 
     fn export_id(&self) -> Option<&str> {
         self.snapshot.as_ref()?.export_id()
+    }
+
+    fn ready(&self) -> &PlannedCondition {
+        let snapshot = self.snapshot.as_ref();
+        let own = self.ready.as_ref();
+        own.or(snapshot.map(|snapshot| &snapshot.ready)).unwrap_or(&NOT_PROBED)
     }
 }
 
@@ -162,5 +170,9 @@ impl<'a> ExportTotals<'a> {
         export.copied().unwrap_or_default()
     }
 }
+
+/// The condition Ready of a backend that was not probed yet.
+static NOT_PROBED: LazyLock<PlannedCondition> =
+    LazyLock::new(|| PlannedCondition::unknown(Reason::NotProbed, "not probed yet"));
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();

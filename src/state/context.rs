@@ -333,32 +333,28 @@ impl Context {
     pub fn forget_claim(&self, claim: &ClaimRef) {
         self.waiting_claims.forget(claim);
         self.condition_writes.forget(claim, &self.waiting_claims);
-        for backend in self.backends.all() {
-            backend.claims.forget(claim, &self.waiting_claims);
-        }
+        self.backends
+            .for_each(|backend| backend.claims.forget(claim, &self.waiting_claims));
     }
 
     /// Releases the slots that are reserved for a claim that was woken and does not need them.
     pub fn release_claim_slots(&self, claim: &ClaimRef) {
         self.condition_writes.release_reservation(claim, &self.waiting_claims);
-        for backend in self.backends.all() {
-            backend.claims.release_reservation(claim, &self.waiting_claims);
-        }
+        self.backends
+            .for_each(|backend| backend.claims.release_reservation(claim, &self.waiting_claims));
     }
 
     /// Forgets that a volume waits, because it was deleted.
     pub fn forget_volume(&self, volume: &VolumeRef) {
         self.waiting_volumes.forget(volume);
-        for backend in self.backends.all() {
-            backend.reclaims.forget(volume, &self.waiting_volumes);
-        }
+        self.backends
+            .for_each(|backend| backend.reclaims.forget(volume, &self.waiting_volumes));
     }
 
     /// Releases the slots that are reserved for a volume that was woken and does not need them.
     pub fn release_volume_slots(&self, volume: &VolumeRef) {
-        for backend in self.backends.all() {
-            backend.reclaims.release_reservation(volume, &self.waiting_volumes);
-        }
+        self.backends
+            .for_each(|backend| backend.reclaims.release_reservation(volume, &self.waiting_volumes));
     }
 
     /// Waits until all watch caches are synced and this process may write. Before that, an object that is missing in a

@@ -19,13 +19,14 @@ use futures::future::BoxFuture;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::copy_jobs::slots::CopySlots;
-pub use crate::state::copy_jobs::slots::SlotRequest;
+pub use crate::state::copy_jobs::slots::{CopyBackend, SlotRequest};
 use export_store::{CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, ProvisionedDirectory};
 
 /// Identification of a copy, and the labels of its metrics.
@@ -133,6 +134,27 @@ struct Table {
     refusals: HashMap<String, Vec<(String, PlannedCondition)>>,
     slots: CopySlots,
     last_id: u64,
+    /// What the copies that ended, by success or not, have copied: those to volumes, and backups.
+    copied: [CopiedTotals; 2],
+}
+
+/// Bytes of content of copies that ended.
+#[derive(Debug, Default, Clone, Copy)]
+struct CopiedTotals {
+    copied: u64,
+    reused: u64,
+}
+
+impl Table {
+    /// Adds what a copy has copied when its task ends.
+    fn add_to_totals(&mut self, labels: &CopyLabels, progress: &CopyProgress) {
+        let (copied, [volumes, backups]) = (progress.snapshot(), &mut self.copied);
+        let totals = if labels.archive.is_empty() { volumes } else { backups };
+        totals.copied = totals
+            .copied
+            .saturating_add(copied.bytes.saturating_sub(copied.reused_bytes));
+        totals.reused = totals.reused.saturating_add(copied.reused_bytes);
+    }
 }
 
 impl CopyJobs {
@@ -209,9 +231,13 @@ impl CopyJobs {
 
     /// Saves the result of a copy.
     fn end(&self, uid: &str, slot: RunningSlot, result: Result<CopyResult, CopyError>) {
-        if let Some(job) = self.table().jobs.get_mut(uid).filter(|job| job.id == slot.id) {
+        let mut table = self.table();
+        if let Some(job) = table.jobs.get_mut(uid).filter(|job| job.id == slot.id) {
             job.state = State::Ended(Box::new(result));
+            let (labels, progress) = (job.labels.clone(), Arc::clone(&job.progress));
+            table.add_to_totals(&labels, &progress);
         }
+        drop(table);
         drop(slot);
     }
 
@@ -279,7 +305,10 @@ impl CopyJobs {
         table.refusals.remove(uid);
         let job = table.jobs.remove(uid)?;
         match job.state {
-            State::Copying(task) => Some(task),
+            State::Copying(task) => {
+                table.add_to_totals(&job.labels, &job.progress);
+                Some(task)
+            }
             State::Waiting(_) => {
                 table.slots.remove(job.id);
                 None
@@ -316,6 +345,21 @@ const METRICS: [CopyMetric; 4] = [
     ),
 ];
 
+/// Counter of all copies that ended: name without `_total`, help text and value.
+type TotalMetric = (&'static str, &'static str, fn(&CopiedTotals) -> u64);
+const TOTALS: [TotalMetric; 2] = [
+    (
+        "nfs_operator_copied_bytes",
+        "Bytes that copies to volumes and to backups have copied, once they ended",
+        |totals| totals.copied,
+    ),
+    (
+        "nfs_operator_reused_bytes",
+        "Bytes of unchanged files that backups have from the previous backup",
+        |totals| totals.reused,
+    ),
+];
+
 impl Collector for CopyJobs {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let copies: Vec<(CopyLabels, CopyProgressSnapshot)> = self
@@ -339,6 +383,13 @@ impl Collector for CopyJobs {
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
+        let [volumes, backups] = self.table().copied;
+        for (name, help, value) in TOTALS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (kind, totals) in [("volume", volumes), ("backup", backups)] {
+                ConstCounter::new(value(&totals)).encode(family.encode_family(&[("to", kind)])?)?;
+            }
+        }
         Ok(())
     }
 }
@@ -349,6 +400,7 @@ mod tests {
     use tokio::sync::{Notify, oneshot};
 
     use super::*;
+    use crate::state::copy_jobs::slots::CopyBackend;
     use export_store::MAX_COPIES;
 
     fn labels(uid: &str) -> CopyLabels {
@@ -365,7 +417,10 @@ mod tests {
     fn request(number: usize) -> SlotRequest {
         SlotRequest {
             namespace: format!("team-{number}"),
-            backends: [format!("fast-{number}"), format!("fast-{number}")],
+            backends: ["from", "to"].map(|end| CopyBackend {
+                name: format!("{end}-{number}"),
+                max_copies: MAX_COPIES,
+            }),
             is_of_administrator: number.is_multiple_of(2),
         }
     }
@@ -414,6 +469,29 @@ mod tests {
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let series = text.lines().filter(|line| line.starts_with("nfs_operator_copy_"));
         assert_eq!(series.count(), MAX_COPIES * METRICS.len(), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_copies_have_copied_is_counted_once_they_ended_or_were_aborted() {
+        let copies = CopyJobs::default();
+        let backup = CopyLabels {
+            archive: "nightly".to_owned(),
+            ..labels("backup")
+        };
+        let (ended, end) = oneshot::channel();
+        let copy = |_: CopyLimits, _: Arc<CopyProgress>| async { Err(CopyError::ExportChanged) };
+        copies.start(backup.clone(), request(0), copy, move || ended.send(()).unwrap());
+        end.await.unwrap();
+        let pending = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
+        copies.start(labels("clone"), request(2), pending, || ());
+        let progress = |copied: u64, reused: u64| CopyProgress::of_bytes(copied, reused);
+        let mut table = copies.table();
+        table.jobs.get_mut("clone").unwrap().progress = Arc::new(progress(7, 0));
+        table.add_to_totals(&backup, &progress(100, 40));
+        drop(table);
+        copies.abort("clone");
+        let totals = copies.table().copied.map(|totals| (totals.copied, totals.reused));
+        assert_eq!(totals, [(7, 0), (60, 40)]);
     }
 
     #[tokio::test]

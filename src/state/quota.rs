@@ -11,19 +11,24 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use agent::AgentWatch;
-pub use orders::{clear_report, condition_now, order_archive, order_volume, report_on_claim};
+pub use orders::{clear_report, condition_now, order_archive, order_provisioned, order_volume, report_on_claim};
 
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::waiting::ClaimRef;
 use export_store::quota::{LimitState, Usage};
-use export_store::{AgentState, LimitOrder, LimitReport};
+use export_store::{AgentState, LimitOrder, LimitReport, VolumeLimit};
 
-/// Delay of the first look at the report about an order. The agent reacts within a second, often much faster.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Delay of the first look at the report about an order, unless the heartbeat announces reports before.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// Time for which a report is expected at any moment: the agent reacts within a second, often much faster.
+const EXPECTED_WITHIN: Duration = Duration::from_secs(10);
 /// Longest delay between two looks at the report about an order. An agent that is slow, or stopped, costs one read for
 /// each pending volume in this time.
 const MAX_DELAY: Duration = Duration::from_secs(10);
+
+/// Time for which a limit is known to be in force after its report was read.
+const IN_FORCE: Duration = Duration::from_secs(5);
 
 /// State of the limits on one backend. The lock is never held across an await.
 #[derive(Debug, Default)]
@@ -38,7 +43,7 @@ pub struct QuotaState {
 #[derive(Debug, Default)]
 struct State {
     agent: AgentWatch,
-    /// Limits that are not in force yet, by volume.
+    /// Limits that are not in force yet, or became so just now, by volume.
     pending: BTreeMap<String, PendingLimit>,
     /// True if the settings were removed and orders or conditions may be left.
     withdrawing: bool,
@@ -195,12 +200,39 @@ impl QuotaState {
         self.state().pending.get(volume).cloned()
     }
 
-    /// Returns the pending limits whose reports are due, and postpones the next look at each.
-    pub fn take_due(&self, now: Instant) -> Vec<(String, PendingLimit)> {
+    /// Returns true if the limit of a volume was found in force a moment ago, so that its order and the report about it need
+    /// not be read again. `file_id` is that of its directory, if it may be another one by now.
+    pub fn is_in_force(&self, volume: &str, limit: VolumeLimit, file_id: Option<u64>) -> bool {
+        self.state().pending.get(volume).is_some_and(|pending| {
+            let order = &pending.order;
+            let is_same = order.limit == limit && file_id.is_none_or(|file_id| file_id == order.file_id);
+            is_same && pending.state.is_in_force()
+        })
+    }
+
+    /// Returns true while a report is expected at any moment.
+    pub fn expects_report(&self, now: Instant) -> bool {
+        let state = self.state();
+        let mut pending = state.pending.values();
+        pending.any(|pending| {
+            !pending.state.is_in_force() && now.saturating_duration_since(pending.since) < EXPECTED_WITHIN
+        })
+    }
+
+    /// Returns the pending limits whose reports are due, or all because the agent announced reports, and postpones the next
+    /// look at each. Forgets those that are in force and that nobody asked for since.
+    pub fn take_due(&self, now: Instant, announced: bool) -> Vec<(String, PendingLimit)> {
         let mut state = self.state();
+        let State { pending, reported, .. } = &mut *state;
+        pending.retain(|volume, pending| {
+            let is_reported = matches!(reported.get(volume), Some((Reason::LimitInForce, _)));
+            !(pending.state.is_in_force() && is_reported && pending.next <= now)
+        });
         let mut due = Vec::new();
         for (volume, pending) in &mut state.pending {
-            if pending.next <= now {
+            if announced && !pending.state.is_in_force() {
+                due.push((volume.clone(), pending.clone()));
+            } else if pending.next <= now {
                 pending.delay = (pending.delay * 2).min(MAX_DELAY);
                 pending.next = now + pending.delay;
                 due.push((volume.clone(), pending.clone()));
@@ -223,15 +255,11 @@ impl QuotaState {
         };
         let is_news = pending.state != found;
         pending.state = found;
-        is_news
-    }
-
-    /// Forgets the order of a volume: it is in force, and the claim reports that.
-    pub fn complete(&self, volume: &str, order: &LimitOrder) {
-        let mut state = self.state();
-        if state.pending.get(volume).is_some_and(|pending| pending.order == *order) {
-            state.pending.remove(volume);
+        if is_news && pending.state.is_in_force() {
+            // Its claim is woken, and asks for it.
+            pending.next = Instant::now() + IN_FORCE;
         }
+        is_news
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -277,7 +305,8 @@ pub fn limit_condition(found: &LimitReport, agent: &PlannedCondition) -> Planned
 #[cfg(test)]
 mod tests {
     use super::*;
-    use export_store::VolumeLimit;
+    use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
+    use export_store::quota::Heartbeat;
 
     fn order(generation: u64) -> LimitOrder {
         LimitOrder {
@@ -301,14 +330,67 @@ mod tests {
         let mut looks = Vec::new();
         for millis in 0..60_000 {
             let now = start + Duration::from_millis(millis);
-            if !state.take_due(now).is_empty() {
+            if !state.take_due(now, false).is_empty() {
                 looks.push(millis);
             }
         }
-        assert_eq!(
-            looks,
-            [100, 300, 700, 1500, 3100, 6300, 12_700, 22_700, 32_700, 42_700, 52_700]
-        );
+        assert_eq!(looks, [1000, 3000, 7000, 15_000, 25_000, 35_000, 45_000, 55_000]);
+    }
+
+    #[test]
+    fn while_the_agent_is_stopped_for_an_hour_limits_stay_as_reported_and_new_orders_wait_and_name_it() {
+        let settings = QuotaSettings {
+            enforce: QuotaEnforcement::Required,
+            inodes: None,
+            archives: ArchiveQuota::Keep,
+        };
+        let beat = |instance: &str, sequence| {
+            AgentState::Heartbeat(Heartbeat {
+                instance: instance.to_owned(),
+                sequence,
+                agent_version: "1.0.0".to_owned(),
+                file_system: "xfs".to_owned(),
+                enforced: true,
+                inodes_counted: true,
+                ignored_orders: 0,
+                reported: 1,
+                reason: None,
+                message: None,
+            })
+        };
+        let (state, start) = (QuotaState::default(), Instant::now());
+        state.observe_agent(beat("a", 1), &settings, start);
+        state.observe_agent(beat("a", 2), &settings, start + Duration::from_secs(5));
+        let in_force = LimitReport::Reported(LimitState::InForce);
+        let old = limit_condition(&in_force, &state.condition(&settings, start));
+        state.set_reported("old", &old);
+        let stopped = start + Duration::from_secs(60);
+        state.track("new", order(1), claim(), LimitReport::Unreported, stopped);
+        let mut looks = 0;
+        for second in 0..3600 {
+            let now = stopped + Duration::from_secs(second);
+            // The heartbeat is read, and is always the last one.
+            state.observe_agent(beat("a", 2), &settings, now);
+            assert!(!state.is_agent_ready(&settings, now), "{second}");
+            looks += state.take_due(now, false).len();
+            let agent = state.condition(&settings, now);
+            assert_eq!(agent.reason, Reason::QuotaAgentNotResponding, "{second}");
+            let waits = limit_condition(&LimitReport::Unreported, &agent);
+            assert!(waits.reason == Reason::LimitPending && waits.message.contains("QuotaAgentNotResponding"));
+            // What the claim of a volume with a limit reports depends on the report only.
+            assert!(
+                !state.must_report("old", &limit_condition(&in_force, &agent)),
+                "{second}"
+            );
+        }
+        assert!(looks < 400, "{looks} looks at the report about one order");
+        assert_eq!(state.count_pending(), 1);
+        let back = stopped + Duration::from_secs(3601);
+        state.observe_agent(beat("b", 1), &settings, back);
+        assert!(state.is_agent_ready(&settings, back));
+        assert_eq!(state.take_due(back, true).len(), 1, "the order is looked after at once");
+        assert!(state.record("new", &order(1), in_force));
+        assert_eq!(state.count_pending(), 0);
     }
 
     #[test]
@@ -317,14 +399,46 @@ mod tests {
         state.track("v", order(1), claim(), LimitReport::Unreported, now);
         state.track("v", order(2), claim(), LimitReport::Unreported, now);
         assert!(!state.record("v", &order(1), LimitReport::Reported(LimitState::InForce)));
-        state.complete("v", &order(1));
         assert_eq!(
             state.pending("v").map(|pending| pending.state),
             Some(LimitReport::Unreported)
         );
         assert!(state.record("v", &order(2), LimitReport::Reported(LimitState::InForce)));
-        state.complete("v", &order(2));
-        assert_eq!(state.pending("v"), None);
+    }
+
+    #[test]
+    fn an_announcement_makes_all_limits_due_that_are_not_in_force() {
+        let (state, start) = (QuotaState::default(), Instant::now());
+        for volume in ["a", "b"] {
+            state.track(volume, order(1), claim(), LimitReport::Unreported, start);
+        }
+        state.record("a", &order(1), LimitReport::Reported(LimitState::InForce));
+        let due = state.take_due(start, true);
+        assert_eq!(due.iter().map(|(volume, _)| volume.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert!(state.expects_report(start) && !state.expects_report(start + EXPECTED_WITHIN));
+        state.record("b", &order(1), LimitReport::Reported(LimitState::InForce));
+        assert!(!state.expects_report(start));
+    }
+
+    #[test]
+    fn a_limit_is_known_to_be_in_force_only_for_a_moment_and_for_what_was_ordered() {
+        let (state, start) = (QuotaState::default(), Instant::now());
+        state.track("v", order(1), claim(), LimitReport::Unreported, start);
+        let is_in_force = |file_id| state.is_in_force("v", VolumeLimit::default(), file_id);
+        assert!(!is_in_force(None));
+        state.record("v", &order(1), LimitReport::Reported(LimitState::InForce));
+        assert!(is_in_force(None) && is_in_force(Some(1)) && !is_in_force(Some(2)));
+        let larger = VolumeLimit {
+            bytes: Some(1),
+            inodes: None,
+        };
+        assert!(!state.is_in_force("v", larger, None));
+        let late = Instant::now() + IN_FORCE;
+        assert_eq!(state.take_due(late, false).len(), 1, "its claim does not report it yet");
+        let in_force = PlannedCondition::holds(Reason::LimitInForce, "");
+        state.set_reported("v", &in_force);
+        assert_eq!(state.take_due(late + MAX_DELAY, false), []);
+        assert!(!is_in_force(None));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::api::NfsBackend;
 use crate::api::names::{VOLUME_BACKEND, VOLUME_READOPTED, volume_name};
+use crate::decide::reclaim::is_released;
 
 /// Namespace and name of a claim.
 pub type ClaimName = (String, String);
@@ -195,7 +196,7 @@ struct Pairs {
     /// Names of lost volumes by claim.
     lost_by_claim: HashMap<ClaimName, BTreeSet<String>>,
     /// Recovered volumes by the UID of the claim that the control plane bound them to. The claim object is updated
-    /// later, and the watch of claims may be later still. UIDs are not reused, so these entries are never removed.
+    /// later, and the watch of claims may be later still, so an entry remains until the claim is gone.
     bound: HashMap<String, String>,
 }
 
@@ -271,8 +272,17 @@ impl RecoveryHolds {
             pairs.by_claim.insert(claim.clone(), name.clone());
             pairs.by_volume.insert(name, claim);
         } else if let Some(uid) = bound_to(volume) {
-            pairs.bound.insert(uid.to_owned(), name);
+            match is_released(volume) {
+                // The watch of claims may have been disconnected when the claim was deleted.
+                true => drop(pairs.bound.remove(uid)),
+                false => drop(pairs.bound.insert(uid.to_owned(), name)),
+            }
         }
+    }
+
+    /// Forgets a deleted claim.
+    pub fn forget_claim(&self, uid: &str) {
+        self.lock().bound.remove(uid);
     }
 
     /// Forgets a deleted volume, and returns the claim that it was reserved for.
@@ -314,6 +324,7 @@ fn bound_to(volume: &PersistentVolume) -> Option<&str> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolumeStatus;
     use serde_json::{Value, json};
 
     use super::*;
@@ -379,6 +390,27 @@ mod tests {
         reserved.observe(&volume(name, ours));
         reserved.remove("pvc-1");
         assert_eq!(reserved.held_for(&claim, "w"), None);
+    }
+
+    #[test]
+    fn of_a_claim_that_is_gone_nothing_is_kept() {
+        let bound = json!({"namespace": "team", "name": "data", "uid": "v"});
+        let bound = volume(bound, json!({VOLUME_BACKEND: "main"}));
+        let mut released = bound.clone();
+        let phase = Some("Released".to_owned());
+        released.status = Some(PersistentVolumeStatus {
+            phase,
+            ..PersistentVolumeStatus::default()
+        });
+        let holds = RecoveryHolds::default();
+        let kept = || holds.lock().bound.len();
+        holds.observe(&bound);
+        assert_eq!(kept(), 1);
+        holds.forget_claim("v");
+        assert_eq!(kept(), 0, "the watch reported its deletion");
+        holds.observe(&bound);
+        holds.observe(&released);
+        assert_eq!(kept(), 0, "the control plane did");
     }
 
     #[test]

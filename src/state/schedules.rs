@@ -61,7 +61,13 @@ pub fn figures(
     }
     for archive in archives.filter(|archive| archive.is_on_demand() && archive.is_good()) {
         let claim = &archive.spec.claim_ref;
-        if let Some(time) = &archive.observed().archive_time {
+        let observed = archive.observed();
+        let snapshot = observed
+            .snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.last_probe_time.as_ref());
+        // The data of a snapshot are as old as the snapshot.
+        if let Some(time) = observed.archive_time.iter().chain(snapshot).min_by_key(|time| time.0) {
             let newest = figures.newest.entry((claim.namespace.clone(), claim.name.clone()));
             let newest = newest.or_insert(time.0);
             *newest = time.0.max(*newest);

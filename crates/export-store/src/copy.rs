@@ -15,6 +15,7 @@
 //! changed during the copy applies to each file individually: a copy of a tree in use is not a snapshot.
 
 mod attributes;
+mod bandwidth;
 mod content;
 mod context;
 mod count;
@@ -37,6 +38,7 @@ use std::sync::atomic::AtomicU64;
 
 use tokio::task::JoinSet;
 
+pub(crate) use crate::copy::bandwidth::Bandwidth;
 use crate::copy::context::{CopyContext, CopyEndpoint};
 use crate::copy::count::count_source;
 pub use crate::copy::error::CopyError;
@@ -53,7 +55,7 @@ pub use crate::copy::source::{CopySource, SourceTree};
 pub use crate::copy::staged_limit::StagedLimit;
 pub(crate) use crate::copy::staging::find_finished;
 pub use crate::copy::staging::{StagedCopy, Staging};
-pub use crate::copy::to_archive::{ArchiveRequest, DiscardOutcome, RequestedArchive, copy_to_archive};
+pub use crate::copy::to_archive::{ArchiveRequest, DiscardOutcome, RequestedArchive, SnapshotUse, copy_to_archive};
 pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_requested, track};
 use crate::copy::tree::TreeCopier;
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
@@ -125,6 +127,7 @@ async fn copy_tree(
         is_backup: manifest.is_some(),
         base,
         settled_before,
+        is_snapshot: source.snapshot().is_some(),
     });
     let manifest = manifest.map(|file| Arc::new(ManifestWriter::new(&context, file)));
     let copier = Arc::new(TreeCopier::new(&context, staging.links.handle.clone()));

@@ -223,6 +223,12 @@ pub enum ExportError {
         /// The reason and the remedy.
         why: &'static str,
     },
+    /// The server has no snapshot that can be read.
+    #[error("no snapshot of the server can be read: {why}")]
+    SnapshotUnavailable {
+        /// The reason.
+        why: String,
+    },
     /// The directory is to be shared, and does not exist.
     #[error(
         "directory {directory} does not exist on the export, and `existing: Share` never creates one. Create it with the content, mode and owner that its volumes are to have, or correct the pattern"
@@ -455,6 +461,7 @@ impl ExportError {
             Self::PathUnusable { .. } => ErrorKind::NotADirectory,
             Self::DirectoryExists { .. } | Self::NoArchiveName { .. } => ErrorKind::DirectoryExists,
             Self::NotAdoptable { .. } => ErrorKind::DirectoryNotAdoptable,
+            Self::SnapshotUnavailable { .. } => ErrorKind::SnapshotUnavailable,
             Self::SharedMissing { .. } => ErrorKind::SharedDirectoryMissing,
             Self::NotShareable { .. } => ErrorKind::DirectoryNotShareable,
             Self::ModeRefused { .. } => ErrorKind::ModeRefused,

@@ -117,6 +117,8 @@ pub enum ErrorKind {
     StaleHandle,
     /// The directory that volumes are to share does not exist.
     SharedDirectoryMissing,
+    /// The server has no snapshot that can be copied.
+    SnapshotUnavailable,
     /// The server allows mounts of whole exports only, not of directories below them.
     SubdirectoryMountRefused,
     /// The export's path leads through a symbolic link.

@@ -56,8 +56,8 @@ struct Index {
     /// By name of the volume, or of the object that requested an archive. A volume is on one export, except while a claim
     /// changes from one backend to another.
     holders: UidMap<SmallVec<[Holding; 1]>>,
-    /// Number of holders of each group, by export and group.
-    used: BTreeMap<(Arc<str>, u32), u32>,
+    /// Holders of each group, by export and group.
+    used: BTreeMap<(Arc<str>, u32), Holders>,
     exports: HashSet<Arc<str>>,
     serial: u64,
 }
@@ -71,6 +71,14 @@ impl Default for Index {
             serial: 0,
         }
     }
+}
+
+/// Number of holders of a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Holders {
+    all: u32,
+    /// Without archives, whose group goes to the volume that they become.
+    volumes: u32,
 }
 
 /// What a name holds on one export. Both groups are the same, except while a volume is changed.
@@ -143,14 +151,20 @@ impl Index {
         change(&mut after);
         after.serial = self.serial;
         for group in after.groups() {
-            *self.used.entry((Arc::clone(&export), group)).or_default() += 1;
+            let holders = self.used.entry((Arc::clone(&export), group)).or_default();
+            holders.all += 1;
+            holders.volumes += u32::from(after.is_volume_with(group));
         }
         let mut freed = false;
-        for group in before.iter().flat_map(Holding::groups) {
+        for (before, group) in before
+            .iter()
+            .flat_map(|before| before.groups().map(move |group| (before, group)))
+        {
             let key = (Arc::clone(&export), group);
-            if let Some(count) = self.used.get_mut(&key) {
-                *count = count.saturating_sub(1);
-                if *count == 0 {
+            if let Some(holders) = self.used.get_mut(&key) {
+                holders.all = holders.all.saturating_sub(1);
+                holders.volumes = holders.volumes.saturating_sub(u32::from(before.is_volume_with(group)));
+                if holders.all == 0 {
                     self.used.remove(&key);
                     freed = true;
                 }
@@ -165,6 +179,16 @@ impl Index {
             self.holders.insert(name, holdings);
         }
         freed
+    }
+
+    /// Returns true if a volume other than the one of this name has a group.
+    fn has_other_volume(&mut self, export: &str, group: u32, name: &str) -> bool {
+        let export = self.export(export);
+        let own = self.holders.get(name).into_iter().flatten();
+        let own = own.filter(|held| held.export == export && held.is_volume_with(group));
+        let own = own.count();
+        let holders = self.used.get(&(export, group));
+        holders.is_some_and(|holders| holders.volumes as usize > own)
     }
 
     /// Returns the lowest group of a range that nobody has, neither here nor in another cluster.
@@ -268,18 +292,8 @@ impl GroupReservations {
         let mut index = self.index();
         // Its former group, if any, is free for itself.
         let mut freed = index.change(volume, export_id, |holding| holding.record = Recorded::None);
-        let is_available = |group: &u32| {
-            let has_it = |holdings: &SmallVec<[Holding; 1]>| {
-                let mut here = holdings.iter().filter(|held| *held.export == *export_id);
-                here.any(|held| held.is_volume_with(*group))
-            };
-            let mut is_held = elsewhere.contains(group);
-            index
-                .holders
-                .for_each_where(has_it, |name, _| is_held |= name != volume);
-            !is_held
-        };
-        let preferred = preferred.filter(is_available);
+        let preferred =
+            preferred.filter(|group| !elsewhere.contains(group) && !index.has_other_volume(export_id, *group, volume));
         let group = preferred.or_else(|| index.lowest_free(export_id, range, elsewhere));
         if let Some(group) = group {
             freed |= index.change(volume, export_id, |holding| {

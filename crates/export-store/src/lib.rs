@@ -95,6 +95,7 @@ mod reserve;
 mod rollback;
 mod server_comparison;
 mod signature;
+mod snapshots;
 mod sorted_chunks;
 mod store;
 pub mod text;
@@ -113,7 +114,8 @@ pub use beacon::{Beacon, Beacons, KnownBeacon};
 pub use clock::WallClock;
 pub use copy::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome, MAX_COPIES,
-    ManifestRef, RequestedArchive, SourceTree, StagedLimit, VerifyProblem, VerifyReport, copy_to_archive, copy_volume,
+    ManifestRef, RequestedArchive, SnapshotUse, SourceTree, StagedLimit, VerifyProblem, VerifyReport, copy_to_archive,
+    copy_volume,
 };
 pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
@@ -127,8 +129,8 @@ pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};
 pub use record::{
-    ArchiveState, CopiedAmount, CopyState, Record, RecordError, RecordedHandle, RestoreTarget, RetentionTerms, State,
-    TermsRevision, VolumeMetadata,
+    ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, Record, RecordError, RecordedHandle, RestoreTarget,
+    RetentionTerms, State, TermsRevision, VolumeMetadata,
 };
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
@@ -139,6 +141,7 @@ pub use request::{
 };
 pub use server_comparison::ServerComparison;
 pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};
+pub use snapshots::SnapshotSelector;
 pub use store::ExportStore;
 pub use uid_map::UidMap;
 pub use unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};

@@ -10,7 +10,7 @@ use crate::own_files::{self, OwnFile};
 use crate::quota::{Heartbeat, LimitState, Order, QuotaDirectory, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
 use crate::record::{Record, State};
 use crate::records::{self, ReadRecord};
-use crate::request::ClaimRef;
+use crate::request::{ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -212,6 +212,31 @@ pub(crate) async fn order(
         order,
         is_new,
         claim: record.claim,
+    })
+}
+
+/// Orders the limit of a directory that was provisioned just now, so that its record need not be read again.
+pub(crate) async fn order_provisioned(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    provisioned: &ProvisionedDirectory,
+    limit: VolumeLimit,
+) -> Result<Ordered, ExportError> {
+    if provisioned.shared {
+        return Ok(Ordered::Nothing);
+    }
+    let target = Target {
+        volume: &request.volume,
+        directory: QuotaDirectory::of_volume(&provisioned.directory),
+        file_id: provisioned.file_id,
+        restores: request.restore.as_ref().map(|archive| archive.volume.as_str()),
+    };
+    let (order, is_new) = write(store, verified, &target, limit).await?;
+    Ok(Ordered::Order {
+        order,
+        is_new,
+        claim: request.claim.clone(),
     })
 }
 

@@ -30,7 +30,15 @@ const ARCHIVE_ROOM: usize = ARCHIVE_PREFIX.len() + 1 + UNIQUE_LENGTH + 1 + 2;
 
 /// Names that belong to the operator or to servers, in lower case. The other rules refuse them, too. This list gives
 /// the correct reason, and keeps refusing them if those rules are relaxed.
-const RESERVED: &[&str] = &[".nfs-operator", ".snapshot", ".zfs", "lost+found"];
+const RESERVED: &[&str] = &[".nfs-operator", ".snap", ".snapshot", ".zfs", "lost+found"];
+
+/// Returns the name of a server's snapshot, if it is valid: letters, digits, and `._:@+-`, of which snapshot schedulers make
+/// names. It does not begin with `.` or `-`.
+pub fn snapshot_name(text: &str) -> Option<Name> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:@+-".contains(&byte);
+    let is_valid = !text.starts_with(['.', '-']) && text.len() <= MAX_NAME_LEN && text.bytes().all(is_allowed);
+    Name::new(text.to_owned()).ok().filter(|_| is_valid)
+}
 
 /// A directory on an export, relative to the export's path: one or more valid segments.
 ///

@@ -231,6 +231,14 @@ async fn announce(
     if request.restore.is_some() || request.gid_range.is_some() {
         return Ok(None);
     }
+    // An earlier attempt wrote it.
+    if store
+        .reservations
+        .record_index
+        .contains(&verified.identity.id, &request.volume)
+    {
+        return Ok(None);
+    }
     let sharing = request.existing.sharing();
     let Ok(reservation) = paths::reserve(store, verified, &request.volume, directory, sharing).await else {
         return Ok(None);

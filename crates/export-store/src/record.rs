@@ -8,7 +8,8 @@ mod volume_metadata;
 
 use serde::{Deserialize, Serialize};
 pub use state::{
-    ArchiveState, CopiedAmount, CopyState, ManifestRef, RestoreTarget, RetentionTerms, State, TermsRevision,
+    ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, ManifestRef, RestoreTarget, RetentionTerms, State,
+    TermsRevision,
 };
 pub use volume_metadata::VolumeMetadata;
 

@@ -83,6 +83,14 @@ impl RecordIndex {
         }
     }
 
+    /// Reports whether a volume is known to have a record.
+    pub(crate) fn contains(&self, export_id: &str, volume: &str) -> bool {
+        let exports = self.exports();
+        exports
+            .get(export_id)
+            .is_some_and(|records| records.contains_key(volume))
+    }
+
     /// Reports whether a record may stand in the way of a directory: it has its fileid, or none yet, or its path overlaps,
     /// or it is not known. One that shares the directory does not: thousands of volumes may share it.
     pub(crate) fn may_conflict(

@@ -9,9 +9,9 @@ use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
 use crate::clock::{SystemClock, WallClock};
-use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree, VerifyReport};
+use crate::copy::{Bandwidth, CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree, VerifyReport};
 use crate::count::{RateLimiter, TreeUsage};
-use crate::error::ExportError;
+use crate::error::{ErrorContext as _, ExportError};
 use crate::error_kind::RootPermissions;
 use crate::inspection::Inspection;
 use crate::limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
@@ -34,7 +34,7 @@ use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
     CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, limits, listing,
-    other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, trash,
+    other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, snapshots, trash,
     unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, Name, NfsError, Status};
@@ -59,6 +59,7 @@ pub struct ExportStore {
     pub(crate) change_resolution: Duration,
     /// The limits of volumes are ordered: an order is removed with its record.
     orders_limits: AtomicBool,
+    pub(crate) copy_bandwidth: Bandwidth,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// Only one task reads the records of other clusters at a time.
@@ -112,6 +113,7 @@ impl ExportStore {
             clock: Box::new(SystemClock),
             change_resolution: CHANGE_RESOLUTION,
             orders_limits: AtomicBool::new(false),
+            copy_bandwidth: Bandwidth::default(),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),
@@ -147,6 +149,9 @@ impl ExportStore {
 
     /// Sets the time after which the server gives each change of a directory another change attribute. Without one, 2 s:
     /// until then, the operator's folder is listed again instead of being compared with its last change attribute.
+    ///
+    /// For tests, which would otherwise wait: with less than the server has, changes of other clusters are missed.
+    #[doc(hidden)]
     pub fn with_change_resolution(self, resolution: Duration) -> Self {
         Self {
             change_resolution: resolution,
@@ -604,6 +609,17 @@ impl ExportStore {
         copy::open(self, source).await
     }
 
+    /// Returns the directory, relative to the root, in which the server exposes snapshots of the export; `None` if it does not.
+    pub async fn snapshot_directory(&self) -> Result<Option<&'static str>, ExportError> {
+        let root = self.nfs.root().await.context(|| "looking up the root".to_owned())?;
+        snapshots::find_directory(self, &root).await
+    }
+
+    /// Limits the content of all copies from and to this backend together, in bytes per second; unlimited if unset.
+    pub fn limit_copies(&self, bytes_per_second: Option<u64>) {
+        self.copy_bandwidth.limit(bytes_per_second);
+    }
+
     /// Returns the archive that an object requests by copying a volume. Moves what an earlier process left beside a
     /// complete archive into the trash.
     pub async fn requested_archive(&self, name: &str, requested_by: &str) -> Result<RequestedArchive, ExportError> {
@@ -661,6 +677,21 @@ impl ExportStore {
         let _lock = self.lock_volume(volume).await?;
         self.with_verified(move |verified| async move { limits::order(self, &verified, volume, limit).await })
             .await
+    }
+
+    /// Like [`order_limit`](Self::order_limit), for the result of [`provision`](Self::provision). Nothing else may change the
+    /// volume in between.
+    pub async fn order_provisioned(
+        &self,
+        request: &DirectoryRequest,
+        provisioned: &ProvisionedDirectory,
+        limit: VolumeLimit,
+    ) -> Result<Ordered, ExportError> {
+        let _lock = self.lock_volume(&request.volume).await?;
+        self.with_verified(move |verified| async move {
+            limits::order_provisioned(self, &verified, request, provisioned, limit).await
+        })
+        .await
     }
 
     /// Returns what the quota agent reports about an order.

@@ -367,7 +367,9 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         let mut pause = MIN_PAUSE;
         while self.wait_for_demand().await {
             let attempt = self.attempts.fetch_add(1, Ordering::AcqRel) + 1;
-            let attempted = self.attempt(&mut state).await;
+            // Boxed, as everything below that this task does rarely: it sleeps nearly all of its life, in as much memory as the
+            // largest of what it may wait for.
+            let attempted = Box::pin(self.attempt(&mut state)).await;
             self.observer.connect_ended(attempted.as_ref().err());
             match attempted {
                 Ok(()) => {}
@@ -395,7 +397,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
                 back_off(&mut pause).await;
             }
         }
-        self.shut_down().await;
+        Box::pin(self.shut_down()).await;
     }
 
     /// Waits until a call needs a connection; false once the client has ended.
@@ -489,7 +491,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             if now != calls || self.has_demand() {
                 (calls, last_use) = (now, Instant::now());
             }
-            if last_use.elapsed() >= self.idle_timeout && self.close_if_idle(&session, &connection).await {
+            if last_use.elapsed() >= self.idle_timeout && Box::pin(self.close_if_idle(&session, &connection)).await {
                 return;
             }
             if let Some(lease) = lease {

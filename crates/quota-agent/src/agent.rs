@@ -33,6 +33,7 @@ const VERIFY: Duration = Duration::from_secs(600);
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Interval of parts of visits.
 const VISIT: Duration = Duration::from_millis(100);
+
 /// Arguments of the agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -189,6 +190,7 @@ impl<Q: Quotas> Agent<Q> {
         self.poll_clusters();
         for export in &mut self.exports {
             export.check_capabilities().await;
+            export.forget_accounted();
             export.forget_missing();
         }
         self.enforce().await;
@@ -207,6 +209,7 @@ impl<Q: Quotas> Agent<Q> {
         self.exports.iter_mut().for_each(Export::begin_round);
         loop {
             self.enforce_some().await;
+            self.announce_reports();
             if !self.exports.iter().any(Export::is_unfinished) {
                 return;
             }
@@ -244,6 +247,13 @@ impl<Q: Quotas> Agent<Q> {
         for export in &mut self.exports {
             let mut budget = self.settings.files_per_second.div_ceil(parts_per_second);
             export.visit(&mut budget).await;
+        }
+        self.announce_reports();
+    }
+
+    fn announce_reports(&mut self) {
+        for export in &mut self.exports {
+            export.announce_reports(&self.instance);
         }
     }
 

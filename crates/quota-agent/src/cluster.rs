@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use export_store::SignatureStatus;
 use export_store::layout;
-use export_store::quota::{Heartbeat, KeyFile, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
+use export_store::quota::{Heartbeat, KeyFile, LimitState, Order, QuotaFile, QuotaFileError, QuotaSeal, Report, Usage};
 
 use crate::error::AgentError;
 use crate::folder::{Folder, Stamp};
@@ -24,8 +24,21 @@ pub(crate) struct Cluster {
     /// The reports that are believed, as they are on the export.
     pub written: BTreeMap<Arc<str>, Reported>,
     sequence: u64,
+    /// Number of reports that say how an order ended.
+    reported: u64,
+    /// That number in the last heartbeat.
+    announced: u64,
     /// Why the orders cannot be listed. What is in force stays.
     problem: Option<String>,
+}
+
+/// A heartbeat in relation to the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beat {
+    /// It shows that the agent runs.
+    Next,
+    /// It only announces reports: what else is in it, such as the usage, is dated by the sequence.
+    Again,
 }
 
 /// A volume with an order that was believed.
@@ -67,6 +80,8 @@ impl Cluster {
             volumes: BTreeMap::new(),
             written: BTreeMap::new(),
             sequence: 0,
+            reported: 0,
+            announced: 0,
             problem: None,
         };
         if is_trusted {
@@ -225,6 +240,7 @@ impl Cluster {
             return Ok(());
         }
         self.write(&self.reports, &report.of(volume))?;
+        self.reported += u64::from(matches!(report.state, LimitState::Failed { .. }));
         self.written.insert(Arc::clone(volume), report);
         Ok(())
     }
@@ -246,6 +262,7 @@ impl Cluster {
         self.reports.sync()?;
         for (volume, report) in new {
             self.reports.publish(&volume)?;
+            self.reported += 1;
             self.written.insert(volume, report);
         }
         Ok(())
@@ -258,15 +275,23 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes a heartbeat with the next sequence.
-    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat) -> Result<(), AgentError> {
-        self.sequence += 1;
+    /// Reports whether an operator that reads the last heartbeat does not know of the last report.
+    pub fn has_news(&self) -> bool {
+        self.sequence > 0 && self.reported != self.announced
+    }
+
+    /// Writes a heartbeat with the next sequence, or the last one again with the number of reports.
+    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat, beat: Beat) -> Result<(), AgentError> {
+        self.sequence += u64::from(beat == Beat::Next);
         let heartbeat = Heartbeat {
             sequence: self.sequence,
             ignored_orders: self.ignored.len() as u64,
+            reported: self.reported,
             ..heartbeat
         };
-        self.write(&self.quota, &heartbeat)
+        self.write(&self.quota, &heartbeat)?;
+        self.announced = self.reported;
+        Ok(())
     }
 
     /// Writes the usage.

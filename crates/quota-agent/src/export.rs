@@ -12,13 +12,13 @@ use export_store::quota::{
 };
 use tokio::time::Instant;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Beat, Cluster};
 use crate::directory::open_directory;
 use crate::error::AgentError;
 use crate::folder::Folder;
-use crate::plan::{Decision, Enforcement, FileSystem, Found, Key, Reported, Subject, plan};
+use crate::plan::{Decision, Enforcement, FileSystem, Found, Key, Reported, Subject, is_in_force, plan};
 use crate::projects::{ProjectRange, ReservedProjects};
-use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, Tag};
 use crate::tree::{TreeVisit, Visited};
 use crate::visits::{Start, Visits};
 use crate::watch::Interest;
@@ -41,6 +41,9 @@ pub(crate) struct Export<Q> {
     reserved: Option<Folder>,
     quotas: Q,
     capabilities: Capabilities,
+    /// Usage and limits as of the last poll, with what was changed since; `None` until they are read. To read them takes a
+    /// time that grows with the number of projects.
+    accounted: Option<BTreeMap<u32, Accounted>>,
     clusters: BTreeMap<Arc<str>, Cluster>,
     visits: Visits,
     /// Volumes that were tried since the orders were read.
@@ -66,6 +69,7 @@ impl<Q: Quotas> Export<Q> {
             reserved: None,
             quotas,
             capabilities: unknown,
+            accounted: None,
             clusters: BTreeMap::new(),
             visits: Visits::default(),
             tried: BTreeSet::new(),
@@ -101,6 +105,7 @@ impl<Q: Quotas> Export<Q> {
     pub fn give_up(&mut self, error: &AgentError) {
         tracing::warn!(export = %self.path.display(), "cannot enforce sizes: {error}");
         self.is_unfinished = false;
+        self.accounted = None;
         self.capabilities.problem = Some((AgentProblem::ToolFailed, error.to_string()));
     }
 
@@ -187,6 +192,11 @@ impl<Q: Quotas> Export<Q> {
         self.capabilities = capabilities;
     }
 
+    /// Reads usage and limits again: somebody may have changed them.
+    pub fn forget_accounted(&mut self) {
+        self.accounted = None;
+    }
+
     /// Looks up all directories again.
     pub fn forget_directories(&mut self) {
         let volumes = self
@@ -225,7 +235,9 @@ impl<Q: Quotas> Export<Q> {
         }
         self.clusters.values_mut().for_each(Cluster::read_orders);
         self.forget_disputed();
-        let accounted = self.quotas.accounted().await?;
+        if self.accounted.is_none() {
+            self.accounted = Some(self.quotas.accounted().await?);
+        }
         self.look_up().await?;
         taken.extend(self.clusters.values().flat_map(Cluster::held));
         let released = self.released();
@@ -236,14 +248,14 @@ impl<Q: Quotas> Export<Q> {
         let decisions = plan(
             &self.subjects(),
             FileSystem {
-                accounted: &accounted,
+                accounted: self.accounted.as_ref().unwrap_or(&BTreeMap::new()),
                 range,
                 reserved,
                 taken: &taken,
                 released: &by_file_id.collect(),
             },
         );
-        self.release(&released, &decisions, &accounted, &taken).await?;
+        self.release(&released, &decisions, &taken).await?;
         self.carry_out(decisions, until).await
     }
 
@@ -320,7 +332,6 @@ impl<Q: Quotas> Export<Q> {
         &mut self,
         released: &[(Key, Reported)],
         decisions: &[(Key, Decision)],
-        accounted: &BTreeMap<u32, Accounted>,
         taken: &BTreeSet<u32>,
     ) -> Result<(), AgentError> {
         let mut used = taken.clone();
@@ -336,38 +347,52 @@ impl<Q: Quotas> Export<Q> {
                 .filter(|(name, _)| cluster.volumes.contains_key(*name));
             used.extend(kept.filter_map(|(_, report)| report.project));
         }
-        let is_limited = |project: &u32| {
-            accounted
-                .get(project)
-                .is_some_and(|entry| entry.limits != Limits::default())
-        };
-        let unlimited: Vec<(u32, Limits)> = released
-            .iter()
-            .filter_map(|(_, report)| report.project)
-            .filter(|project| !used.contains(project) && is_limited(project))
-            .map(|project| (project, Limits::default()))
-            .collect();
-        let removed = match unlimited.is_empty() {
-            true => Ok(()),
-            false => self.quotas.set_limits(&unlimited).await,
-        };
-        match removed {
-            Err(QuotasError::Failed { output, .. }) => {
-                // The reports stay, so that it is tried again.
-                tracing::warn!("cannot remove the limits of volumes without an order: {output}");
-                return Ok(());
-            }
-            result => result?,
-        }
-        for (key, _) in released {
-            self.visits.forget(key);
+        let to_lift = |report: &Reported| report.project.filter(|project| !used.contains(project));
+        let limited = released.iter().filter_map(|(_, report)| to_lift(report));
+        let limited = limited.filter(|project| self.is_limited(*project));
+        let unlimited: Vec<(u32, Limits)> = limited.map(|project| (project, Limits::default())).collect();
+        let refused = self.change_limits(&unlimited).await?;
+        for (key, report) in released {
             let (id, volume) = key;
+            if to_lift(report).is_some_and(|project| self.is_limited(project)) {
+                // The report stays, so that it is tried again.
+                let why = refused.as_deref().unwrap_or("it is still in force");
+                tracing::warn!(cluster = &**id, volume = &**volume, "cannot remove the limit: {why}");
+                continue;
+            }
+            self.visits.forget(key);
             match self.clusters.get_mut(id).map(|cluster| cluster.remove_report(volume)) {
                 Some(Err(error)) => tracing::warn!(cluster = &**id, "{error}"),
                 _ => tracing::info!(cluster = &**id, volume = &**volume, "removed the limit"),
             }
         }
         Ok(())
+    }
+
+    /// Returns what the file system accounts for a project, as far as is known.
+    fn accounted_for(&self, project: u32) -> Accounted {
+        let accounted = self.accounted.as_ref().and_then(|all| all.get(&project));
+        accounted.copied().unwrap_or_default()
+    }
+
+    fn is_limited(&self, project: u32) -> bool {
+        self.accounted_for(project).limits != Limits::default()
+    }
+
+    /// Sets limits, and remembers what is in force then. Returns why some were refused.
+    async fn change_limits(&mut self, limits: &[(u32, Limits)]) -> Result<Option<String>, AgentError> {
+        if limits.is_empty() {
+            return Ok(None);
+        }
+        let Changed { mut found, refused } = self.quotas.set_limits(limits).await?;
+        let accounted = self.accounted.get_or_insert_default();
+        for (project, _) in limits {
+            match found.remove(project) {
+                Some(entry) => accounted.insert(*project, entry),
+                None => accounted.remove(project),
+            };
+        }
+        Ok(refused)
     }
 
     /// Carries out decisions until a time, some at once.
@@ -450,32 +475,30 @@ impl<Q: Quotas> Export<Q> {
         is_reported && is_underway && !enforcement.tag && !enforcement.set_limits
     }
 
-    /// Sets all limits at once; if that fails, one by one, and what fails then is reported and removed from `enforced`.
+    /// Sets limits, and reads back whether they are in force. What failed is reported and removed from `enforced`.
     async fn set_limits(&mut self, enforced: &mut BTreeMap<Key, Enforcement>) -> Result<(), AgentError> {
-        let changes = enforced.iter().filter(|(_, enforcement)| enforcement.set_limits);
-        let changes: Vec<(Key, (u32, Limits))> = changes
-            .map(|(key, enforcement)| (key.clone(), (enforcement.project, enforcement.limits)))
+        // Also those that were in force at the last poll: what is reported now was read now.
+        let changes: Vec<(Key, Enforcement)> = enforced.iter().map(|(key, change)| (key.clone(), *change)).collect();
+        let limits: Vec<(u32, Limits)> = changes
+            .iter()
+            .map(|(_, change)| (change.project, change.limits))
             .collect();
-        let all: Vec<(u32, Limits)> = changes.iter().map(|(_, limits)| *limits).collect();
-        if all.is_empty() {
-            return Ok(());
-        }
-        match self.quotas.set_limits(&all).await {
-            Ok(()) => return Ok(()),
-            Err(QuotasError::Failed { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for (key, limits) in changes {
-            match self.quotas.set_limits(&[limits]).await {
-                Ok(()) => {}
-                Err(QuotasError::Failed { output, .. }) => {
-                    enforced.remove(&key);
-                    self.fail(&key, Some(limits.0), SizeProblem::ChangeRefused, output);
-                }
-                Err(error) => return Err(error.into()),
+        let refused = self.change_limits(&limits).await?;
+        let mut foreign = Vec::new();
+        for (key, change) in changes {
+            let found = self.accounted_for(change.project);
+            if change.is_new && found.inodes > 0 {
+                // Somebody began to use the project since the last poll.
+                foreign.push((change.project, Limits::default()));
+                enforced.remove(&key);
+                self.report(&key, None, LimitState::Pending { visited: 0 });
+            } else if !is_in_force(change.limits, found.limits) {
+                let why = refused.as_deref().unwrap_or("the file system has another limit");
+                enforced.remove(&key);
+                self.fail(&key, Some(change.project), SizeProblem::ChangeRefused, why.to_owned());
             }
         }
-        Ok(())
+        self.change_limits(&foreign).await.map(drop)
     }
 
     /// Gives directories to their projects, and reads back whether they have them. What failed is reported and removed
@@ -507,19 +530,15 @@ impl<Q: Quotas> Export<Q> {
                 inherits: true,
             });
             let assignments: Vec<Assignment<'_>> = assignments.collect();
-            let refused = match self.quotas.assign(&assignments).await {
-                Ok(()) => None,
-                Err(QuotasError::Failed { output, .. }) => Some(output),
-                Err(error) => return Err(error.into()),
-            };
-            let directories: Vec<BorrowedFd<'_>> = opened.iter().map(|(_, _, directory)| directory.as_fd()).collect();
-            let tags = self.quotas.tags(&directories).await?;
+            let Changed { found: tags, refused } = self.quotas.assign(&assignments).await?;
             for ((key, project, _), tag) in opened.iter().zip(tags) {
                 let wanted = Tag {
                     project: *project,
                     inherits: true,
                 };
                 self.set_found(key, tag.map(Found::Directory));
+                // Nobody else gets it.
+                self.accounted.get_or_insert_default().entry(*project).or_default();
                 if tag != Some(wanted) {
                     enforced.remove(*key);
                     let message = refused
@@ -727,7 +746,7 @@ impl<Q: Quotas> Export<Q> {
         if self.capabilities.problem.is_some() {
             return Ok(());
         }
-        let accounted = self.quotas.accounted().await?;
+        let accounted = &*self.accounted.insert(self.quotas.accounted().await?);
         for cluster in self.clusters.values().filter(|cluster| cluster.is_trusted()) {
             let enforced = cluster
                 .written
@@ -752,7 +771,17 @@ impl<Q: Quotas> Export<Q> {
 
     pub fn write_heartbeats(&mut self, instance: &str) {
         self.report_progress();
-        for (id, cluster) in &mut self.clusters {
+        self.write_each_heartbeat(instance, Beat::Next);
+    }
+
+    /// Tells operators that wait for reports that there are some.
+    pub fn announce_reports(&mut self, instance: &str) {
+        self.write_each_heartbeat(instance, Beat::Again);
+    }
+
+    fn write_each_heartbeat(&mut self, instance: &str, beat: Beat) {
+        let due = |cluster: &Cluster| beat == Beat::Next || cluster.has_news();
+        for (id, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| due(cluster)) {
             let untrusted = || {
                 let message = "the key file has no line for this cluster, or without a key file, others than the owner \
                                can enter the folder .nfs-operator; add the line that kubectl nfs secret quota-key prints";
@@ -772,10 +801,11 @@ impl<Q: Quotas> Export<Q> {
                 enforced: self.capabilities.enforced && reason.is_none(),
                 inodes_counted: self.capabilities.inodes_counted,
                 ignored_orders: 0,
+                reported: 0,
                 reason,
                 message: why.map(message),
             };
-            if let Err(error) = cluster.write_heartbeat(heartbeat) {
+            if let Err(error) = cluster.write_heartbeat(heartbeat, beat) {
                 tracing::warn!(cluster = &**id, "{error}");
             }
         }

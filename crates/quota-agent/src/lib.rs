@@ -29,7 +29,7 @@ pub use agent::{Agent, Settings, run};
 pub use error::AgentError;
 pub use linux::LinuxQuotas;
 pub use projects::{ProjectRange, ReservedProjects};
-pub use quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+pub use quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 
 #[cfg(test)]
 mod tests;

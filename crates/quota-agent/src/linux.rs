@@ -1,4 +1,4 @@
-//! Project quotas of XFS and ext4, through the tools `setquota`, `repquota`, `xfs_quota` and `xfs_io`.
+//! Project quotas of XFS and ext4, through the tools `xfs_quota` and `xfs_io`. Both work on ext4, too.
 //!
 //! Files are passed to `xfs_io` as `/proc/PID/fd/N` of this process: nobody can replace what such a path names, unlike
 //! a name in a directory in which a tenant writes. `chattr` cannot be used: it does not follow such paths, and by name it
@@ -9,7 +9,7 @@ mod mount;
 mod output;
 mod tool;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -17,14 +17,16 @@ use std::path::{Path, PathBuf};
 use export_store::quota::AgentProblem;
 
 use self::mount::Mount;
-use self::tool::{REPQUOTA, SETQUOTA, Tool, XFS_IO, XFS_QUOTA};
+use self::tool::{Printed, XFS_IO, XFS_QUOTA};
 use crate::error::AgentError;
-use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 
 /// Number of files for one run of a tool. Each one is open in this process.
 const BATCH: usize = 200;
-/// Unit of limits of `setquota`, in bytes.
+/// Unit of what `xfs_quota` reports, in bytes.
 const BLOCK: u64 = 1024;
+/// Prints usage and limits of projects in lines without names, also those in which nothing is used.
+const REPORT: &str = "report -p -n -N -b -i";
 
 /// Project quotas of one XFS or ext4 file system.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl LinuxQuotas {
                 file_system: mount.file_system,
             });
         }
-        for tool in [SETQUOTA, REPQUOTA, XFS_QUOTA, XFS_IO] {
+        for tool in [XFS_QUOTA, XFS_IO] {
             tool.find()?;
         }
         Ok(Self {
@@ -67,26 +69,27 @@ impl LinuxQuotas {
         if !mount.has_quotas() {
             return Some((AgentProblem::QuotasOff, mount.remedy()));
         }
-        // `-f`: also on ext4.
-        match XFS_QUOTA
-            .print(&["-x", "-f", "-c", "state -p"], &self.mount_point)
-            .await
-        {
-            Ok(printed) if output::is_enforced(&printed) => None,
+        match self.quota("state -p\n".to_owned()).await {
+            Ok(printed) if output::is_enforced(&printed.text) => None,
             Ok(printed) => Some((
                 AgentProblem::QuotasOff,
                 format!(
                     "limits are not enforced at {0}, which is mounted with project quotas: run quotaon -P {0} ({1})",
                     self.mount_point.display(),
-                    tool::excerpt(&printed)
+                    tool::excerpt(match printed.text.is_empty() {
+                        true => printed.errors.as_deref().unwrap_or_default(),
+                        false => &printed.text,
+                    })
                 ),
             )),
             Err(error) => Some((AgentProblem::ToolFailed, error.to_string())),
         }
     }
 
-    async fn run(&self, tool: Tool, arguments: &[&str], input: String) -> Result<String, QuotasError> {
-        tool.run(arguments, &self.mount_point, input).await
+    /// Runs commands of `xfs_quota` on the file system.
+    async fn quota(&self, script: String) -> Result<Printed, QuotasError> {
+        // `-x`: for administrators. `-f`: also on ext4.
+        XFS_QUOTA.run(&["-x", "-f"], Some(&self.mount_point), script).await
     }
 }
 
@@ -109,20 +112,35 @@ impl Quotas for LinuxQuotas {
     }
 
     async fn accounted(&self) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
-        let arguments = ["-P", "-n", "-p", "-v", "-O", "csv"];
-        let printed = self.run(REPQUOTA, &arguments, String::new()).await?;
-        output::accounted(&printed)
+        let printed = self.quota(format!("{REPORT}\n")).await?;
+        if let Some(errors) = printed.errors {
+            return Err(XFS_QUOTA.failed(errors));
+        }
+        let accounted = output::accounted(&printed.text)?;
+        // The tool prints nothing where it can read nothing. The root of the file system has no project, if not another one.
+        match accounted.is_empty() {
+            true => Err(XFS_QUOTA.failed("it reported no project at all".to_owned())),
+            false => Ok(accounted),
+        }
     }
 
-    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<(), QuotasError> {
-        let mut lines = String::new();
+    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
+        let mut script = String::new();
         for (project, limits) in limits {
             // 0 is no limit. Rounded up, so that a volume has at least the size that was asked for.
             let blocks = limits.bytes.map_or(0, |bytes| bytes.div_ceil(BLOCK));
             let inodes = limits.inodes.unwrap_or(0);
-            let _ = writeln!(lines, "{project} 0 {blocks} 0 {inodes}");
+            let _ = writeln!(script, "limit -p bhard={blocks}k ihard={inodes} {project}");
         }
-        self.run(SETQUOTA, &["-P", "-b"], lines).await.map(drop)
+        for (first, last) in ranges(limits.iter().map(|(project, _)| *project)) {
+            // Old versions report projects below the upper bound only, new ones include it.
+            let _ = writeln!(script, "{REPORT} -L {first} -U {}", last.saturating_add(1));
+        }
+        let printed = self.quota(script).await?;
+        Ok(Changed {
+            found: output::accounted(&printed.text)?,
+            refused: printed.errors,
+        })
     }
 
     async fn tags(&self, directories: &[BorrowedFd<'_>]) -> Result<Vec<Option<Tag>>, QuotasError> {
@@ -133,34 +151,63 @@ impl Quotas for LinuxQuotas {
             for path in &paths {
                 let _ = writeln!(script, "open -r -n {path}\nlsproj\nlsattr\nclose");
             }
-            let printed = XFS_IO.run_script(script).await?.0;
-            let found = output::tags(&printed);
+            let printed = XFS_IO.run(&[], None, script).await?;
+            let found = output::tags(&printed.text);
             tags.extend(paths.iter().map(|path| found.get(path.as_str()).copied()));
         }
         Ok(tags)
     }
 
-    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<(), QuotasError> {
+    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<Changed<Vec<Option<Tag>>>, QuotasError> {
+        let mut changed = Changed::<Vec<Option<Tag>>>::default();
         for batch in assignments.chunks(BATCH) {
+            let paths: Vec<String> = batch.iter().map(|assignment| path_of(&assignment.file)).collect();
             let mut script = String::new();
-            for assignment in batch {
-                let (path, project) = (path_of(&assignment.file), assignment.project);
+            for (path, assignment) in paths.iter().zip(batch) {
                 let inherits = if assignment.inherits { "chattr +P\n" } else { "" };
-                let _ = writeln!(script, "open -r -n {path}\nchproj {project}\n{inherits}close");
+                let project = assignment.project;
+                let _ = writeln!(
+                    script,
+                    "open -r -n {path}\nchproj {project}\n{inherits}lsproj\nlsattr\nclose"
+                );
             }
-            let (_, errors) = XFS_IO.run_script(script).await?;
-            if !errors.is_empty() {
-                return Err(QuotasError::Failed {
-                    tool: XFS_IO.name,
-                    output: tool::excerpt(&errors.join("\n")),
-                });
-            }
+            let printed = XFS_IO.run(&[], None, script).await?;
+            let tags = output::tags(&printed.text);
+            changed
+                .found
+                .extend(paths.iter().map(|path| tags.get(path.as_str()).copied()));
+            changed.refused = changed.refused.or(printed.errors);
         }
-        Ok(())
+        Ok(changed)
     }
+}
+
+/// Returns the ranges of consecutive projects.
+fn ranges(projects: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let projects: BTreeSet<u32> = projects.collect();
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for project in projects {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(project) => *last = project,
+            _ => ranges.push((project, project)),
+        }
+    }
+    ranges
 }
 
 /// Returns a path that names what the descriptor names.
 fn path_of(file: &BorrowedFd<'_>) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_projects_are_reported_at_once() {
+        assert_eq!(ranges([5, 3, 9, 4, 3].into_iter()), [(3, 5), (9, 9)]);
+        assert_eq!(ranges([u32::MAX, 0].into_iter()), [(0, 0), (u32::MAX, u32::MAX)]);
+        assert_eq!(ranges(std::iter::empty()), []);
+    }
 }

@@ -8,6 +8,9 @@ use export_store::quota::{LimitState, Order, QuotaDirectory, Report, SizeProblem
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Accounted, Limits, Tag};
 
+/// Largest limit, in bytes. A larger one is none: no file system is larger, and tools compute in signed numbers of 64 bits.
+const MAX_BYTES: u64 = 1 << 62;
+
 /// A volume: the cluster's ID and the volume's name.
 pub(crate) type Key = (Arc<str>, Arc<str>);
 
@@ -27,7 +30,7 @@ impl From<Order> for Wanted {
             file_id: order.file_id,
             generation: order.generation,
             limits: Limits {
-                bytes: order.bytes,
+                bytes: order.bytes.filter(|bytes| *bytes <= MAX_BYTES),
                 inodes: order.inodes,
             },
         }
@@ -131,6 +134,8 @@ pub(crate) enum Decision {
 pub(crate) struct Enforcement {
     pub project: u32,
     pub limits: Limits,
+    /// The project was free, as far as is known.
+    pub is_new: bool,
     /// The limits in force differ.
     pub set_limits: bool,
     /// The directory does not have the project, or does not pass it on.
@@ -300,6 +305,7 @@ fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>
         Found::Directory(tag) => tag.project != project || !tag.inherits,
         Found::Missing(..) => false,
     };
+    let is_tagged = matches!(subject.found, Found::Directory(tag) if tag.project == project);
     let file_id = subject.order.file_id;
     let reported = subject.report.is_some_and(|report| {
         report.file_id == file_id && report.project == Some(project) && report.state == LimitState::InForce
@@ -307,6 +313,7 @@ fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>
     Enforcement {
         project,
         limits,
+        is_new: !is_tagged && recorded_project(subject) != Some(project),
         set_limits: !is_in_force(limits, accounted.limits),
         tag,
         complete: !tag && (reported || file_system.released.get(&file_id) == Some(&project)),
@@ -314,7 +321,7 @@ fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>
 }
 
 /// Reports whether limits are what the file system makes of those that were set: it rounds up to its blocks.
-fn is_in_force(set: Limits, found: Limits) -> bool {
+pub(crate) fn is_in_force(set: Limits, found: Limits) -> bool {
     const LARGEST_BLOCK: u64 = 64 * 1024;
     let bytes = match (set.bytes, found.bytes) {
         (Some(set), Some(found)) => found >= set && found - set < LARGEST_BLOCK,

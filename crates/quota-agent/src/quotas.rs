@@ -12,15 +12,23 @@ pub trait Quotas {
     /// Returns usage and limits of every project that has any.
     fn accounted(&self) -> impl Future<Output = Result<BTreeMap<u32, Accounted>, QuotasError>>;
 
-    /// Sets the limits of projects. An error may leave some of them set.
-    fn set_limits(&self, limits: &[(u32, Limits)]) -> impl Future<Output = Result<(), QuotasError>>;
+    /// Sets the limits of projects, and reads usage and limits of these projects afterwards: only what was read is in
+    /// force. Refuses some of them without hindering the others. An error may leave some of them set.
+    fn set_limits(
+        &self,
+        limits: &[(u32, Limits)],
+    ) -> impl Future<Output = Result<Changed<BTreeMap<u32, Accounted>>, QuotasError>>;
 
     /// Returns the tag of each directory, in the same order; `None` if one could not be read.
     fn tags(&self, directories: &[BorrowedFd<'_>]) -> impl Future<Output = Result<Vec<Option<Tag>>, QuotasError>>;
 
-    /// Gives files and directories to projects, and directories also the inheriting tag. An error may leave some of them
-    /// changed. The descriptors may have been opened with `O_PATH`.
-    fn assign(&self, assignments: &[Assignment<'_>]) -> impl Future<Output = Result<(), QuotasError>>;
+    /// Gives files and directories to projects, and directories also the inheriting tag, and reads the tag of each
+    /// afterwards, in the same order; `None` if one could not be read. Refuses some of them without hindering the others. An
+    /// error may leave some of them changed. The descriptors may have been opened with `O_PATH`.
+    fn assign(
+        &self,
+        assignments: &[Assignment<'_>],
+    ) -> impl Future<Output = Result<Changed<Vec<Option<Tag>>>, QuotasError>>;
 }
 
 /// Limits of a project. An unset one is no limit.
@@ -61,6 +69,15 @@ pub struct Assignment<'a> {
     pub project: u32,
     /// It is a directory, and new files in it get the project.
     pub inherits: bool,
+}
+
+/// What was found after a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed<T> {
+    /// What is there now.
+    pub found: T,
+    /// Why some of it was refused. Which is in `found`.
+    pub refused: Option<String>,
 }
 
 /// What a file system can do.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::quotas::{Assignment, Quotas, QuotasError, Tag};
+use crate::quotas::{Assignment, Changed, Quotas, QuotasError, Tag};
 
 /// Maximum depth. Each level takes 24 bytes, in up to 32 visits.
 const MAX_DEPTH: usize = 4096;
@@ -222,7 +222,7 @@ impl TreeVisit {
             *budget = budget.saturating_sub(seen);
             self.visited += (files.len() + usize::from(directory.is_some())) as u64;
             if let Some(problem) = problem {
-                self.refuse(problem);
+                self.refuse(&problem);
             }
             self.assign(quotas, &files, false).await?;
             if let Some((entry, directory)) = directory {
@@ -254,7 +254,7 @@ impl TreeVisit {
         self.assign(quotas, &directory, true).await?;
         let [directory] = directory;
         if self.above.len() >= MAX_DEPTH {
-            self.refuse(format!("a directory is deeper than {MAX_DEPTH} levels"));
+            self.refuse(&format!("a directory is deeper than {MAX_DEPTH} levels"));
             return Ok(());
         }
         match (Level::of(directory), self.level.take()) {
@@ -269,13 +269,13 @@ impl TreeVisit {
             (Ok(_), None) => {}
             (Err(error), level) => {
                 self.level = level;
-                self.refuse(error.to_string());
+                self.refuse(&error.to_string());
             }
         }
         Ok(())
     }
 
-    /// Assigns files at once, and one by one if that fails, so that one file hinders no other.
+    /// Assigns files at once. One that is refused hinders no other.
     async fn assign(&mut self, quotas: &impl Quotas, files: &[OwnedFd], inherits: bool) -> Result<(), QuotasError> {
         if files.is_empty() {
             return Ok(());
@@ -287,23 +287,16 @@ impl TreeVisit {
             inherits,
         });
         let all: Vec<Assignment<'_>> = assignment.collect();
-        match quotas.assign(&all).await {
-            Ok(()) => return Ok(()),
-            Err(QuotasError::Failed { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        for one in all {
-            match quotas.assign(&[one]).await {
-                Ok(()) => {}
-                Err(QuotasError::Failed { output, .. }) => self.refuse(output),
-                Err(error) => return Err(error),
-            }
+        let Changed { found, refused } = quotas.assign(&all).await?;
+        let is_done = |tag: &Option<Tag>| tag.is_some_and(|tag| tag.project == project && (tag.inherits || !inherits));
+        for _ in found.iter().filter(|tag| !is_done(tag)) {
+            self.refuse(refused.as_deref().unwrap_or("the file did not get its project"));
         }
         Ok(())
     }
 
-    fn refuse(&mut self, why: String) {
-        let (_, count) = self.refused.get_or_insert((why, 0));
+    fn refuse(&mut self, why: &str) {
+        let (_, count) = self.refused.get_or_insert_with(|| (why.to_owned(), 0));
         *count += 1;
     }
 }

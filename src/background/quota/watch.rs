@@ -13,10 +13,12 @@ use crate::background::runner::BackendTask;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{PendingLimit, condition_now, report_on_claim};
-use export_store::ExportStore;
+use export_store::{AgentState, ExportStore};
 
 /// Interval of the reads of the heartbeat while the agent runs. It writes one at least as often.
 const FRESH_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of the reads while reports are expected at any moment: the heartbeat announces them.
+const EXPECTING_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of the reads while the agent does not run, or is not known to: claims may wait for it.
 const WAITING_INTERVAL: Duration = Duration::from_secs(2);
 /// Time until a task looks again for an export that is not connected. A probe that connects it comes first.
@@ -30,7 +32,22 @@ const REPORT_AFTER: Duration = Duration::from_secs(3);
 /// Watches the agent of one backend.
 #[derive(Default)]
 pub(super) struct QuotaWatcher {
-    next_read: Option<Instant>,
+    /// Time of the last read of the heartbeat, and of the next one unless reports are expected.
+    read: Option<(Instant, Instant)>,
+    /// Instance of the agent, and the number of its reports, when they were last read.
+    announced: Option<(String, u64)>,
+}
+
+impl QuotaWatcher {
+    /// Returns the time of the next read of the heartbeat.
+    fn next_read(&self, backend: &Backend, settings: &QuotaSettings) -> Instant {
+        let now = Instant::now();
+        let Some((last, next)) = self.read else { return now };
+        match backend.quota.is_agent_ready(settings, now) && backend.quota.expects_report(now) {
+            true => next.min(last + EXPECTING_INTERVAL),
+            false => next,
+        }
+    }
 }
 
 impl BackendTask for QuotaWatcher {
@@ -44,7 +61,7 @@ impl BackendTask for QuotaWatcher {
         let known = backend.last_probe();
         let Some(settings) = &known.object.spec.quota else {
             backend.quota.disable();
-            self.next_read = None;
+            *self = Self::default();
             return Duration::MAX;
         };
         let Some(export) = known.store.clone() else {
@@ -53,27 +70,40 @@ impl BackendTask for QuotaWatcher {
             }
             return NOT_CONNECTED;
         };
-        let next_read = match self.next_read {
-            Some(next) if next > Instant::now() => next,
-            _ => read_agent(ctx, backend, settings, &export).await,
-        };
-        self.next_read = Some(next_read);
-        let due = backend.quota.take_due(Instant::now());
+        let mut announced = false;
+        if self.next_read(backend, settings) <= Instant::now() {
+            let (next, found) = read_agent(ctx, backend, settings, &export).await;
+            self.read = Some((Instant::now(), next));
+            announced = found.is_some() && found != self.announced;
+            self.announced = found.or_else(|| self.announced.take());
+        }
+        let due = backend.quota.take_due(Instant::now(), announced);
         stream::iter(due)
             .for_each_concurrent(CONCURRENT, |(volume, pending)| {
                 let export = Arc::clone(&export);
                 async move { look(ctx, backend, settings, &export, &volume, &pending).await }
             })
             .await;
+        let next_read = self.next_read(backend, settings);
         let next = backend.quota.next_due().map_or(next_read, |due| due.min(next_read));
         next.saturating_duration_since(Instant::now())
     }
 }
 
-/// Reads the heartbeat, and requests a probe if the condition of the backend changed. Returns the time of the next read.
-async fn read_agent(ctx: &Context, backend: &Backend, settings: &QuotaSettings, export: &ExportStore) -> Instant {
+/// Reads the heartbeat, and requests a probe if the condition of the backend changed. Returns the time of the next read, and
+/// the instance of the agent with the number of its reports.
+async fn read_agent(
+    ctx: &Context,
+    backend: &Backend,
+    settings: &QuotaSettings,
+    export: &ExportStore,
+) -> (Instant, Option<(String, u64)>) {
     let found = export.quota_agent().await;
     let now = Instant::now();
+    let announced = match &found {
+        Ok(AgentState::Heartbeat(heartbeat)) => Some((heartbeat.instance.clone(), heartbeat.reported)),
+        _ => None,
+    };
     let changed = match found {
         Ok(found) => backend.quota.observe_agent(found, settings, now),
         Err(error) => {
@@ -93,11 +123,11 @@ async fn read_agent(ctx: &Context, backend: &Backend, settings: &QuotaSettings, 
             backend.quota.sync_requested.notify_one();
         }
     }
-    now + if condition.status == Some(true) {
-        FRESH_INTERVAL
-    } else {
-        WAITING_INTERVAL
-    }
+    let interval = match condition.status {
+        Some(true) => FRESH_INTERVAL,
+        _ => WAITING_INTERVAL,
+    };
+    (now + interval, announced)
 }
 
 /// Reads the report about an order. Wakes the claim on news, and reports on it.
@@ -144,8 +174,5 @@ async fn look(
             return;
         }
         backend.quota.set_reported(volume, &planned);
-    }
-    if in_force {
-        backend.quota.complete(volume, &pending.order);
     }
 }

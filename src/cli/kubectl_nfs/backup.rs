@@ -16,6 +16,7 @@ use super::progress::{self, Progress};
 use crate::api::archive::{ArchivedClaim, DeletionPolicy};
 use crate::api::backend::Duration as Retention;
 use crate::api::backup::{BackupSource, NfsBackupSpec};
+use crate::api::consistency::Consistency;
 use crate::api::{NfsArchive, NfsArchiveSpec, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, CommandError, failed, get};
 use crate::cli::duration::parse_duration;
@@ -40,6 +41,10 @@ pub struct BackupArguments {
     /// Time after which the backup may be purged (Go duration, or days). If unset, it is kept until somebody deletes it.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     expires_in: Option<Duration>,
+    /// Whether the backup shows the claim at one moment, which only a snapshot of the server does: `Required`, or `Preferred` to
+    /// copy the data in use if there is none. If unset, the data in use are copied.
+    #[arg(long, value_parser = parse_consistency)]
+    consistency: Option<Consistency>,
     /// Purge the data when the archive is deleted. If unset, they stay on the export. The data of an NfsBackup are always
     /// deleted with it.
     #[arg(long)]
@@ -93,6 +98,8 @@ pub async fn run(arguments: BackupArguments) -> Result<ExitCode, CommandError> {
             },
             allowed_namespaces: None,
             destination: None,
+            consistency: arguments.consistency,
+            max_snapshot_age: None,
             backup_ref: None,
         },
         status: None,
@@ -131,6 +138,8 @@ async fn as_tenant(arguments: &BackupArguments, api: &Api<NfsBackup>, name: &str
             retention: arguments
                 .expires_in
                 .map(|after| Retention(format!("{}s", after.as_secs()))),
+            consistency: arguments.consistency,
+            max_snapshot_age: None,
             schedule_ref: None,
         },
         status: None,
@@ -157,6 +166,14 @@ async fn as_tenant(arguments: &BackupArguments, api: &Api<NfsBackup>, name: &str
         ))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse_consistency(text: &str) -> Result<Consistency, String> {
+    match text {
+        "Required" => Ok(Consistency::Required),
+        "Preferred" => Ok(Consistency::Preferred),
+        _ => Err("expected Required or Preferred".to_owned()),
+    }
 }
 
 fn explained(condition: Option<&Condition>) -> String {

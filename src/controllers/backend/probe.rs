@@ -10,6 +10,7 @@ use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::requests::BackendRequest;
+use crate::decide::quantity;
 use crate::decide::reclaim::is_released;
 use crate::runtime::api_error::api_error_text;
 use crate::state::archives;
@@ -43,6 +44,8 @@ pub struct Probe {
     pub full: Option<PlannedCondition>,
     /// Space and inodes.
     pub statistics: Option<FsStat>,
+    /// Where the server exposes snapshots; unset if it is not known.
+    pub snapshot_directory: Option<Option<&'static str>>,
     /// Number of archives.
     pub archives: Option<u64>,
     /// Records that this cluster did not sign.
@@ -58,6 +61,7 @@ impl Probe {
             writable: None,
             full: None,
             statistics: None,
+            snapshot_directory: None,
             archives: None,
             unsigned_records: None,
         }
@@ -121,14 +125,18 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     };
     let export_id = confirmed.id.clone();
     backend.set_confirmed(confirmed);
+    export.limit_copies(copy_bandwidth(object));
     export.set_orders_limits(object.spec.quota.is_some() || backend.quota.is_withdrawing());
     let written = check_writable(ctx, backend, &export, &export_id).await;
+    let snapshot_directory = export.snapshot_directory().await;
     Probe {
         full: written.as_ref().ok().and_then(|written| written.full).map(full),
         writable: Some(match written {
             Ok(written) => writable(object, &written),
             Err(error) => failed(&error),
         }),
+        // The next probe looks again.
+        snapshot_directory: snapshot_directory.ok(),
         // Before the records were read, no archive is known.
         archives: backend.is_recovered_on(&export).then(|| export.count_archives() as u64),
         unsigned_records: backend
@@ -136,6 +144,12 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
             .then(|| unsigned_records(ctx, backend, &export, &export_id)),
         ..probe
     }
+}
+
+/// Returns the maximum content of copies in a second.
+fn copy_bandwidth(object: &NfsBackend) -> Option<u64> {
+    let limit = object.spec.copies.as_ref()?.max_bytes_per_second.as_deref()?;
+    quantity::bytes(limit).map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
 /// Reports whether the export is checked by an observer first: before each new connection as the writer, whose NFS client
@@ -210,8 +224,9 @@ async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Resu
     if expected.may_create {
         may_create(ctx, object).await?;
     }
+    let beacons = known_beacons(ctx, expected.export_id.as_deref());
     Ok(ExpectedIdentity {
-        beacons: Some(known_beacons(ctx)),
+        beacons: Some(beacons),
         ..expected
     })
 }
@@ -282,11 +297,17 @@ async fn confirm(
     }
 }
 
-/// Returns the beacons in the statuses of all backends: those on one export share the beacon in the folder of this cluster.
-fn known_beacons(ctx: &Context) -> Vec<KnownBeacon> {
+/// Returns the beacons in the statuses of the backends on an export, or of all backends if it is not known which one is
+/// expected: those on one export share the beacon in the folder of this cluster.
+fn known_beacons(ctx: &Context, export_id: Option<&str>) -> Vec<KnownBeacon> {
     let backends = ctx.stores.backends.state();
+    let is_there = |object: &&Arc<NfsBackend>| {
+        let status = object.status.as_ref();
+        export_id.is_none() || status.and_then(|status| status.export.id.as_deref()) == export_id
+    };
     backends
         .iter()
+        .filter(is_there)
         .filter_map(|object| beacons_in_status(ctx, object))
         .collect()
 }

@@ -120,7 +120,7 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
     // Nothing collects its unfinished directories anymore. An attempt in progress releases its own reservation.
     for (volume, _) in backend.abandoned() {
         // The claim may be on another backend by now.
-        if !ctx.backends.all().iter().any(|other| other.has_pending(&volume)) {
+        if ctx.backends.find(|other| other.has_pending(&volume)).is_none() {
             ctx.capacity.release(&volume);
         }
     }

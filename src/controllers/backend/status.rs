@@ -239,6 +239,10 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         nfs_version: negotiated
             .map(|negotiated| negotiated.protocol.to_string())
             .or(previous.nfs_version.clone()),
+        snapshot_directory: match probe.snapshot_directory {
+            Some(directory) => directory.map(str::to_owned),
+            None => previous.snapshot_directory.clone(),
+        },
         capacity: Some(figures(confirmed.and(probe.statistics), observed.totals)),
         volumes: Some(i64::try_from(observed.totals.volumes).unwrap_or(i64::MAX)),
         archives: probe

@@ -149,6 +149,8 @@ fn archive_object(backup: &NfsBackup, namespace: &str, claim: &str, destination:
             destination: Some(BackupDestination {
                 backend_name: destination,
             }),
+            consistency: backup.spec.consistency,
+            max_snapshot_age: backup.spec.max_snapshot_age.clone(),
             backup_ref: Some(BackupReference {
                 name: backup.name_any(),
                 uid: backup.uid().unwrap_or_default(),

@@ -47,6 +47,8 @@ pub(super) fn status(
         requested_size: observed.requested_size.clone(),
         completion_time: observed.archive_time.clone(),
         expiration_time: archive.spec.expiration_time.clone(),
+        snapshot: observed.snapshot.clone(),
+        copied: observed.copied.clone(),
         ..base
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use super::expansion;
 use crate::api::names::{
     BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, CLAIM_CONDITION, PLACED_ON, REQUESTED_BACKEND, RESTORE,
-    SELECTED_NODE, STORAGE_PROVISIONER,
+    SELECTED_NODE, SOURCE_SNAPSHOT, STORAGE_PROVISIONER,
 };
 
 /// Maximum size of the labels and annotations of a claim that is provisioned, in bytes. Their values can become part of
@@ -28,13 +28,14 @@ const OVERSIZED: &str = "nfs-operator.io/oversized-metadata";
 /// which their changes are noticed. It is never written.
 const INCOMPLETE: &str = "nfs-operator.io/incomplete-metadata";
 /// Annotations that are read before the claim has a slot. All of them are names.
-const READ_FROM_CACHE: [&str; 7] = [
+const READ_FROM_CACHE: [&str; 8] = [
     BETA_STORAGE_CLASS,
     BETA_STORAGE_PROVISIONER,
     PLACED_ON,
     REQUESTED_BACKEND,
     RESTORE,
     SELECTED_NODE,
+    SOURCE_SNAPSHOT,
     STORAGE_PROVISIONER,
 ];
 

@@ -28,7 +28,8 @@ use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
 use export_store::{
-    ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory, StagedLimit,
+    ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory, SnapshotSelector,
+    StagedLimit,
 };
 
 /// The data to copy, and the export that has it.
@@ -38,7 +39,12 @@ type LocatedSource = (Arc<ExportStore>, CopySource);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DataSource {
     /// A claim of the same namespace.
-    Claim(String),
+    Claim {
+        /// Its name.
+        name: String,
+        /// The snapshot of the server from which it is copied; otherwise, its data in use are.
+        snapshot: Option<String>,
+    },
     /// An archive that the claim is allowed to restore.
     Archive(ArchiveSource),
 }
@@ -48,7 +54,7 @@ impl DataSource {
     pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
         match self {
             Self::Archive(source) => Some(&source.archive),
-            Self::Claim(_) => None,
+            Self::Claim { .. } => None,
         }
     }
 }
@@ -56,7 +62,11 @@ impl DataSource {
 impl fmt::Display for DataSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Claim(name) => write!(f, "claim {name}"),
+            Self::Claim { name, snapshot: None } => write!(f, "claim {name}"),
+            Self::Claim {
+                name,
+                snapshot: Some(snapshot),
+            } => write!(f, "claim {name} in snapshot {snapshot}"),
             Self::Archive(source) => source.fmt(f),
         }
     }
@@ -120,7 +130,7 @@ pub(super) async fn copy(
     let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
         return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
     };
-    if let Some(outcome) = order_limit(attempt, target, &directory).await {
+    if let Some(outcome) = order_limit(attempt, target, (&plan.directory, &directory)).await {
         return Ok(BackendOutcome::Ended(outcome));
     }
     let mut outcome = create_volume(attempt, target, &plan, &directory).await?;
@@ -200,7 +210,7 @@ async fn start(
     source: &DataSource,
 ) -> Result<BackendOutcome, WriteError> {
     let located = match source {
-        DataSource::Claim(name) => locate_claim(attempt, name).await?,
+        DataSource::Claim { name, snapshot } => locate_claim(attempt, name, snapshot.clone()).await?,
         DataSource::Archive(source) => {
             locate_archive(attempt.ctx, source).map_err(|condition| ProvisionOutcome::AwaitingSource {
                 condition,
@@ -260,11 +270,18 @@ async fn without_source(
 async fn locate_claim(
     attempt: &ProvisionAttempt<'_>,
     name: &str,
+    snapshot: Option<String>,
 ) -> Result<Result<LocatedSource, ProvisionOutcome>, WriteError> {
     let namespace = attempt.claim.namespace().unwrap_or_default();
     Ok(find_claim(attempt.ctx, &namespace, name, Some(attempt.request.bytes))
         .await?
-        .map(|found| (found.export, CopySource::Volume(found.request)))
+        .map(|found| {
+            let source = match snapshot {
+                Some(name) => CopySource::Snapshot(found.request, SnapshotSelector::Named(name)),
+                None => CopySource::Volume(found.request),
+            };
+            (found.export, source)
+        })
         .map_err(|error| match error {
             ClaimSourceError::Unbound(condition) => ProvisionOutcome::AwaitingSource {
                 condition,

@@ -7,9 +7,10 @@ use kube::{Api, ResourceExt};
 use super::plan::ProvisionPlan;
 use super::provision::{ProvisionAttempt, ProvisionTarget};
 use super::report::{self, ProvisionOutcome};
-use super::volume_object::{is_for, location};
+use super::volume_object::is_for;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::VOLUME_BACKEND;
+use crate::decide::volume_location::volume_location;
 use crate::runtime::api_error::api_error_text;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -44,7 +45,7 @@ pub(super) async fn create_volume(
         warn_of_deviations(attempt, plan, directory);
     }
     Ok(ProvisionOutcome::Provisioned {
-        condition: PlannedCondition::holds(Reason::Provisioned, location(&created, attempt.claim)),
+        condition: PlannedCondition::holds(Reason::Provisioned, volume_location(&created, attempt.claim)),
         created_now,
     })
 }

@@ -6,12 +6,15 @@ use kube::ResourceExt;
 
 use super::cached_fields::{MAX_METADATA, is_oversized};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, GROUP, SELECTED_NODE, STORAGE_PROVISIONER};
+use crate::api::names::{
+    BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, GROUP, SELECTED_NODE, SOURCE_SNAPSHOT, STORAGE_PROVISIONER,
+};
 use crate::api::parameters::ClassParameters;
 use crate::decide::object_name::is_object_name;
 use crate::decide::quantity::bytes;
 use crate::decide::restore_source::RestoreSource;
 use crate::state::context::Provisioners;
+use export_store::naming::snapshot_name;
 use export_store::text::format_bytes;
 
 /// The access modes of claims. The scheduler enforces `ReadWriteOncePod` by the claim, whatever the kind of its volume
@@ -47,6 +50,8 @@ pub struct ClaimRequest {
     pub reclaim_policy: String,
     /// The claim of the same namespace that is copied to the volume.
     pub source: Option<String>,
+    /// The snapshot of the server from which it is copied.
+    pub snapshot: Option<String>,
     /// Requested size, in bytes.
     pub bytes: u128,
     /// The class's topologies; all nodes if empty.
@@ -162,8 +167,10 @@ fn claim_request(
                 "spec.resources.requests.storage is not an amount of storage",
             )
         })?;
+    let source = source_claim(claim)?;
     Ok(ClaimRequest {
-        source: source_claim(claim)?,
+        snapshot: source_snapshot(claim, source.as_deref())?,
+        source,
         provisioner: class.provisioner.clone(),
         parameters,
         mount_options: class.mount_options.clone().unwrap_or_default(),
@@ -265,6 +272,28 @@ pub(super) fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<Strin
         return Err(unsupported("a claim cannot be a copy of itself"));
     }
     Ok(Some(name))
+}
+
+/// Returns the snapshot from which the source is copied.
+fn source_snapshot(claim: &PersistentVolumeClaim, source: Option<&str>) -> Result<Option<String>, PlannedCondition> {
+    let Some(name) = claim.annotations().get(SOURCE_SNAPSHOT) else {
+        return Ok(None);
+    };
+    let invalid = |why: &str| {
+        let message = format!("annotation {SOURCE_SNAPSHOT}: {why}");
+        PlannedCondition::fails(Reason::DataSourceUnsupported, message)
+    };
+    if source.is_none() {
+        return Err(invalid(
+            "only a copy of a claim can be made from a snapshot: name a claim in spec.dataSourceRef",
+        ));
+    }
+    if snapshot_name(name).is_none() {
+        return Err(invalid(
+            "expected the name of a snapshot, of at most 255 letters, digits, and `._:@+-`",
+        ));
+    }
+    Ok(Some(name.clone()))
 }
 
 /// Returns the kind of the supported data source of a claim, or an empty text.

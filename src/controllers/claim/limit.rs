@@ -14,8 +14,8 @@ use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::quota::{condition_now, order_volume};
-use export_store::{ExportError, ExportStore, LimitReport, ProvisionedDirectory};
+use crate::state::quota::{condition_now, order_provisioned, order_volume};
+use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, ProvisionedDirectory};
 
 /// Time for which a claim waits for its limit before it reports that. Most limits are in force sooner, and a report would
 /// cost two writes and an event.
@@ -28,7 +28,7 @@ const NO_RECORD: &str = "the limit of the volume cannot be ordered: its record o
 pub(super) async fn order_limit(
     attempt: &ProvisionAttempt<'_>,
     target: &ProvisionTarget,
-    directory: &ProvisionedDirectory,
+    (request, directory): (&DirectoryRequest, &ProvisionedDirectory),
 ) -> Option<ProvisionOutcome> {
     let settings = target.snapshot.object.spec.quota.as_ref()?;
     // Nobody enforces the size of a directory that several volumes share. Required refuses it before it is recorded.
@@ -36,8 +36,8 @@ pub(super) async fn order_limit(
         return None;
     }
     let (backend, export) = (&target.backend, &target.export);
-    let volume = (attempt.volume.as_str(), attempt.request.bytes);
-    match order_volume(backend, export, settings, volume).await {
+    let ordered = order_provisioned(backend, export, settings, (request, directory), attempt.request.bytes);
+    match ordered.await {
         Ok(None) if settings.is_required() => {
             let condition = PlannedCondition::fails(Reason::LimitPending, NO_RECORD);
             Some(awaiting(backend, Duration::ZERO, condition))

@@ -23,7 +23,5 @@ mod volume_settings;
 pub use cached_fields::retain_cached_fields;
 pub use change_fingerprint::change_fingerprint;
 pub use eligibility::{ClaimRequest, Eligibility, check_eligibility, class_name};
-pub use reconcile::{
-    forget, is_settled, may_have_created, observe_cached, on_error, reconcile, report_existing_volume,
-};
+pub use reconcile::{forget, is_settled, may_have_created, observe_cached, on_error, reconcile};
 pub use report::waiting_by_reason;

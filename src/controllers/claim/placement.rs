@@ -11,7 +11,7 @@ use crate::api::backend::Existing;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, REQUESTED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
-use crate::decide::placement::{self, BackendRefusal, Claim, Placement};
+use crate::decide::placement::{self, BackendRefusal, Claim, NoBackend};
 use crate::decide::topology::SelectedNode;
 use crate::runtime::waiting::CapacityDemand;
 use crate::state::backends::Backend;
@@ -85,18 +85,14 @@ pub fn place(
     let mut is_only_choice = false;
     let placement = ctx.capacity.reserve(&volume, request.bytes, |allocated| {
         let candidates = BackendView::candidates(&views, allocated);
-        let placement = placement::place(&claim, &candidates);
+        let placement = placement::place(&claim, &candidates).map(str::to_owned);
         is_only_choice = placement::has_only_choice(&claim, &candidates);
-        let chosen = match &placement {
-            Placement::Ranked(order) => order.first().cloned(),
-            Placement::NoBackend { .. } => None,
-        };
-        (chosen, placement)
+        (placement.as_ref().ok().cloned(), placement)
     });
     match placement {
-        Placement::Ranked(order) => {
-            let chosen = |view: &&BackendView| order.first().is_some_and(|name| name == view.name());
-            match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
+        Ok(chosen) => {
+            let chosen = views.iter().find(|view| view.name() == chosen);
+            match chosen.and_then(|view| view.backend.clone()) {
                 Some(backend) => PlacementResult::Placed {
                     backend,
                     is_only_choice,
@@ -110,7 +106,7 @@ pub fn place(
                 },
             }
         }
-        Placement::NoBackend { refusals, summary } => PlacementResult::NoBackend {
+        Err(NoBackend { refusals, summary }) => PlacementResult::NoBackend {
             condition: summary,
             capacity: capacity_demand(&refusals, claim.namespace, additional),
             other_node_possible: placement::other_node_possible(&refusals),
@@ -153,6 +149,5 @@ fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) ->
 
 /// Returns the backend on which provisioning of a volume has started.
 pub(super) fn pending_backend(ctx: &Context, volume: &str) -> Option<Arc<Backend>> {
-    let mut backends = ctx.backends.all().into_iter();
-    backends.find(|backend| backend.has_pending(volume))
+    ctx.backends.find(|backend| backend.has_pending(volume))
 }

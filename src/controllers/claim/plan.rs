@@ -1,5 +1,6 @@
 //! Plan of the directory and the volume of a claim on a backend. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
@@ -63,7 +64,8 @@ impl Planner<'_> {
         }
         let directory = self.directory(&settings)?;
         let node_affinity = topology::intersect(backend.node_affinity.as_ref(), &self.request.topologies)
-            .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))?;
+            .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))?
+            .map(Cow::into_owned);
         let mut plan = ProvisionPlan {
             directory,
             settings,

@@ -143,7 +143,10 @@ async fn try_provision(
     }
     let mut request = requested.clone();
     let (mut restore, mut takes_over) = (None, None);
-    let mut data_source = request.source.clone().map(DataSource::Claim);
+    let mut data_source = request.source.clone().map(|name| DataSource::Claim {
+        name,
+        snapshot: request.snapshot.clone(),
+    });
     let mut archive = None;
     if let Some(name) = &requested.restore {
         let found = match find_cached_archive(ctx, claim, requested, &namespace, name) {
@@ -187,7 +190,7 @@ async fn try_provision(
         return Ok(ProvisionOutcome::Copying(condition));
     }
     // What an earlier attempt has begun is completed or discarded, although the source is not bound.
-    if let Some(DataSource::Claim(source)) = &attempt.data_source
+    if let Some(DataSource::Claim { name: source, .. }) = &attempt.data_source
         && let Some(outcome) = copy::await_source(ctx, claim, source)
         && pending_backend(ctx, &attempt.volume).is_none()
     {
@@ -374,7 +377,7 @@ impl ProvisionAttempt<'_> {
         self.requeue_archive();
         match provisioned {
             Ok(directory) => {
-                if let Some(outcome) = order_limit(self, target, &directory).await {
+                if let Some(outcome) = order_limit(self, target, (&plan.directory, &directory)).await {
                     return Ok(BackendOutcome::Ended(outcome));
                 }
                 let outcome = create_volume(self, target, plan, &directory).await?;

@@ -13,11 +13,12 @@ use super::eligibility::{Eligibility, check_eligibility, class_name, requested_p
 use super::expansion;
 use super::placement::pending_backend;
 use super::provision::{provision, release_unused};
-use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition, report, write_condition};
-use super::volume_object::{is_of_this_operator, location};
+use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition, report};
+use super::volume_object::is_of_this_operator;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
-use crate::decide::reclaim_request::{claim_ref, is_bound_to};
+use crate::decide::reclaim_request::is_bound_to;
+use crate::decide::volume_location::volume_location;
 use crate::runtime::readiness::Cache;
 use crate::runtime::reads;
 use crate::runtime::waiting::Epoch;
@@ -87,6 +88,7 @@ pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     ctx.claim_retries.reset(&uid);
     ctx.reschedules.forget(&uid);
     ctx.last_written.forget(&uid);
+    ctx.recovery_holds.forget_claim(&uid);
     ctx.copy_jobs.abort(&uid);
     // A copy that was only queued has no directory that garbage collection would find.
     release_unused(ctx, claim);
@@ -163,38 +165,12 @@ async fn report_bound(
             ProvisionOutcome::Nothing
         }
         Some(volume) => ProvisionOutcome::Provisioned {
-            condition: PlannedCondition::holds(Reason::Provisioned, location(&volume, claim)),
+            condition: PlannedCondition::holds(Reason::Provisioned, volume_location(&volume, claim)),
             created_now: false,
         },
         // The binder is going to set the claim's phase to Lost.
         None => ProvisionOutcome::Nothing,
     })
-}
-
-/// Reports the volume of a claim that requested none, because the volume existed: it was recovered for the claim, filled for
-/// it by a populator, or given to it by an administrator. `volume` names the claim.
-pub async fn report_existing_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
-    let owner = claim_ref(volume);
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &owner.namespace);
-    let claim = reads::get_opt(&claims, &owner.name).await;
-    let claim = claim.map_err(WriteError::action("read the claim of a volume that existed before it"))?;
-    match claim {
-        Some(claim) if has_to_report(&claim, volume) => {
-            let condition = PlannedCondition::holds(Reason::Provisioned, location(volume, &claim));
-            write_condition(ctx, &claim, &condition, false).await
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns true if a claim was given a volume that existed and reports nothing yet. The binder sets `volumeName` of the claim
-/// after `claimRef` of the volume.
-fn has_to_report(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let bound_to = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-    is_bound_to(volume, claim)
-        && bound_to.is_none_or(|name| name.is_empty() || name == volume.name_any())
-        && claim.metadata.deletion_timestamp.is_none()
-        && provisioned_condition(claim).is_none()
 }
 
 /// Returns the volume of a bound claim that requested one, if the claim does not report it yet. A volume that existed

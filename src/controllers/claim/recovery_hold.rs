@@ -51,7 +51,7 @@ fn unread_records(
     request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<PlannedCondition> {
-    let running = ctx.backends.get(&object.name_any());
+    let running = ctx.backends.get(object.metadata.name.as_deref().unwrap_or_default());
     let unread = match running.filter(|running| Some(&running.uid) == object.metadata.uid.as_ref()) {
         Some(backend) => backend.unread_records()?,
         None => unread(

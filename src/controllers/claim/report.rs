@@ -285,7 +285,7 @@ fn wait(
 ///
 /// With `if_unchanged`, it is set only if the claim is as it was read: the process that created the volume may have set
 /// a better one, which the watch has not delivered yet. Otherwise, the error is [`WriteError::Conflict`].
-pub(super) async fn write_condition(
+async fn write_condition(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     planned: &PlannedCondition,

@@ -15,9 +15,8 @@ use super::eligibility::{ClaimRequest, class_name};
 use super::volume_settings::VolumeSettings;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
-use crate::api::names::{self, SHARED, is_shared};
+use crate::api::names::{self, SHARED};
 use crate::decide::mount_options::{self, NegotiatedConnection, NfsMajorVersion};
-use crate::decide::restore_source::RestoreSource;
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
 
@@ -140,36 +139,6 @@ fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
-}
-
-/// Describes the location of the data of a claim's volume, and what the claim was restored from.
-pub fn location(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> String {
-    let source = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.nfs.clone())
-        .unwrap_or_default();
-    let backend = volume.annotations().get(names::VOLUME_BACKEND);
-    let backend = backend.map_or_else(
-        || ", provisioned by another provisioner".to_owned(),
-        |backend| format!(" on backend {backend}"),
-    );
-    let shared = match is_shared(volume) {
-        true => ", a directory that claims share",
-        false => "",
-    };
-    // A volume of another name existed before the claim requested anything.
-    let is_own = volume.name_any() == names::volume_name(&claim.uid().unwrap_or_default());
-    let restored = match RestoreSource::of(claim).filter(|_| is_own) {
-        Some(source) => format!(", with the data of {} {}", source.kind(), source.name()),
-        None => String::new(),
-    };
-    format!(
-        "volume {} is {}:{}{backend}{shared}{restored}",
-        volume.name_any(),
-        source.server,
-        source.path
-    )
 }
 
 /// Returns true if this operator created the volume, and not another provisioner of the same name.

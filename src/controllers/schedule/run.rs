@@ -180,6 +180,8 @@ async fn create(ctx: &Context, schedule: &NfsBackupSchedule, claim: &str, at: Ti
                 archive_name: None,
             },
             retention: schedule.spec.retention.clone(),
+            consistency: schedule.spec.consistency,
+            max_snapshot_age: schedule.spec.max_snapshot_age.clone(),
             schedule_ref: Some(ScheduleReference {
                 name: schedule.name_any(),
                 uid: schedule.uid().unwrap_or_default(),

@@ -4,6 +4,7 @@ mod plan;
 mod reclaim;
 mod reconcile;
 mod report;
+mod report_existing;
 mod transfer_record;
 
 pub use plan::is_settled;

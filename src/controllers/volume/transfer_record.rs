@@ -12,9 +12,9 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::plan::{RecordOwner, recorded_claim};
+use super::report_existing::report_existing_volume;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
-use crate::controllers::claim;
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
@@ -45,7 +45,7 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
         return Ok(TransferOutcome::Changed);
     };
     // Before the volume names the claim in its annotations: afterwards, nothing shows that the report is missing.
-    claim::report_existing_volume(ctx, volume).await?;
+    report_existing_volume(ctx, volume).await?;
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let not_now = |condition| Ok(TransferOutcome::NotNow(condition));
     let backend = match ctx.registered_backend(&name) {

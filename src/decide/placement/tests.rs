@@ -109,8 +109,15 @@ struct TestClaim {
     needs_group: bool,
 }
 
-fn placed(claim: &TestClaim, backends: &[Backend]) -> Placement {
-    with_claim(claim, backends, place)
+/// Returns the ranking, of which a claim gets the first.
+fn placed(claim: &TestClaim, backends: &[Backend]) -> Result<Vec<String>, NoBackend> {
+    let ranked = with_claim(claim, backends, rank);
+    let first = with_claim(claim, backends, |claim, candidates| {
+        place(claim, candidates).map(str::to_owned)
+    });
+    let first_ranked = ranked.clone().map(|names| names.first().cloned().unwrap_or_default());
+    assert_eq!(first, first_ranked);
+    ranked
 }
 
 fn with_claim<T>(claim: &TestClaim, backends: &[Backend], decide: impl FnOnce(&Claim<'_>, &[Candidate<'_>]) -> T) -> T {
@@ -138,15 +145,15 @@ fn with_claim<T>(claim: &TestClaim, backends: &[Backend], decide: impl FnOnce(&C
 
 fn on(claim: &TestClaim, backends: &[Backend]) -> Vec<String> {
     match placed(claim, backends) {
-        Placement::Ranked(names) => names,
-        Placement::NoBackend { summary, .. } => unreachable!("{summary:?}"),
+        Ok(names) => names,
+        Err(refused) => unreachable!("{refused:?}"),
     }
 }
 
 fn nowhere(claim: &TestClaim, backends: &[Backend]) -> (Vec<BackendRefusal>, PlannedCondition) {
     match placed(claim, backends) {
-        Placement::Ranked(names) => unreachable!("placed on {names:?}"),
-        Placement::NoBackend { refusals, summary } => (refusals, summary),
+        Ok(names) => unreachable!("placed on {names:?}"),
+        Err(NoBackend { refusals, summary }) => (refusals, summary),
     }
 }
 

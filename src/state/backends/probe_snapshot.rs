@@ -1,5 +1,6 @@
 //! Result of the last probe of a backend, and how long it is valid.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,11 +83,12 @@ impl ProbeSnapshot {
     }
 
     /// Returns the current Ready condition; Unknown if the probe found the backend ready but is outdated.
-    pub fn ready_now(&self, now: Instant) -> PlannedCondition {
+    pub fn ready_now(&self, now: Instant) -> Cow<'_, PlannedCondition> {
         let age = now.saturating_duration_since(self.probed_at);
         if self.is_ready() && age > self.interval * VALID_INTERVALS {
-            return PlannedCondition::unknown(Reason::ProbeOutdated, "its last probe is outdated");
+            let outdated = PlannedCondition::unknown(Reason::ProbeOutdated, "its last probe is outdated");
+            return Cow::Owned(outdated);
         }
-        self.ready.clone()
+        Cow::Borrowed(&self.ready)
     }
 }

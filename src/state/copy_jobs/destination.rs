@@ -37,7 +37,7 @@ impl Destination {
             PlannedCondition::fails(Reason::BackendNotFound, message)
         })?;
         let snapshot = backend.last_probe();
-        let ready = snapshot.ready_now(Instant::now());
+        let ready = snapshot.ready_now(Instant::now()).into_owned();
         match (&snapshot.store, snapshot.export_id(), ready.status) {
             (Some(export), Some(export_id), Some(true)) => Ok(Self {
                 export: Arc::clone(export),

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
+use super::slots::CopyBackend;
 use super::{CopyLabels, CopyResult, SlotRequest, slots};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{
     ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DirectoryRequest,
-    ExportStore, StagedLimit, copy_to_archive, copy_volume,
+    ExportStore, MAX_COPIES, StagedLimit, copy_to_archive, copy_volume,
 };
 
 /// The copy that an object requests. The object's UID identifies it.
@@ -90,7 +91,12 @@ impl<'a> CopyJob<'a> {
             let namespace = self.ctx.namespace(namespace);
             namespace.is_some_and(|namespace| slots::is_prioritized(namespace.labels()))
         };
-        let (labels, request) = (task.labels(), task.slot_request(is_prioritized));
+        let max_copies = |backend: &str| {
+            let backend = self.ctx.backends.get(backend);
+            let settings = backend.and_then(|backend| backend.last_probe().object.spec.copies.clone());
+            settings.and_then(|settings| usize::try_from(settings.max_concurrent?).ok())
+        };
+        let (labels, request) = (task.labels(), task.slot_request(is_prioritized, max_copies));
         jobs.start(labels, request, |limits, progress| task.run(limits, progress), requeue);
         self.progress(source)
     }
@@ -131,8 +137,16 @@ impl CopyTask {
     }
 
     /// Returns what decides when the copy gets a slot. `is_prioritized` is true for the namespaces that administrators
-    /// selected.
-    fn slot_request(&self, is_prioritized: impl Fn(&str) -> bool) -> SlotRequest {
+    /// selected, `max_copies` is the limit of a backend.
+    fn slot_request(
+        &self,
+        is_prioritized: impl Fn(&str) -> bool,
+        max_copies: impl Fn(&str) -> Option<usize>,
+    ) -> SlotRequest {
+        let backend = |export: &Arc<ExportStore>| CopyBackend {
+            name: export.backend().to_owned(),
+            max_copies: max_copies(export.backend()).unwrap_or(MAX_COPIES),
+        };
         match self {
             Self::ToVolume {
                 source: (origin, _),
@@ -141,7 +155,7 @@ impl CopyTask {
                 ..
             } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
-                backends: [origin, export].map(|export| export.backend().to_owned()),
+                backends: [origin, export].map(backend),
                 is_of_administrator: is_prioritized(&request.claim.namespace),
             },
             Self::ToArchive {
@@ -152,7 +166,7 @@ impl CopyTask {
                 ..
             } => SlotRequest {
                 namespace: request.claim.namespace.clone(),
-                backends: [origin, export].map(|export| export.backend().to_owned()),
+                backends: [origin, export].map(backend),
                 is_of_administrator: tenant_limit.is_none() || is_prioritized(&request.claim.namespace),
             },
         }

@@ -21,9 +21,18 @@ pub struct SlotRequest {
     /// The namespace that gets the data.
     pub namespace: String,
     /// The backends of source and target.
-    pub backends: [String; 2],
+    pub backends: [CopyBackend; 2],
     /// It is one of the copies of administrators.
     pub is_of_administrator: bool,
+}
+
+/// A backend that a copy reads from or writes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyBackend {
+    /// Its name.
+    pub name: String,
+    /// Maximum number of its copies, of tenants and administrators together.
+    pub max_copies: usize,
 }
 
 /// Returns true if an administrator gave the claims of a namespace with these labels the use of the reserved slot. Tenants
@@ -78,10 +87,11 @@ impl CopySlots {
     fn has_room(&self, request: &SlotRequest) -> bool {
         self.count_like(request, |_| true) < MAX_OF_KIND
             && self.count_like(request, |other| other.namespace == request.namespace) < MAX_PER_NAMESPACE
-            && request
-                .backends
-                .iter()
-                .all(|backend| self.count_like(request, |other| other.backends.contains(backend)) < MAX_PER_BACKEND)
+            && request.backends.iter().all(|backend| {
+                let uses_it = |other: &SlotRequest| other.backends.iter().any(|used| used.name == backend.name);
+                let all = self.running.values().filter(|other| uses_it(other)).count();
+                self.count_like(request, uses_it) < MAX_PER_BACKEND && all < backend.max_copies
+            })
     }
 
     /// Counts the running copies that tenants requested if a tenant requested this one, and otherwise those that
@@ -98,6 +108,32 @@ impl CopySlots {
 mod tests {
     use super::*;
 
+    fn copy_backend(name: &str, max_copies: usize) -> CopyBackend {
+        CopyBackend {
+            name: name.to_owned(),
+            max_copies,
+        }
+    }
+
+    #[test]
+    fn a_backend_has_at_most_as_many_copies_as_it_allows_whoever_requests_them() {
+        let mut slots = CopySlots::default();
+        let request = |namespace: &str, source: &str, is_of_administrator| SlotRequest {
+            namespace: namespace.to_owned(),
+            backends: [copy_backend(source, MAX_COPIES), copy_backend("safe", 2)],
+            is_of_administrator,
+        };
+        assert!(slots.add(0, request("one", "main", false)));
+        assert_eq!(slots.start_next(), Some(0));
+        assert!(slots.add(1, request("two", "other", true)));
+        assert_eq!(slots.start_next(), Some(1));
+        assert!(!slots.add(2, request("three", "third", false)) && !slots.add(3, request("four", "fourth", true)));
+        assert_eq!(slots.start_next(), None);
+        slots.remove(0);
+        assert_eq!(slots.start_next(), Some(3));
+        assert_eq!(slots.start_next(), None);
+    }
+
     /// Adds copies of a namespace within a backend, and returns how many of them start.
     fn start(
         slots: &mut CopySlots,
@@ -108,7 +144,7 @@ mod tests {
         for id in ids {
             let request = SlotRequest {
                 namespace: namespace.to_owned(),
-                backends: [backend.to_owned(), backend.to_owned()],
+                backends: [copy_backend(backend, MAX_COPIES), copy_backend(backend, MAX_COPIES)],
                 is_of_administrator,
             };
             slots.add(id, request);

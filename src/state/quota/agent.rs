@@ -226,6 +226,7 @@ mod tests {
             enforced: true,
             inodes_counted: false,
             ignored_orders: 0,
+            reported: 0,
             reason: None,
             message: None,
         }

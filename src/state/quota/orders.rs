@@ -16,7 +16,8 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::claim_condition;
 use crate::state::context::Context;
-use export_store::{ExportError, ExportStore, LimitReport, Ordered};
+use export_store::quota::LimitState;
+use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, Ordered, ProvisionedDirectory};
 
 /// Orders the limit of a volume of `bytes`, unless that was done before, and returns what the agent reports about it.
 /// `None` if the volume has no directory that can be limited. From then on, the reports are read in the background until
@@ -27,7 +28,36 @@ pub async fn order_volume(
     settings: &QuotaSettings,
     (volume, bytes): (&str, u128),
 ) -> Result<Option<LimitReport>, ExportError> {
-    let ordered = export.order_limit(volume, volume_limit(settings, bytes)).await?;
+    let limit = volume_limit(settings, bytes);
+    if backend.quota.is_in_force(volume, limit, None) {
+        return Ok(Some(LimitReport::Reported(LimitState::InForce)));
+    }
+    follow(backend, export, volume, export.order_limit(volume, limit).await?).await
+}
+
+/// Like [`order_volume`], for a directory that was provisioned just now.
+pub async fn order_provisioned(
+    backend: &Backend,
+    export: &ExportStore,
+    settings: &QuotaSettings,
+    (request, provisioned): (&DirectoryRequest, &ProvisionedDirectory),
+    bytes: u128,
+) -> Result<Option<LimitReport>, ExportError> {
+    let (volume, limit) = (&request.volume, volume_limit(settings, bytes));
+    if backend.quota.is_in_force(volume, limit, Some(provisioned.file_id)) {
+        return Ok(Some(LimitReport::Reported(LimitState::InForce)));
+    }
+    let ordered = export.order_provisioned(request, provisioned, limit).await?;
+    follow(backend, export, volume, ordered).await
+}
+
+/// Returns what the agent reports about an order, and has the reports read until it is in force.
+async fn follow(
+    backend: &Backend,
+    export: &ExportStore,
+    volume: &str,
+    ordered: Ordered,
+) -> Result<Option<LimitReport>, ExportError> {
     let Ordered::Order { order, is_new, claim } = ordered else {
         backend.quota.forget(volume);
         return Ok(None);

@@ -6,6 +6,7 @@ mod destinations;
 mod incremental;
 mod schedules;
 mod self_service;
+mod snapshots;
 mod views;
 
 use rig::objects::{Objects, merge, reference, with_fields};

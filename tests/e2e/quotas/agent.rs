@@ -169,6 +169,8 @@ impl Worker {
             enforced: true,
             inodes_counted: true,
             ignored_orders: 0,
+            // Those of the last time.
+            reported: sequence,
             reason: None,
             message: None,
         };

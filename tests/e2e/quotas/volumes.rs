@@ -1,11 +1,15 @@
 //! Orders of volumes and archives that exist.
 
+use std::time::Duration;
+
+use export_store::quota::Order;
 use rig::TestEnv;
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
 
 use super::agent::{Answer, ScriptedAgent};
-use crate::support::shared::{self, TIMEOUT, Test, backend_reference, text};
+use crate::backups::{archive_of_backup, backup_of, ready, restoring};
+use crate::support::shared::{self, Failure, TIMEOUT, Test, backend_reference, text};
 
 const SIZE_ENFORCED: &str = "nfs-operator.io/SizeEnforced";
 
@@ -126,12 +130,7 @@ async fn a_copy_has_its_limit_before_data_flows_into_it() -> Test {
     rig::objects::merge(&mut copy, &json!({"spec": {"dataSource": source}}));
     let copy = env.objects.create(&copy).await?;
     let name = format!("pvc-{}", text(&copy, "/metadata/uid"));
-    let staged = agent
-        .wait_order(&name, |order| order.directory.to_string().ends_with("/tree"))
-        .await?;
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    let tree = env.data().join(staged.directory.to_string());
-    assert_eq!(std::fs::read_dir(&tree)?.count(), 0, "nothing is copied yet");
+    let staged = wait_staged(&env, &agent, &name).await?;
     agent.answer(Answer::InForce);
     let volume = env.wait_bound(&copy).await?;
     let directory = env.directory(&volume)?;
@@ -139,6 +138,64 @@ async fn a_copy_has_its_limit_before_data_flows_into_it() -> Test {
     let order = agent.order(&name).unwrap();
     assert!(directory.ends_with(order.directory.to_string()), "{order:?}");
     assert_eq!((order.file_id, order.bytes), (staged.file_id, staged.bytes));
+    Ok(())
+}
+
+/// Waits until the copy of an archive or a claim has its order, and checks that nothing is copied before it is in force.
+async fn wait_staged(env: &TestEnv, agent: &ScriptedAgent, name: &str) -> Result<Order, Failure> {
+    let staged = agent
+        .wait_order(name, |order| order.directory.to_string().ends_with("/tree"))
+        .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let tree = env.data().join(staged.directory.to_string());
+    assert_eq!(std::fs::read_dir(&tree)?.count(), 0, "nothing is copied yet");
+    Ok(staged)
+}
+
+#[tokio::test]
+async fn a_backup_and_a_restore_of_it_have_their_limits_before_data_flows_into_them() -> Test {
+    let env = TestEnv::new("quotabackup").await?;
+    let self_service = json!({"maxBytesPerNamespace": "10Mi"});
+    let spec = json!({"quota": {"enforce": "Required", "inodes": 100}, "backups": {"selfService": self_service}});
+    env.objects.create(&env.backend("main", spec)).await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "saved").await?;
+    agent.answer(Answer::Nothing);
+    let backup = env.objects.create(&backup_of(&env, "backup", "data")).await?;
+    let archive = archive_of_backup(&backup);
+    let name = text(&archive, "/metadata/name").to_owned();
+    let staged = wait_staged(&env, &agent, &name).await?;
+    assert_eq!((staged.bytes, staged.inodes), (Some(1 << 20), Some(100)));
+    agent.answer(Answer::InForce);
+    ready(&env, &backup).await?;
+    let kept = agent
+        .wait_order(&name, |order| order.directory.to_string().starts_with("archived-"))
+        .await?;
+    assert_eq!((kept.file_id, kept.bytes), (staged.file_id, staged.bytes));
+
+    // The limit of the restored volume is that of its claim.
+    std::fs::write(env.directory(&volume)?.join("data"), "changed since")?;
+    agent.answer(Answer::Nothing);
+    let mut restored = restoring(env.claim("restored", &class), "backup");
+    rig::objects::merge(
+        &mut restored,
+        &json!({"spec": {"resources": {"requests": {"storage": "3Mi"}}}}),
+    );
+    let restored = env.objects.create(&restored).await?;
+    let new = format!("pvc-{}", text(&restored, "/metadata/uid"));
+    let staged = wait_staged(&env, &agent, &new).await?;
+    assert_eq!(staged.bytes, Some(3 << 20));
+    agent.answer(Answer::InForce);
+    let volume = env.wait_bound(&restored).await?;
+    let directory = env.directory(&volume)?;
+    assert_eq!(std::fs::read_to_string(directory.join("data"))?, "saved");
+    let order = agent.order(&new).unwrap();
+    assert!(directory.ends_with(order.directory.to_string()), "{order:?}");
+    assert_eq!((order.file_id, order.bytes), (staged.file_id, staged.bytes));
+    // The backup keeps its limit.
+    let file_ids = |order: Option<Order>| order.map(|order| (order.file_id, order.bytes));
+    assert_eq!(file_ids(agent.order(&name)), Some((kept.file_id, kept.bytes)));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ set -eu
 programs="
 usr/sbin/rpc.mountd usr/sbin/rpc.nfsd usr/sbin/exportfs usr/sbin/nfsdcld
 sbin/mount.nfs sbin/umount.nfs sbin/rpcbind sbin/rpc.statd
-sbin/mke2fs sbin/mkfs.xfs sbin/mkfs.btrfs usr/sbin/setquota usr/sbin/repquota
+sbin/mke2fs sbin/mkfs.xfs sbin/mkfs.btrfs bin/btrfs usr/sbin/setquota usr/sbin/repquota
 sbin/quotaon sbin/quotaoff usr/sbin/xfs_quota usr/sbin/xfs_io usr/bin/chattr
 bin/mount usr/bin/setpriv
 "

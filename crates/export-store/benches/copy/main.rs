@@ -137,6 +137,7 @@ async fn backups(export: &Arc<ExportStore>, disk: &Path, files: usize) -> Result
             terms: RetentionTerms::default(),
             revision: TermsRevision::default(),
             bases,
+            snapshot: None,
         };
         let limits = CopyLimits::default().with_settle_margin(SETTLE_MARGIN);
         let (progress, began) = (Arc::new(CopyProgress::default()), Instant::now());

@@ -294,12 +294,14 @@ impl ContentCopier {
         let mut position = begin;
         while self.context.is_same_server() && position < end && !self.no_copy.load(Ordering::Relaxed) {
             let count = (end - position).min(MAX_COPY);
+            self.context.throttle(0).await;
             let nfs = self.context.target();
             match nfs.copy((file.from, position), (file.to, position), count).await {
                 // The source now ends here. Reading the rest shows why.
                 Ok(copied) if copied.count == 0 => break,
                 Ok(copied) => {
                     file.charge.add(copied.count)?;
+                    self.context.count_copied(copied.count);
                     tracker.record(copied.verifier, copied.stable);
                     CopyProgress::add(&self.context.progress.bytes, copied.count);
                     position += copied.count;
@@ -361,6 +363,7 @@ impl ContentCopier {
         part: u64,
     ) -> Result<(Vec<([u8; 8], bool)>, Option<(Digest, u64)>), CopyError> {
         let failed = |error| CopyError::of_call(file.path, error);
+        self.context.throttle(count).await;
         let _memory = self.context.share.memory(count.min(part)).await;
         let mut digest = self.context.is_backup.then(BlockDigest::new);
         let (end, mut position, mut writes) = (begin + count, begin, Vec::new());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::copy::bandwidth::Bandwidth;
 use crate::copy::limits::CopyShare;
 use crate::copy::manifest::Base;
 use crate::copy::tree::Directory;
@@ -53,6 +54,8 @@ pub(super) struct CopyContext {
     pub base: Option<Arc<Base>>,
     /// Time before which a file of the source must have changed last for a later change to show, if this is known.
     pub settled_before: Option<i64>,
+    /// The source is a directory in a snapshot.
+    pub is_snapshot: bool,
 }
 
 /// The content of one file, counted against the maximum of the copy. Dropped if the file is copied again.
@@ -149,6 +152,24 @@ impl CopyContext {
             }
         }
         Ok(found)
+    }
+
+    /// The bandwidths of the backends of source and target.
+    fn bandwidths(&self) -> impl Iterator<Item = &Bandwidth> {
+        let target = (!self.is_same_server()).then_some(&self.to.store.copy_bandwidth);
+        std::iter::once(&self.from.store.copy_bandwidth).chain(target)
+    }
+
+    /// Waits until bytes of content may be copied; with 0, until those so far are.
+    pub(super) async fn throttle(&self, bytes: u64) {
+        for bandwidth in self.bandwidths() {
+            bandwidth.spend(bytes).await;
+        }
+    }
+
+    /// Counts bytes of content whose number was not known before they were copied.
+    pub(super) fn count_copied(&self, bytes: u64) {
+        self.bandwidths().for_each(|bandwidth| bandwidth.charge(bytes));
     }
 
     /// Reports whether source and target use the same connection, so that one server knows the handles of both.

@@ -108,6 +108,14 @@ pub enum CopyError {
         /// How this was detected.
         why: String,
     },
+    /// The data of a snapshot changed while they were copied.
+    #[error(
+        "snapshot {name} changed while it was copied, so it does not show one moment: check the server's snapshots"
+    )]
+    SnapshotChanged {
+        /// Name of the snapshot.
+        name: String,
+    },
     /// The server does not limit the size of the copy, and must.
     #[error(
         "the limit of the copy is not in force ({why}), and nothing is copied before: check the quota agent; retrying"
@@ -145,7 +153,10 @@ impl CopyError {
             | Self::NamesCollide { .. } => true,
             // These errors concern the source.
             Self::Export(
-                ExportError::ArchiveTaken { .. } | ExportError::ArchiveGone { .. } | ExportError::ArchiveMissing { .. },
+                ExportError::ArchiveTaken { .. }
+                | ExportError::ArchiveGone { .. }
+                | ExportError::ArchiveMissing { .. }
+                | ExportError::SnapshotUnavailable { .. },
             ) => false,
             Self::Export(error) => error.definite_refusal(),
             Self::Nfs { source, .. } => matches!(
@@ -166,6 +177,7 @@ impl CopyError {
             Self::OwnerUnknown { .. } => ErrorKind::IdMappingRequired,
             Self::OwnerNotKept { .. } => ErrorKind::OwnerRefused,
             Self::TooLarge { .. } => ErrorKind::CopyTooLarge,
+            Self::SnapshotChanged { .. } => ErrorKind::SnapshotUnavailable,
             Self::Nfs { source, .. } => crate::classify(source, &Default::default()),
             Self::ExportChanged
             | Self::TooDeep { .. }

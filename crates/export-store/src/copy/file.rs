@@ -10,7 +10,7 @@ use crate::copy::content::{Content, ContentCopier};
 use crate::copy::context::CopyContext;
 use crate::copy::limits::Permit;
 use crate::copy::links::LinkTable;
-use crate::copy::manifest::{BaseDirectory, Digest, FileEntry, digest_of};
+use crate::copy::manifest::{BaseDirectory, Digest, FileEntry, digest_of, is_settled};
 use crate::copy::path::CopyPath;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress, Outcome};
@@ -112,6 +112,7 @@ impl FileCopier {
         {
             return Ok(Attempt::Done);
         }
+        self.context.throttle(0).await;
         let turn = self.turn().await;
         let nfs = self.context.source();
         let found = nfs.lookup_and_read(entry.directory.from(), entry.name, SMALL).await;
@@ -152,7 +153,11 @@ impl FileCopier {
         if now.attributes.kind != FileKind::Regular || !(base.may_link() || self.content.may_copy_on_target()) {
             return Ok(false);
         }
-        let Some(file) = base.file(from, entry.name).await.filter(|file| file.is_unchanged(now)) else {
+        // The previous backup may be of a time after the snapshot: a change between the two must show.
+        let is_old_enough =
+            || !self.context.is_snapshot || is_settled(now.ctime.map(|at| at.seconds), self.context.settled_before);
+        let unchanged = |file: &FileEntry| file.is_unchanged(now) && is_old_enough();
+        let Some(file) = base.file(from, entry.name).await.filter(unchanged) else {
             return Ok(false);
         };
         let _file = self.context.share.file().await;
@@ -320,6 +325,7 @@ impl FileCopier {
         let (changed, change, checksum) = match whole {
             Some((data, after)) => {
                 charge.add(data.bytes.len() as u64)?;
+                self.context.count_copied(data.bytes.len() as u64);
                 let checksum = self.context.is_backup.then(|| digest_of(&data.bytes));
                 (after.differs_from(&before), after.change(), checksum)
             }

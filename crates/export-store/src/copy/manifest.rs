@@ -145,10 +145,7 @@ impl FileEntry {
             change,
             ..SourceState::of(details)
         };
-        let settled = source
-            .ctime
-            .zip(settled_before)
-            .is_some_and(|((at, _), before)| at < before);
+        let settled = is_settled(source.ctime.map(|(at, _)| at), settled_before);
         Self {
             source,
             settled,
@@ -171,6 +168,11 @@ impl FileEntry {
     pub(super) fn copy(&self) -> u64 {
         self.copy
     }
+}
+
+/// Reports whether any change after `settled_before`, and therefore after the last change at `ctime`, shows in the ctime.
+pub(super) fn is_settled(ctime: Option<i64>, settled_before: Option<i64>) -> bool {
+    ctime.zip(settled_before).is_some_and(|(at, before)| at < before)
 }
 
 /// Decodes the entries of a chunk whose digest was verified.

@@ -67,6 +67,16 @@ tally! {
 }
 
 impl CopyProgress {
+    /// Creates counters of a copy that has copied bytes, some of which are of files that did not change since the previous
+    /// backup. For tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of_bytes(bytes: u64, reused: u64) -> Self {
+        let progress = Self::default();
+        Self::add(&progress.bytes, bytes);
+        Self::add(&progress.reused_bytes, reused);
+        progress
+    }
+
     pub(super) fn add(counter: &AtomicU64, by: u64) {
         counter.fetch_add(by, Ordering::Relaxed);
     }
@@ -77,6 +87,11 @@ impl CopyProgress {
 }
 
 impl CopyProgressSnapshot {
+    /// Reports whether nothing changed while it was copied.
+    pub fn is_of_one_moment(&self) -> bool {
+        self.changed == 0 && self.changed_directories == 0 && self.vanished == 0
+    }
+
     /// Returns the progress, such as "12 of 40 files, 1.5 MiB of 3.0 MiB".
     pub fn progress(&self) -> String {
         let (bytes, of_bytes) = (

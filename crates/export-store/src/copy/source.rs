@@ -8,17 +8,21 @@ use crate::copy::CopyError;
 use crate::copy::context::CopyEndpoint;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
+use crate::record::{CopiedSnapshot, Record};
 use crate::request::{DirectoryRequest, ReclaimRequest};
+use crate::snapshots::SnapshotSelector;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, paths, volume_record};
-use nfs_client::{Attributes, FileRef, FullAttributes};
+use crate::{archives, paths, snapshots, volume_record};
+use nfs_client::{Attributes, FileRef, FullAttributes, Name};
 
 /// What to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopySource {
     /// Directory of a volume in use.
     Volume(ReclaimRequest),
+    /// Directory of a volume in use, as it was in a snapshot of the server.
+    Snapshot(ReclaimRequest, SnapshotSelector),
     /// Directory of an archive.
     Archive(ArchiveRef),
 }
@@ -38,6 +42,11 @@ pub struct SourceTree {
 /// Where the source must still be at the end of the copy.
 enum SourcePath {
     Volume(DirectoryPath),
+    Snapshot {
+        name: Name,
+        record: Box<Record>,
+        copied: CopiedSnapshot,
+    },
     /// Held, so that the archive is not purged or moved meanwhile.
     Archive {
         which: ArchiveRef,
@@ -85,6 +94,14 @@ impl SourceTree {
         }
     }
 
+    /// Returns the snapshot that has the directory, if it is in one.
+    pub(super) fn snapshot(&self) -> Option<&CopiedSnapshot> {
+        match &self.place {
+            SourcePath::Snapshot { copied, .. } => Some(copied),
+            SourcePath::Volume(_) | SourcePath::Archive { .. } => None,
+        }
+    }
+
     /// Returns the identity of the export.
     pub(super) fn export_id(&self) -> &str {
         &self.verified.identity.id
@@ -94,7 +111,7 @@ impl SourceTree {
     /// restricted, as a move does.
     pub(super) fn root_request(&self, request: &DirectoryRequest) -> DirectoryRequest {
         match self.place {
-            SourcePath::Volume(_) => request.clone(),
+            SourcePath::Volume(_) | SourcePath::Snapshot { .. } => request.clone(),
             SourcePath::Archive { .. } => DirectoryRequest {
                 mode: self.details.attributes.mode,
                 mode_requested: true,
@@ -115,6 +132,10 @@ impl SourceTree {
                 let nodes = paths::walk(&self.export, &verified, directory).await?;
                 let leaf = paths::leaf(&nodes, directory).cloned();
                 (leaf, directory.to_string())
+            }
+            SourcePath::Snapshot { name, record, .. } => {
+                let found = snapshots::find_again(&self.export, &verified, (name, record)).await?;
+                (found, format!("{} in snapshot {name}", record.directory))
             }
             SourcePath::Archive { which, .. } => {
                 let name = format!("the archive of volume {}", which.volume);
@@ -142,6 +163,7 @@ pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Res
     let verified = store.verified_root().await?;
     let found = match original {
         CopySource::Volume(request) => volume_source(store, &verified, request).await,
+        CopySource::Snapshot(request, selector) => snapshot_source(store, &verified, (request, selector)).await,
         CopySource::Archive(which) => {
             // Purges and moves of the archive take the same lock and check whether it is being copied.
             let _lock = store.lock_volume(&which.volume).await?;
@@ -180,6 +202,32 @@ async fn volume_source(
         details: details.context(|| format!("reading the attributes of {}", request.directory))?,
         group: record.group,
         place: SourcePath::Volume(request.directory.clone()),
+    })
+}
+
+/// Returns the directory of a volume in a snapshot. The volume's record must match outside, too.
+async fn snapshot_source(
+    store: &Arc<ExportStore>,
+    verified: &Arc<VerifiedRoot>,
+    (request, selector): (&ReclaimRequest, &SnapshotSelector),
+) -> Result<SourceTree, ExportError> {
+    let (live, _) = volume_record::confirmed_source(store, verified, request).await?;
+    let found = snapshots::open(store, verified, (request, &live), selector).await?;
+    let details = store.nfs.full_attributes(&found.root.handle).await;
+    Ok(SourceTree {
+        export: Arc::clone(store),
+        verified: Arc::clone(verified),
+        details: details.context(|| format!("reading the attributes of {} in a snapshot", request.directory))?,
+        root: found.root,
+        group: found.record.group,
+        place: SourcePath::Snapshot {
+            copied: CopiedSnapshot {
+                name: found.name.to_string(),
+                taken_after: found.taken_after,
+            },
+            name: found.name,
+            record: Box::new(found.record),
+        },
     })
 }
 

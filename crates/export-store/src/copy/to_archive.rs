@@ -17,11 +17,13 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation, Sharing};
 use crate::record::{
-    ArchiveState, CopiedAmount, CopyState, ManifestRef, Record, RecordedHandle, RetentionTerms, State, TermsRevision,
+    ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, ManifestRef, Record, RecordedHandle, RetentionTerms, State,
+    TermsRevision,
 };
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::SignatureStatus;
+use crate::snapshots::SnapshotSelector;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, records};
@@ -44,6 +46,17 @@ pub struct ArchiveRequest {
     pub revision: TermsRevision,
     /// Names of earlier archives of the same volume, the newest first: the first that is complete becomes the base.
     pub bases: Vec<String>,
+    /// Copy a snapshot of the server, and not the data in use.
+    pub snapshot: Option<SnapshotUse>,
+}
+
+/// Use of the server's snapshots for an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotUse {
+    /// The snapshot to copy.
+    pub selector: SnapshotSelector,
+    /// Fail without one. Otherwise, the data in use are then copied.
+    pub required: bool,
 }
 
 /// State of a requested archive.
@@ -88,21 +101,34 @@ pub async fn copy_to_archive(
     limits: &CopyLimits,
     progress: &Arc<CopyProgress>,
 ) -> Result<(), CopyError> {
-    let source = source::open(origin, &CopySource::Volume(request.of.clone())).await?;
+    let (source, no_snapshot) = open_source(origin, request).await?;
     let Some(staging) = stage_archive(export, request, &source).await? else {
         return Ok(());
     };
     staged_limit::order(export, &request.name, &staging, limits).await?;
     let parts = BackupParts {
         manifest: manifest::create(export, &staging).await?,
-        settled_before: manifest::settled_before(origin, &source.verified, limits.settle_margin).await,
+        settled_before: manifest::settled_before(origin, &source.verified, &source, limits.settle_margin).await,
         base: manifest::find_base(export, request, (&source, &staging), &limits.indexes).await,
     };
     let file = parts.manifest.clone();
     let written = copy_tree(&source, (export, &staging, Some(parts)), limits, progress).await?;
     let copied = progress.snapshot();
+    let snapshot = source.snapshot().cloned();
+    if let Some(snapshot) = snapshot.as_ref().filter(|_| !copied.is_of_one_moment())
+        && request.snapshot.as_ref().is_some_and(|using| using.required)
+    {
+        let name = snapshot.name.clone();
+        return Err(CopyError::SnapshotChanged { name });
+    }
+    let outcome = match (&snapshot, no_snapshot) {
+        (Some(snapshot), _) => format!("{copied}; from snapshot {}", snapshot.name),
+        (None, Some(why)) => format!("{copied}; of the data in use, because there is no snapshot: {why}"),
+        (None, None) => copied.to_string(),
+    };
     let finished = FinishedCopy {
-        outcome: copied.to_string(),
+        outcome,
+        snapshot,
         amount: CopiedAmount {
             files: copied.files,
             bytes: copied.bytes,
@@ -114,9 +140,29 @@ pub async fn copy_to_archive(
     publish_archive(export, request, (&source, &staging), &finished).await
 }
 
+/// Opens the source. Returns why there is no snapshot, if one was preferred.
+async fn open_source(
+    origin: &Arc<ExportStore>,
+    request: &ArchiveRequest,
+) -> Result<(SourceTree, Option<String>), CopyError> {
+    let volume = || CopySource::Volume(request.of.clone());
+    let Some(using) = &request.snapshot else {
+        return Ok((source::open(origin, &volume()).await?, None));
+    };
+    let snapshot = CopySource::Snapshot(request.of.clone(), using.selector.clone());
+    match source::open(origin, &snapshot).await {
+        Ok(source) => Ok((source, None)),
+        Err(CopyError::Export(ExportError::SnapshotUnavailable { why })) if !using.required => {
+            Ok((source::open(origin, &volume()).await?, Some(why)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// What the record says of a complete copy.
 struct FinishedCopy {
     outcome: String,
+    snapshot: Option<CopiedSnapshot>,
     amount: CopiedAmount,
     manifest: Option<(FileRef, ManifestRef)>,
 }
@@ -311,6 +357,7 @@ async fn draft_record(
             outcome: None,
             amount: None,
             manifest: None,
+            snapshot: None,
             shares_files: false,
         }),
         ..request.of.archive_metadata.archive_state(String::new(), Some(was))
@@ -365,6 +412,7 @@ async fn publish_archive_once(
     };
     if let Some(copy) = &mut archive.copy {
         copy.outcome = Some(finished.outcome.clone());
+        copy.snapshot = finished.snapshot.clone();
         copy.amount = Some(finished.amount);
         copy.manifest = finished.manifest.as_ref().map(|(_, reference)| reference.clone());
         // The next backup may link to its files.

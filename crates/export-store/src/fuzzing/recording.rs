@@ -224,6 +224,7 @@ async fn back_up(managed: &Arc<ExportStore>, uid: &str, of: &ReclaimRequest) {
             generation: 1,
         },
         bases: Vec::new(),
+        snapshot: None,
     };
     let (limits, progress) = (CopyLimits::default(), Arc::new(CopyProgress::default()));
     copy_to_archive(managed, (managed, &request), &limits, &progress)

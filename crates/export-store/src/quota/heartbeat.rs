@@ -27,12 +27,20 @@ pub struct Heartbeat {
     pub inodes_counted: bool,
     /// Number of order files of this cluster that the agent ignores: unsigned, forged, or damaged.
     pub ignored_orders: u64,
+    /// Number of reports of this cluster that the instance completed: limits that are in force, or cannot be. The heartbeat
+    /// is written again with the same sequence as soon as it grew, so that an operator that waits for reports reads one file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reported: u64,
     /// What prevents the agent from enforcing sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<AgentProblem>,
     /// What happened, and the remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What prevents an agent from enforcing the sizes of all volumes.

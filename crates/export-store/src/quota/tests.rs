@@ -44,6 +44,7 @@ fn heartbeat() -> Heartbeat {
         enforced: false,
         inodes_counted: true,
         ignored_orders: 1,
+        reported: 0,
         reason: Some(AgentProblem::QuotasOff),
         message: Some("mount it with prjquota".to_owned()),
     }
@@ -72,12 +73,17 @@ fn files_and_signatures_stay_what_they_were() {
         reason: SizeProblem::DirectoryMissing,
         message: "m".to_owned(),
     };
+    let announcing = Heartbeat {
+        reported: 12,
+        ..heartbeat()
+    };
     for (file, expected) in [
         (roundtrip(&order()), ORDER),
         (roundtrip(&report(LimitState::InForce)), IN_FORCE),
         (roundtrip(&report(LimitState::Pending { visited: 5 })), PENDING),
         (roundtrip(&report(failed)), FAILED),
         (roundtrip(&heartbeat()), HEARTBEAT),
+        (roundtrip(&announcing), ANNOUNCING),
         (roundtrip(&usage()), USAGE),
     ] {
         assert_eq!(file, expected);
@@ -107,6 +113,11 @@ const FAILED: &str = concat!(
 const HEARTBEAT: &str = concat!(
     r#"{"version":1,"instance":"4f2a","sequence":9,"agentVersion":"0.1.0","fileSystem":"xfs","enforced":false,"inodesCounted":true,"ignoredOrders":1,"reason":"QuotasOff","message":"mount it with prjquota""#,
     r#","signature":"f190a576d6220a4347547b62d93ffe708f932405549845a47db951247f925b2f"}"#,
+    "\n"
+);
+const ANNOUNCING: &str = concat!(
+    r#"{"version":1,"instance":"4f2a","sequence":9,"agentVersion":"0.1.0","fileSystem":"xfs","enforced":false,"inodesCounted":true,"ignoredOrders":1,"reported":12,"reason":"QuotasOff","message":"mount it with prjquota""#,
+    r#","signature":"eda16ce4774ea5ed07da74a0aa4fa89ac0684f5a8741299a864dd0d2a1a192b8"}"#,
     "\n"
 );
 const USAGE: &str = concat!(

@@ -66,9 +66,23 @@ pub struct CopyState {
     /// Manifest of the copy; unset as above, and if nothing confirms it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<ManifestRef>,
+    /// Snapshot of the server that was copied; unset as above, and if the data were copied while in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<CopiedSnapshot>,
     /// Files of the copy may be hard links to those of other copies, so that nobody may ever write to them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares_files: bool,
+}
+
+/// Snapshot that was copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopiedSnapshot {
+    /// Its name.
+    pub name: String,
+    /// A time before the snapshot, by the server's clock, in seconds since 1970; unset if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_after: Option<i64>,
 }
 
 /// What was copied.

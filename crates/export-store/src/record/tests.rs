@@ -64,6 +64,7 @@ fn copying(volume: &str) -> State {
             outcome: Some("7 files".into()),
             amount: None,
             manifest: None,
+            snapshot: None,
             shares_files: false,
         }),
         ..archive_state("archived-nightly")

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use export_store::ErrorKind;
 use export_store::{
@@ -369,4 +369,36 @@ async fn a_server_restart_only_delays_a_copy() {
     copying.await.unwrap().unwrap();
     assert_same(&fixture.on_disk("new"), &fixture.on_disk("old"));
     assert_tidy(&fixture);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_takes_as_long_as_the_bandwidth_of_its_backends_allows() {
+    let fixture = StoreFixture::start().await;
+    let (source, target) = fixture.two_backends().await;
+    let (source, target) = (Arc::new(source), Arc::new(target));
+    let file_id = volume(&source, "old").await;
+    fs::write(fixture.on_disk("old/large"), vec![1; 4 << 20]).unwrap();
+    for number in 0..32 {
+        fs::write(fixture.on_disk(&format!("old/small-{number}")), vec![2; 32 << 10]).unwrap();
+    }
+    let time = async |new: &str| {
+        let began = Instant::now();
+        copied((&source, "old", file_id), (&target, new)).await.unwrap();
+        began.elapsed()
+    };
+    let unlimited = time("unlimited").await;
+    source.limit_copies(Some(2 << 20));
+    let limited = time("limited").await;
+    // 5 MiB, of which what comes last need not be waited for: a block, or all small files.
+    assert!(
+        limited >= Duration::from_millis(1900),
+        "{limited:?}, without a limit {unlimited:?}"
+    );
+    source.limit_copies(None);
+    target.limit_copies(Some(2 << 20));
+    let limited = time("target").await;
+    assert!(
+        limited >= Duration::from_millis(1900),
+        "{limited:?}, without a limit {unlimited:?}"
+    );
 }

@@ -188,6 +188,7 @@ async fn a_backup_that_was_completed_without_a_reply_counts_as_an_archive() {
         terms: RetentionTerms::default(),
         revision: object("object"),
         bases: Vec::new(),
+        snapshot: None,
     };
     let executed = Arc::new(fixture.store().await);
     copy_to_archive(&executed, (&executed, &backup), &CopyLimits::default(), &Arc::default())

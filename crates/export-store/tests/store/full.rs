@@ -4,14 +4,18 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::{
     ArchivePhase, ArchiveRef, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed, RetentionTerms,
 };
+use rig::proxy::{encode_opaque, has_bytes};
+use rig::{Action, Direction};
 use serde_json::json;
 
 use crate::archive_crash::{object, which};
-use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreFixture, names, reclaim, refused, request};
+use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, alone, names, reclaim, refused, request};
 use crate::trust::settled;
 
 /// Fills an export as a tenant does: with data, or with empty files.
@@ -105,6 +109,39 @@ async fn on_an_export_without_inodes_volumes_can_be_deleted_and_purged() {
         rig::Export::new("/export").tmpfs(16 << 20, Some(200)),
     )
     .await;
+}
+
+/// The request that creates a record and its directory takes the last inode for the record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_without_an_inode_is_refused_after_its_record_and_leaves_nothing() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").tmpfs(16 << 20, Some(200))).await;
+    let client = StoreClient {
+        port: fixture.proxy.port(),
+        ..fixture.client()
+    };
+    let export = alone(client.open().await).await;
+    let both = Arc::<AtomicUsize>::default();
+    let counter = Arc::clone(&both);
+    // NFSv4's CREATE (operation 6, RFC 8881 section 18.4) of a directory (type 2).
+    let mkdir = [&[0, 0, 0, 6, 0, 0, 0, 2][..], &encode_opaque(b"new")].concat();
+    fixture.proxy.on_record(Direction::Up, move |record| {
+        let is_both = has_bytes(record, &encode_opaque(b"pvc-9")) && has_bytes(record, &mkdir);
+        counter.fetch_add(usize::from(is_both), Ordering::Relaxed);
+        Action::Forward
+    });
+    let ballast = fixture.on_disk("ballast");
+    fill(&ballast, ErrorKind::NoInodes);
+    fs::remove_file(ballast.join("0")).unwrap();
+    // The record is removed before the server is asked what it lacks, and then it has the one inode.
+    assert_eq!(refused(&export, &request("9", "new")).await, (ErrorKind::NoSpace, true));
+    assert_eq!(both.load(Ordering::Relaxed), 1, "one request for both");
+    assert_eq!(fixture.records(), Vec::<String>::new());
+    assert!(!fixture.on_disk("new").exists());
+
+    fs::remove_dir_all(&ballast).unwrap();
+    export.provision(&request("9", "new")).await.unwrap();
+    assert_eq!(fixture.records(), ["pvc-9"]);
+    assert!(fixture.on_disk("new").is_dir());
 }
 
 /// Before a deletion is recorded, what was read of the other clusters up to a minute ago counts: without a record, it is

@@ -1,7 +1,9 @@
 //! Backups that share the files that did not change with the previous backup of the same volume.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,6 +64,7 @@ impl Backups {
             terms: RetentionTerms::default(),
             revision: object("object"),
             bases: bases.iter().map(ToString::to_string).collect(),
+            snapshot: None,
         }
     }
 
@@ -390,14 +393,20 @@ async fn only_a_complete_backup_of_the_same_claim_and_volume_is_a_base() {
         of: reclaim("other", "other", other.file_id),
         ..other.request("foreign", &["missing", "one"])
     };
-    let (limits, progress) = (
-        CopyLimits::default().with_settle_margin(MARGIN),
-        Arc::new(CopyProgress::default()),
-    );
-    copy_to_archive(&other.source, (&other.target, &foreign), &limits, &progress)
-        .await
-        .unwrap();
-    assert_eq!(progress.snapshot().reused_files, 0);
+    // The files are the same ones, and the backup is of another claim.
+    let of_another_claim = ArchiveRequest {
+        claim: claim("other"),
+        ..backups.request("of-another-claim", &["one"])
+    };
+    tokio::time::sleep(MARGIN + Duration::from_millis(1100)).await;
+    for request in [foreign, of_another_claim] {
+        let limits = CopyLimits::default().with_settle_margin(MARGIN);
+        let progress = Arc::new(CopyProgress::default());
+        copy_to_archive(&other.source, (&other.target, &request), &limits, &progress)
+            .await
+            .unwrap();
+        assert_eq!(progress.snapshot().reused_files, 0, "{}", request.name);
+    }
     let which = backups.which("one").await;
     begin_purge(&backups.target, &which).await.unwrap();
     assert_eq!(backups.back_up("two", &["one"]).await.reused_files, 0);
@@ -556,4 +565,42 @@ async fn a_backup_that_is_interrupted_has_the_same_base_the_next_time() {
     for name in ["one", "two"] {
         assert_eq!(next.verify(name).await.problem_count, 0);
     }
+}
+
+/// Returns a name of up to 40 bytes, which need not be text, by its number.
+fn unusual_name(number: usize) -> Vec<u8> {
+    let mut state = number as u64;
+    let mut name = format!("{number}-").into_bytes();
+    for _ in 0..number % 36 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let byte = (state >> 56) as u8;
+        name.push(if matches!(byte, 0 | b'/') { b'\n' } else { byte });
+    }
+    name
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_of_10_000_files_with_unusual_names_is_complete_and_shares_all_of_them() {
+    let fixture = StoreFixture::start().await;
+    let backups = Backups::on(&fixture).await;
+    let at = |root: &Path, number: usize| {
+        let name = unusual_name(number);
+        root.join((number % 20).to_string()).join(OsStr::from_bytes(&name))
+    };
+    for number in 0..20 {
+        fs::create_dir(backups.data.join(number.to_string())).unwrap();
+    }
+    for number in 0..10_000 {
+        fs::write(at(&backups.data, number), number.to_string()).unwrap();
+    }
+    assert_eq!(backups.back_up("one", &[]).await.files, 10_020);
+    let second = backups.back_up("two", &["one"]).await;
+    assert_eq!((second.files, second.reused_files), (10_020, 10_000));
+    for number in 0..10_000 {
+        let copy = at(&backups.backup("two"), number);
+        assert_eq!(fs::read_to_string(copy).unwrap(), number.to_string());
+    }
+    assert_eq!(backups.verify("two").await.problem_count, 0);
 }

@@ -33,4 +33,5 @@ mod reclaim;
 mod round_trips;
 mod rules;
 mod sharing;
+mod snapshots;
 mod trust;

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use export_store::{ArchiveRef, ExportStore, Reclaimed, RetentionTerms, TermsRevision};
+use export_store::{ArchiveRef, ExportStore, Ordered, Reclaimed, RetentionTerms, TermsRevision, VolumeLimit};
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 
@@ -47,6 +47,24 @@ impl Counted {
         let sent = self.take();
         fs::write(self.fixture.on_disk(uid).join("file"), uid).unwrap();
         (created.file_id, sent)
+    }
+
+    /// Creates a volume with a limit, as the operator does; returns the number of requests until its order is on the export,
+    /// and of those after the report about it was read.
+    async fn limited(&self, uid: &str) -> (usize, usize) {
+        self.take();
+        let request = request(uid, uid);
+        let limit = VolumeLimit {
+            bytes: Some(1 << 30),
+            inodes: None,
+        };
+        let created = self.store.provision(&request).await.unwrap();
+        let ordered = self.store.order_provisioned(&request, &created, limit).await.unwrap();
+        assert!(matches!(ordered, Ordered::Order { is_new: true, .. }));
+        let first = self.take();
+        let again = self.store.provision(&request).await.unwrap();
+        assert_eq!(again.file_id, created.file_id);
+        (first, self.take())
     }
 
     /// Deletes a volume; returns the number of requests.
@@ -96,6 +114,14 @@ async fn round_trips(version: VersionChoice) -> [usize; 3] {
     let archive = counted.archive("archived", archived).await;
     println!("{version:?}: claim {claim}, delete {delete}, archive {archive}");
     [claim, delete, archive]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_takes_few_round_trips() {
+    let counted = Counted::over(VersionChoice::Exactly(Protocol::V4_1)).await;
+    // The folders of the agent are looked for once.
+    counted.limited("first").await;
+    assert_eq!(counted.limited("second").await, (6, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,6 +25,13 @@ const MAX_STRAY_REPLIES: usize = 16;
 /// Queued calls are written together, up to about this many bytes at a time.
 const WRITE_BATCH: usize = 256 << 10;
 
+/// Buffer of a connection with at most one call in flight: one reply of usual size. A process may have a thousand
+/// connections, nearly all of them idle.
+const SMALL_READ_BUFFER: usize = 1 << 10;
+
+/// Buffer of a connection with several calls in flight, whose replies arrive together.
+const LARGE_READ_BUFFER: usize = 64 << 10;
+
 /// The connection ended before the reply arrived.
 #[derive(Debug, Clone)]
 pub struct ConnectionEnded {
@@ -263,9 +270,19 @@ async fn serve(
 }
 
 async fn read_replies(source: impl AsyncRead + Unpin, shared: &Shared) -> String {
-    let mut source = BufReader::with_capacity(64 << 10, source);
+    let mut source = BufReader::with_capacity(SMALL_READ_BUFFER, source);
+    let mut capacity = SMALL_READ_BUFFER;
     let mut stray = 0;
     loop {
+        let needed = match shared.calls().in_flight.len() {
+            0 | 1 => SMALL_READ_BUFFER,
+            _ => LARGE_READ_BUFFER,
+        };
+        // Only an empty buffer can be replaced: the next records may be in it already.
+        if needed != capacity && source.buffer().is_empty() {
+            source = BufReader::with_capacity(needed, source.into_inner());
+            capacity = needed;
+        }
         let reply = match record::read(&mut source).await {
             Ok(Some(reply)) => reply,
             Ok(None) => return "closed by the server".to_owned(),
@@ -291,9 +308,9 @@ async fn write_calls(
     shared: &Shared,
     queue: &mut mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
 ) -> String {
-    let mut batch = Vec::new();
     while let Some(first) = queue.recv().await {
-        batch.clear();
+        // Not kept: calls that write a file are large, and the next call may be minutes away.
+        let mut batch = Vec::new();
         let mut next = Some(first);
         {
             let mut calls = shared.calls();

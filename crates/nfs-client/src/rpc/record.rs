@@ -11,6 +11,9 @@ pub const MAX_RECORD: usize = (1 << 20) + (64 << 10);
 /// Maximum number of fragments in a record. Servers send one; without a bound, empty ones could continue forever.
 const MAX_FRAGMENTS: usize = 1024;
 
+/// Memory that a header can claim before the data arrives. Records up to this size are read without reallocation.
+const MAX_RESERVED: usize = 64 << 10;
+
 /// Set in the header of the last fragment of a record.
 const LAST_FRAGMENT: u32 = 1 << 31;
 
@@ -26,7 +29,7 @@ pub fn frame(message: &[u8]) -> Vec<u8> {
 
 /// Reads one record; `None` if the peer closed the connection between records.
 ///
-/// Memory grows with the data that arrives, not with the length in a header.
+/// Beyond 64 KiB, memory grows with the data that arrives, not with the length in a header.
 pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Bytes>> {
     let mut record = Vec::new();
     for fragment in 0..MAX_FRAGMENTS {
@@ -44,6 +47,7 @@ pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<By
         if record.len() + length > MAX_RECORD {
             return Err(invalid(format!("a record of more than {MAX_RECORD} bytes")));
         }
+        record.reserve(length.min(MAX_RESERVED));
         let taken = (&mut *source).take(length as u64).read_to_end(&mut record).await?;
         if taken != length {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -4,30 +4,28 @@
 //! It measures, and never fails on a result. The file system is kept in memory ([`memory`]); orders and reports are files
 //! in a folder of this machine. Each start is a process of its own.
 
+mod export;
 mod memory;
 
 use std::error::Error;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use export_store::RecordsKey;
-use export_store::quota::{KeyFile, LimitState, Order, QuotaDirectory, QuotaSeal, Report};
-use quota_agent::{Agent, ProjectRange, Settings};
+use export_store::quota::LimitState;
+use quota_agent::Agent;
 
+use self::export::{create, place, reported, settings};
 use self::memory::MemoryQuotas;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 /// Number of idle intervals and of orders that are measured.
 const REPEATED: u32 = 10;
-const MIB: u64 = 1 << 20;
 
 /// Options of the benchmark.
 #[derive(Debug, Parser)]
@@ -76,16 +74,7 @@ fn main() -> Result<(), Failure> {
 }
 
 fn measure(root: &Path, options: &Options) -> Result<Vec<Row>, Failure> {
-    create_export(root)?;
-    let orders = quota_folder(root).join("orders");
-    fs::create_dir_all(&orders)?;
-    for closed in [quota_folder(root), orders] {
-        fs::set_permissions(closed, fs::Permissions::from_mode(0o700))?;
-    }
-    for number in 0..options.volumes {
-        fs::create_dir(root.join(directory(number)))?;
-        place(root, number, 1)?;
-    }
+    create(root, options.volumes)?;
     let mut rows = Vec::new();
     for _ in 0..2 {
         let mut agent = Command::new(std::env::current_exe()?);
@@ -107,80 +96,13 @@ fn measure(root: &Path, options: &Options) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Creates an export that an operator uses.
-fn create_export(root: &Path) -> Result<(), Failure> {
-    let cluster = root.join(".nfs-operator").join(CLUSTER);
-    fs::create_dir_all(cluster.join("records"))?;
-    for closed in [root.join(".nfs-operator"), cluster] {
-        fs::set_permissions(closed, fs::Permissions::from_mode(0o700))?;
-    }
-    fs::write(
-        root.join(".nfs-operator/identity"),
-        r#"{"version":1,"id":"export","rootFileID":2}"#,
-    )?;
-    let keys = root.join("keys");
-    fs::write(&keys, KeyFile::lines(CLUSTER, &key()))?;
-    fs::set_permissions(keys, fs::Permissions::from_mode(0o600))?;
-    Ok(())
-}
-
-fn key() -> RecordsKey {
-    RecordsKey::new(&[7; 32])
-}
-
-fn seal() -> QuotaSeal {
-    QuotaSeal::new(Some(key().quota_key()), CLUSTER, "export")
-}
-
-fn quota_folder(root: &Path) -> PathBuf {
-    root.join(".nfs-operator").join(CLUSTER).join("quota")
-}
-
-/// Returns the name of a volume's directory, as long as that of a claim.
-fn directory(number: usize) -> String {
-    format!("namespace-claim-{number:05}-pvc-00000000-0000-4000-8000-{number:012}")
-}
-
-fn volume(number: usize) -> String {
-    format!("pvc-00000000-0000-4000-8000-{number:012}")
-}
-
-/// Orders a limit, as the operator does.
-fn place(root: &Path, number: usize, generation: u64) -> Result<(), Failure> {
-    let order = Order {
-        volume: volume(number),
-        directory: QuotaDirectory::parse(&directory(number))?,
-        file_id: fs::metadata(root.join(directory(number)))?.ino(),
-        generation,
-        bytes: Some(generation * MIB),
-        inodes: Some(1000),
-    };
-    let orders = quota_folder(root).join("orders");
-    let draft = orders.join(format!(".draft-{}", order.volume));
-    fs::write(&draft, seal().seal(&order)?)?;
-    fs::rename(draft, orders.join(&order.volume))?;
-    Ok(())
-}
-
-/// Returns the state and the generation in the report about a volume.
-fn reported(root: &Path, number: usize) -> Result<(LimitState, u64), Failure> {
-    let bytes = fs::read(quota_folder(root).join("reports").join(volume(number)))?;
-    let (report, _) = seal().open::<Report>(&volume(number), &bytes)?;
-    Ok((report.state, report.generation))
-}
-
 /// Starts an agent, prints what that took, and after the second start also what it takes then.
 async fn be_agent(root: &Path, volumes: usize) -> Result<(), Failure> {
-    let quotas = MemoryQuotas::load(&root.join("file-system"))?;
-    let is_first = quotas.is_empty();
+    let saved = root.join("file-system");
+    let is_first = !saved.exists();
+    let quotas = MemoryQuotas::load(&saved)?;
     let meter = Meter::start(&quotas)?;
-    let settings = Settings {
-        exports: vec![root.to_owned()],
-        key_file: Some(root.join("keys")),
-        projects: ProjectRange::default(),
-        files_per_second: 1000,
-    };
-    let mut agent = Agent::new(settings, vec![(root.to_owned(), quotas.clone())])?;
+    let mut agent = Agent::new(settings(root), vec![(root.to_owned(), quotas.clone())])?;
     agent.poll().await;
     agent.write_usage().await;
     let what = if is_first {
@@ -194,7 +116,7 @@ async fn be_agent(root: &Path, volumes: usize) -> Result<(), Failure> {
             return Err(format!("the limit of volume {number} is not in force").into());
         }
     }
-    quotas.save(&root.join("file-system"))?;
+    quotas.save(&saved)?;
     if is_first {
         return Ok(());
     }

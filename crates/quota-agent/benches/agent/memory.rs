@@ -1,7 +1,7 @@
 //! A file system in memory, which the agent's own cost is measured with.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use quota_agent::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+use quota_agent::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 
 use crate::Failure;
 
@@ -23,6 +23,8 @@ pub struct MemoryQuotas(Rc<State>);
 #[derive(Debug, Default)]
 struct State {
     tags: RefCell<BTreeMap<u64, Tag>>,
+    /// Projects in `tags`.
+    used: RefCell<BTreeSet<u32>>,
     limits: RefCell<BTreeMap<u32, Limits>>,
     runs: Cell<u32>,
 }
@@ -44,7 +46,7 @@ impl MemoryQuotas {
                 .map_err(|_| "four numbers are expected")?;
             let project = u32::try_from(project)?;
             let inherits = true;
-            quotas.0.tags.borrow_mut().insert(inode, Tag { project, inherits });
+            quotas.tag(inode, Tag { project, inherits });
             let (bytes, inodes) = (Some(bytes), Some(inodes));
             quotas.0.limits.borrow_mut().insert(project, Limits { bytes, inodes });
         }
@@ -63,14 +65,23 @@ impl MemoryQuotas {
         Ok(fs::write(file, text)?)
     }
 
-    /// Reports whether nothing has a project.
-    pub fn is_empty(&self) -> bool {
-        self.0.tags.borrow().is_empty()
-    }
-
     /// Returns how often a tool would have been run.
     pub fn runs(&self) -> u32 {
         self.0.runs.get()
+    }
+
+    fn tag(&self, inode: u64, tag: Tag) {
+        self.0.tags.borrow_mut().insert(inode, tag);
+        self.0.used.borrow_mut().insert(tag.project);
+    }
+
+    /// Returns what is accounted for a project: an empty directory, if it has one.
+    fn accounted_for(&self, project: u32, limits: Limits) -> Accounted {
+        let (bytes, inodes) = match self.0.used.borrow().contains(&project) {
+            true => (4096, 1),
+            false => (0, 0),
+        };
+        Accounted { bytes, inodes, limits }
     }
 
     fn count_runs(&self, files: usize) {
@@ -101,18 +112,22 @@ impl Quotas for MemoryQuotas {
     async fn accounted(&self) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
         self.count_runs(1);
         let limits = self.0.limits.borrow();
-        let accounted = limits.iter().map(|(project, limits)| {
-            let limits = *limits;
-            let (bytes, inodes) = (4096, 1);
-            (*project, Accounted { bytes, inodes, limits })
-        });
-        Ok(accounted.collect())
+        Ok(limits
+            .iter()
+            .map(|(project, limits)| (*project, self.accounted_for(*project, *limits)))
+            .collect())
     }
 
-    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<(), QuotasError> {
+    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
         self.count_runs(1);
         self.0.limits.borrow_mut().extend(limits.iter().copied());
-        Ok(())
+        let found = limits
+            .iter()
+            .map(|(project, limits)| (*project, self.accounted_for(*project, *limits)));
+        Ok(Changed {
+            found: found.collect(),
+            refused: None,
+        })
     }
 
     async fn tags(&self, directories: &[BorrowedFd<'_>]) -> Result<Vec<Option<Tag>>, QuotasError> {
@@ -122,13 +137,14 @@ impl Quotas for MemoryQuotas {
         directories.iter().map(tag).collect()
     }
 
-    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<(), QuotasError> {
+    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<Changed<Vec<Option<Tag>>>, QuotasError> {
         self.count_runs(assignments.len());
-        let mut tags = self.0.tags.borrow_mut();
+        let mut found = Vec::new();
         for assignment in assignments {
             let (project, inherits) = (assignment.project, assignment.inherits);
-            tags.insert(inode(assignment.file.as_fd())?, Tag { project, inherits });
+            self.tag(inode(assignment.file.as_fd())?, Tag { project, inherits });
+            found.push(Some(Tag { project, inherits }));
         }
-        Ok(())
+        Ok(Changed { found, refused: None })
     }
 }

@@ -14,19 +14,11 @@ const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of the output, in bytes: 200,000 projects in 100 bytes each.
 const MAX_OUTPUT: u64 = 20 * 1024 * 1024;
-/// What libedit, with which `xfs_io` reads its script, prints where no terminal is described.
+/// What libedit, with which the tools read their scripts, prints where no terminal is described.
 const NOISE: [&str; 2] = ["Cannot read termcap database;", "using dumb terminal settings."];
 /// Maximum length of an excerpt, in bytes.
 const MAX_EXCERPT: usize = 300;
 
-pub(super) const SETQUOTA: Tool = Tool {
-    name: "setquota",
-    package: "quota",
-};
-pub(super) const REPQUOTA: Tool = Tool {
-    name: "repquota",
-    package: "quota",
-};
 pub(super) const XFS_QUOTA: Tool = Tool {
     name: "xfs_quota",
     package: "xfsprogs",
@@ -35,6 +27,14 @@ pub(super) const XFS_IO: Tool = Tool {
     name: "xfs_io",
     package: "xfsprogs",
 };
+
+/// What a tool printed.
+pub(super) struct Printed {
+    /// Standard output.
+    pub text: String,
+    /// The beginning of the errors, if there are any.
+    pub errors: Option<String>,
+}
 
 /// A program. The package has the same name for Debian and Red Hat.
 #[derive(Debug, Clone, Copy)]
@@ -60,45 +60,35 @@ impl Tool {
         }
     }
 
-    /// Runs the tool on a file system, and returns its standard output.
+    /// Runs a script, and returns what it printed. Its exit code says nothing about the commands in it. `mount_point` is the
+    /// last argument.
     ///
     /// # Errors
-    /// It does not start, takes too long, or its exit code is not 0.
-    pub async fn run(self, arguments: &[&str], mount_point: &Path, input: String) -> Result<String, QuotasError> {
+    /// It does not start, or takes too long.
+    pub async fn run(
+        self,
+        arguments: &[&str],
+        mount_point: Option<&Path>,
+        script: String,
+    ) -> Result<Printed, QuotasError> {
         let mut command = self.command(arguments)?;
-        command.arg(mount_point);
-        let output = self.wait(command, input).await?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        match output.status.success() {
-            true => Ok(text),
-            false => Err(QuotasError::Failed {
-                tool: self.name,
-                output: excerpt(&String::from_utf8_lossy(&output.stderr)),
-            }),
-        }
-    }
-
-    /// Runs the tool on a file system, and returns its standard output, or its errors if it printed nothing else. The exit
-    /// code is not used: that of `xfs_quota` is 0 after most errors.
-    pub async fn print(self, arguments: &[&str], mount_point: &Path) -> Result<String, QuotasError> {
-        let mut command = self.command(arguments)?;
-        command.arg(mount_point);
-        let output = self.wait(command, String::new()).await?;
-        let printed = if output.stdout.is_empty() {
-            output.stderr
-        } else {
-            output.stdout
-        };
-        Ok(String::from_utf8_lossy(&printed).into_owned())
-    }
-
-    /// Runs a script, and returns its standard output and its errors. The exit code says nothing about a script.
-    pub async fn run_script(self, script: String) -> Result<(String, Vec<String>), QuotasError> {
-        let output = self.wait(self.command(&[])?, script).await?;
+        command.args(mount_point);
+        let output = self.wait(command, script).await?;
         let errors = String::from_utf8_lossy(&output.stderr);
         let errors = errors.lines().filter(|line| !line.is_empty() && !NOISE.contains(line));
-        let errors = errors.map(str::to_owned).collect();
-        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), errors))
+        let errors: Vec<&str> = errors.collect();
+        Ok(Printed {
+            text: String::from_utf8_lossy(&output.stdout).into_owned(),
+            errors: (!errors.is_empty()).then(|| excerpt(&errors.join("\n"))),
+        })
+    }
+
+    /// Returns the failure of a run.
+    pub fn failed(self, output: String) -> QuotasError {
+        QuotasError::Failed {
+            tool: self.name,
+            output,
+        }
     }
 
     fn command(self, arguments: &[&str]) -> Result<Command, QuotasError> {

@@ -13,7 +13,7 @@ use export_store::quota::{
 };
 
 use crate::agent::{Agent, Settings};
-use crate::quotas::{Accounted, Assignment, Capabilities, Limits, Quotas, QuotasError, Tag};
+use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 pub const GIB: u64 = 1 << 30;
@@ -28,8 +28,12 @@ pub struct World {
     pub steps: Option<usize>,
     /// Inodes that refuse a project.
     pub immutable: Vec<u64>,
-    /// Number of calls of tools.
+    /// Projects that refuse other limits.
+    pub fixed: Vec<u32>,
+    /// Number of runs of tools that change something.
     pub calls: usize,
+    /// Number of all runs of tools.
+    pub runs: usize,
     /// Number of files and directories that were assigned, each time.
     pub assigned: usize,
 }
@@ -68,8 +72,36 @@ impl Fake {
     }
 }
 
+impl Fake {
+    fn count_run(&self) {
+        self.0.borrow_mut().runs += 1;
+    }
+
+    fn all_accounted(&self) -> BTreeMap<u32, Accounted> {
+        let world = self.0.borrow();
+        let mut accounted: BTreeMap<u32, Accounted> = BTreeMap::new();
+        for tag in world.tags.values().filter(|tag| tag.project != 0) {
+            accounted.entry(tag.project).or_default().inodes += 1;
+        }
+        for (project, limits) in world.limits.iter().filter(|(_, limits)| **limits != Limits::default()) {
+            accounted.entry(*project).or_default().limits = *limits;
+        }
+        accounted
+    }
+
+    fn all_tags<'a>(&self, files: impl Iterator<Item = &'a BorrowedFd<'a>>) -> Vec<Option<Tag>> {
+        let world = self.0.borrow();
+        let tag = |file: &BorrowedFd<'_>| {
+            let inode = rustix::fs::fstat(file).unwrap().st_ino;
+            Some(world.tags.get(&inode).copied().unwrap_or_default())
+        };
+        files.map(tag).collect()
+    }
+}
+
 impl Quotas for Fake {
     async fn capabilities(&self) -> Capabilities {
+        self.count_run();
         let problem = self.0.borrow().problem.clone();
         Capabilities {
             file_system: "memory".to_owned(),
@@ -80,46 +112,47 @@ impl Quotas for Fake {
     }
 
     async fn accounted(&self) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
-        let world = self.0.borrow();
-        let mut accounted: BTreeMap<u32, Accounted> = BTreeMap::new();
-        for tag in world.tags.values().filter(|tag| tag.project != 0) {
-            accounted.entry(tag.project).or_default().inodes += 1;
-        }
-        for (project, limits) in world.limits.iter().filter(|(_, limits)| **limits != Limits::default()) {
-            accounted.entry(*project).or_default().limits = *limits;
-        }
-        Ok(accounted)
+        self.count_run();
+        Ok(self.all_accounted())
     }
 
-    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<(), QuotasError> {
+    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
         self.place().await;
         {
             let mut world = self.0.borrow_mut();
             world.calls += 1;
-            world.limits.extend(limits.iter().copied());
+            world.runs += 1;
+            let fixed = world.fixed.clone();
+            let changed = limits.iter().filter(|(project, _)| !fixed.contains(project));
+            world.limits.extend(changed.copied());
         }
         self.place().await;
-        Ok(())
+        let mut found = self.all_accounted();
+        found.retain(|project, _| limits.iter().any(|(limited, _)| limited == project));
+        let fixed = &self.0.borrow().fixed;
+        let is_refused = limits.iter().any(|(project, _)| fixed.contains(project));
+        Ok(Changed {
+            found,
+            refused: is_refused.then(|| "cannot set limits: Invalid argument".to_owned()),
+        })
     }
 
     async fn tags(&self, directories: &[BorrowedFd<'_>]) -> Result<Vec<Option<Tag>>, QuotasError> {
-        let tag = |fd: &BorrowedFd<'_>| {
-            let inode = rustix::fs::fstat(fd).unwrap().st_ino;
-            Some(self.0.borrow().tags.get(&inode).copied().unwrap_or_default())
-        };
-        Ok(directories.iter().map(tag).collect())
+        self.count_run();
+        Ok(self.all_tags(directories.iter()))
     }
 
-    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<(), QuotasError> {
+    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<Changed<Vec<Option<Tag>>>, QuotasError> {
         self.place().await;
-        let mut refused = false;
+        let mut is_refused = false;
         {
             let mut world = self.0.borrow_mut();
             world.calls += 1;
+            world.runs += 1;
             for assignment in assignments {
                 let inode = rustix::fs::fstat(assignment.file.as_fd()).unwrap().st_ino;
                 if world.immutable.contains(&inode) {
-                    refused = true;
+                    is_refused = true;
                     continue;
                 }
                 let (project, inherits) = (assignment.project, assignment.inherits);
@@ -128,13 +161,10 @@ impl Quotas for Fake {
             }
         }
         self.place().await;
-        match refused {
-            false => Ok(()),
-            true => Err(QuotasError::Failed {
-                tool: "memory",
-                output: "Operation not permitted".to_owned(),
-            }),
-        }
+        Ok(Changed {
+            found: self.all_tags(assignments.iter().map(|assignment| &assignment.file)),
+            refused: is_refused.then(|| "Operation not permitted".to_owned()),
+        })
     }
 }
 

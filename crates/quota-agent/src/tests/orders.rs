@@ -23,10 +23,89 @@ async fn an_order_gets_a_limit_a_report_and_usage() {
     let (heartbeat, usage) = (fixture.heartbeat(), fixture.usage());
     assert!(heartbeat.enforced && heartbeat.sequence == 1 && heartbeat.ignored_orders == 0);
     assert_eq!((usage.instance, usage.sequence), (heartbeat.instance, 1));
+    // A report is announced at once, without a sign of life.
+    assert_eq!(heartbeat.reported, 1);
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "team/data", 2, 2 * GIB));
+    agent.enforce().await;
+    let announced = fixture.heartbeat();
+    assert_eq!((announced.reported, announced.sequence), (2, 1));
     // Nothing changes when nothing changed.
     let calls = fixture.fake.0.borrow().calls;
     agent.poll().await;
     assert_eq!(fixture.fake.0.borrow().calls, calls);
+}
+
+#[tokio::test]
+async fn a_group_of_new_orders_takes_three_runs_of_tools_and_a_group_of_expansions_one() {
+    let fixture = Fixture::new();
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    for (generation, runs) in [(1, 3), (2, 1)] {
+        for name in ["a", "b", "c"] {
+            fixture.make(name);
+            fixture.place(
+                CLUSTER,
+                &fixture.order(&format!("pvc-{name}"), name, generation, generation * GIB),
+            );
+        }
+        let before = fixture.fake.0.borrow().runs;
+        agent.enforce().await;
+        assert_eq!(fixture.fake.0.borrow().runs - before, runs, "generation {generation}");
+        fixture.assert_in_force("pvc-c", "c", generation * GIB);
+    }
+    let before = fixture.fake.0.borrow().runs;
+    agent.enforce().await;
+    assert_eq!(fixture.fake.0.borrow().runs, before, "nothing is new");
+}
+
+#[tokio::test]
+async fn a_limit_that_is_not_in_force_afterwards_is_reported_as_refused_and_hinders_no_other() {
+    let fixture = Fixture::new();
+    for name in ["a", "b"] {
+        fixture.make(name);
+    }
+    fixture.fake.0.borrow_mut().fixed.push(1000);
+    for name in ["a", "b"] {
+        fixture.place(CLUSTER, &fixture.order(&format!("pvc-{name}"), name, 1, GIB));
+    }
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    fixture.assert_failed("pvc-a", SizeProblem::ChangeRefused);
+    assert_eq!(fixture.fake.tag(&fixture.root.join("a")), Tag::default());
+    assert_eq!(fixture.assert_in_force("pvc-b", "b", GIB), 1001);
+    fixture.fake.0.borrow_mut().fixed.clear();
+    agent.poll().await;
+    fixture.assert_in_force("pvc-a", "a", GIB);
+}
+
+#[tokio::test]
+async fn a_limit_that_is_reported_was_read_just_now() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    // Somebody removes it, and the next order is for the same size.
+    fixture.fake.0.borrow_mut().limits.clear();
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 2, GIB));
+    agent.enforce().await;
+    assert_eq!(fixture.report("pvc-1").unwrap().generation, 2);
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), project);
+}
+
+#[tokio::test]
+async fn a_size_that_no_file_system_has_is_no_limit() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, u64::MAX));
+    fixture.agent().poll().await;
+    let report = fixture.report("pvc-1").unwrap();
+    assert_eq!(report.state, LimitState::InForce);
+    assert_eq!(
+        fixture.fake.limit(report.project.unwrap()),
+        crate::quotas::Limits::default()
+    );
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 use std::fs;
 
-use export_store::quota::SizeProblem;
+use export_store::quota::{LimitState, SizeProblem};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
 use crate::projects::{ProjectRange, ReservedProjects};
@@ -27,7 +27,7 @@ async fn a_removed_order_removes_the_limit_and_its_id_is_free_once_no_file_has_i
     agent.enforce().await;
     fixture.assert_failed("pvc-c", SizeProblem::ProjectsExhausted);
     fixture.fake.0.borrow_mut().tags.retain(|_, tag| tag.project != project);
-    agent.enforce().await;
+    agent.poll().await;
     assert_eq!(fixture.assert_in_force("pvc-c", "c", GIB), project);
 }
 
@@ -73,6 +73,57 @@ async fn ids_in_use_or_listed_are_not_taken() {
 
     let listed = ReservedProjects::parse("# comment\nweb:1000\nbad\n", "1001:/srv/web\n");
     assert!(listed.contains(1000) && listed.contains(1001) && !listed.contains(1002));
+}
+
+#[tokio::test]
+async fn an_id_that_somebody_uses_since_the_last_poll_is_not_taken() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-1001".to_owned();
+    let foreign = fixture.make("foreign");
+    fixture.make("a");
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let (project, inherits) = (1000, true);
+    fixture.fake.set_tag(&foreign, Tag { project, inherits });
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    agent.enforce().await;
+    let report = fixture.report("pvc-1").unwrap();
+    assert_eq!(
+        (report.state, report.project),
+        (LimitState::Pending { visited: 0 }, None)
+    );
+    assert_eq!(fixture.fake.limit(1000), Limits::default());
+    assert_eq!(fixture.fake.tag(&fixture.root.join("a")), Tag::default());
+    agent.enforce().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1001);
+}
+
+#[tokio::test]
+async fn a_limit_that_cannot_be_removed_is_not_forgotten() {
+    let fixture = Fixture::new();
+    for name in ["a", "b"] {
+        fixture.make(name);
+        fixture.place(CLUSTER, &fixture.order(&format!("pvc-{name}"), name, 1, GIB));
+    }
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let [stuck, other] = ["a", "b"].map(|name| fixture.assert_in_force(&format!("pvc-{name}"), name, GIB));
+    fixture.fake.0.borrow_mut().fixed.push(stuck);
+    for name in ["pvc-a", "pvc-b"] {
+        fixture.withdraw(CLUSTER, name);
+    }
+    agent.enforce().await;
+    assert_eq!(fixture.report("pvc-a").and_then(|report| report.project), Some(stuck));
+    assert_eq!(
+        (fixture.report("pvc-b"), fixture.fake.limit(other)),
+        (None, Limits::default())
+    );
+    fixture.fake.0.borrow_mut().fixed.clear();
+    agent.enforce().await;
+    assert_eq!(
+        (fixture.report("pvc-a"), fixture.fake.limit(stuck)),
+        (None, Limits::default())
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::api::names::{REQUESTED_BACKEND, SELECTED_NODE};
 use crate::cli::cluster::{CommandError, all, failed};
 use crate::cli::kubectl_nfs::names::condition;
 use crate::controllers::claim::{ClaimRequest, Eligibility, check_eligibility, class_name};
-use crate::decide::placement::{Candidate, Claim, Placement, check_backend, class_permits, place};
+use crate::decide::placement::{Candidate, Claim, check_backend, class_permits, rank};
 use crate::decide::quantity;
 use crate::decide::topology::SelectedNode;
 use crate::runtime::reads;
@@ -94,10 +94,10 @@ impl Observed {
     pub fn verdicts(&self) -> Vec<Verdict> {
         let claim = self.claim();
         let candidates: Vec<Candidate<'_>> = self.backends.iter().map(|backend| self.candidate(backend)).collect();
-        let placement = place(&claim, &candidates);
-        let (order, refusals) = match &placement {
-            Placement::Ranked(order) => (order.as_slice(), &[][..]),
-            Placement::NoBackend { refusals, .. } => (&[][..], refusals.as_slice()),
+        let ranked = rank(&claim, &candidates);
+        let (order, refusals) = match &ranked {
+            Ok(order) => (order.as_slice(), &[][..]),
+            Err(refused) => (&[][..], refused.refusals.as_slice()),
         };
         let refused = |backend: &str| refusals.iter().find(|refusal| refusal.backend == backend);
         let verdict = |candidate: &Candidate<'_>| {

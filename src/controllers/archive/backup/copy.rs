@@ -9,7 +9,9 @@ use super::report::{BackupOutcome, unobserved_retention};
 use super::source::{BackupSource, find_source};
 use super::{confirmed_export, ops, source_claim};
 use crate::api::archive::{ArchiveSummary, NfsArchive, NfsArchiveStatus};
+use crate::api::backend::Duration;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::consistency::Consistency;
 use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
@@ -25,7 +27,10 @@ use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use export_store::text::format_bytes;
-use export_store::{ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, StagedLimit};
+use export_store::{
+    ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, SnapshotSelector, SnapshotUse,
+    StagedLimit,
+};
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
@@ -131,11 +136,21 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
             terms: retention_terms(&live),
             revision: terms::revision(&live),
             bases: base_candidates(ctx.stores.archives.state(), object),
+            snapshot: snapshot_use(&live),
         }),
     };
     // If the copy has already ended, it has requeued the object.
     let copying = CopyJob::of(ctx, &live).start_or_progress(task, source_claim(&live));
     Ok(copying.map_or(BackupOutcome::Changed, BackupOutcome::Copying))
+}
+
+/// Returns how the backup uses the snapshots of the server.
+fn snapshot_use(object: &NfsArchive) -> Option<SnapshotUse> {
+    let max_age = object.spec.max_snapshot_age.as_ref().and_then(Duration::get);
+    Some(SnapshotUse {
+        required: object.spec.consistency? == Consistency::Required,
+        selector: SnapshotSelector::Newest { max_age },
+    })
 }
 
 /// Returns the maximum content of a backup that a tenant requested, in bytes: what its claim requested, which is what it

@@ -38,6 +38,7 @@ fn well() -> Probe {
             inodes: 100,
             inodes_free: 50,
         }),
+        snapshot_directory: Some(None),
         archives: Some(0),
         unsigned_records: Some(export_store::UnsignedRecords::default()),
     }

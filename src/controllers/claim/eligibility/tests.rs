@@ -238,6 +238,32 @@ fn a_claim_is_left_to_the_populator_of_its_data_source() {
 }
 
 #[test]
+fn only_a_copy_of_a_claim_is_made_from_a_snapshot_and_only_of_a_valid_name() {
+    let source =
+        |kind: &str| json!({"kind": kind, "name": "x", "apiGroup": (kind != "PersistentVolumeClaim").then_some(GROUP)});
+    let decided = |name: &str, source: Value| {
+        let claim = claim(json!({
+            "metadata": {"annotations": {SOURCE_SNAPSHOT: name}},
+            "spec": {"dataSourceRef": source},
+        }));
+        match check_eligibility(&claim, Some(&class(json!({}))), &served()) {
+            Eligibility::Provision(request) => Ok((request.source, request.snapshot)),
+            Eligibility::Infeasible(condition) => Err(condition.reason),
+            other => panic!("{other:?}"),
+        }
+    };
+    let of_claim = || source("PersistentVolumeClaim");
+    let expected = (Some("x".to_owned()), Some("daily-1".to_owned()));
+    assert_eq!(decided("daily-1", of_claim()), Ok(expected));
+    for name in ["", "..", "a/b", ".zfs", "a b"] {
+        assert_eq!(decided(name, of_claim()), Err(Reason::DataSourceUnsupported), "{name}");
+    }
+    for other in [Value::Null, source("NfsArchive"), source("NfsBackup")] {
+        assert_eq!(decided("daily-1", other), Err(Reason::DataSourceUnsupported));
+    }
+}
+
+#[test]
 fn a_missing_or_invalid_class_is_named() {
     assert_eq!(infeasible(&claim(json!({})), None), Reason::StorageClassNotFound);
     let typo = class(json!({"parameters": {"archiveOnDelte": "true"}}));

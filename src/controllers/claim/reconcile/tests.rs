@@ -150,41 +150,6 @@ fn a_claim_that_waits_only_for_the_binder_is_settled_while_its_volume_exists() {
 }
 
 #[test]
-fn a_claim_without_a_condition_has_to_report_the_volume_that_existed_and_was_bound_to_it() {
-    let volume = json!({
-        "metadata": {"name": "pvc-previous"},
-        "spec": {"claimRef": {"namespace": "n", "name": "c", "uid": "u"}},
-    });
-    let volume = serde_json::from_value(volume).unwrap();
-    let has_to_report = |change: Value| {
-        // The binder found the volume, and requested no provisioner.
-        let mut claim = bound("nfs-operator.io/nfs", "1Gi", false, None);
-        claim["metadata"]["annotations"] = json!({});
-        claim["spec"]["volumeName"] = json!("pvc-previous");
-        writes::merge(&mut claim, change);
-        super::has_to_report(&serde_json::from_value(claim).unwrap(), &volume)
-    };
-    assert!(has_to_report(json!({})), "recovered");
-    let pending = json!({"spec": {"volumeName": null}, "status": {"phase": "Pending"}});
-    assert!(has_to_report(pending), "the binder writes the volume first");
-    assert!(
-        !has_to_report(json!({"spec": {"volumeName": "pvc-static"}})),
-        "bound to another one"
-    );
-    assert!(
-        !has_to_report(json!({"metadata": {"uid": "later"}})),
-        "another claim of this name"
-    );
-    let condition = json!({"type": "nfs-operator.io/Provisioned", "status": "False", "reason": "NoSpace"});
-    assert!(
-        !has_to_report(json!({"status": {"conditions": [condition]}})),
-        "it waits in the cache"
-    );
-    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-    assert!(!has_to_report(deleted), "being deleted");
-}
-
-#[test]
 fn a_volume_of_another_claim_is_not_the_claims_own() {
     let claim: PersistentVolumeClaim = serde_json::from_value(bound("p", "1Gi", true, None)).unwrap();
     let volume = |claim_ref: Value| -> PersistentVolume {

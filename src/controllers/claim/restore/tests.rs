@@ -65,6 +65,7 @@ fn decided(case: &Case, change: Value) -> Result<RestoreMode, Reason> {
         reclaim_policy: "Delete".into(),
         bytes: case.bytes,
         source: None,
+        snapshot: None,
         topologies: Vec::new(),
         restore: Some(RestoreSource::Archive("pvc-1".into())),
         node: None,

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::backend::{Existing, OnDelete};
 use crate::api::parameters::ClassParameters;
+use crate::decide::volume_location::volume_location;
 use export_store::naming::DirectoryPath;
 
 /// Returns the volume of a claim whose class has this reclaim policy.
@@ -68,6 +69,7 @@ fn volume_in(
         namespace_uid: "nu",
         request: &ClaimRequest {
             source: None,
+            snapshot: None,
             provisioner: "old/nfs".into(),
             parameters: ClassParameters::default(),
             mount_options: vec!["soft".into()],
@@ -139,16 +141,16 @@ fn a_volume_of_a_shared_directory_says_so_and_is_retained_whatever_the_policy_is
         assert_eq!(annotation(&shared, names::VOLUME_ON_DELETE).as_deref(), Some("retain"));
         let claim = PersistentVolumeClaim::default();
         assert!(
-            location(&shared, &claim).contains("share"),
+            volume_location(&shared, &claim).contains("share"),
             "{}",
-            location(&shared, &claim)
+            volume_location(&shared, &claim)
         );
         let alone = volume(false);
         assert_eq!(annotation(&alone, names::VOLUME_EXISTING), None);
         assert!(
-            !location(&alone, &claim).contains("share"),
+            !volume_location(&alone, &claim).contains("share"),
             "{}",
-            location(&alone, &claim)
+            volume_location(&alone, &claim)
         );
     }
 }
@@ -167,7 +169,7 @@ fn the_location_of_restored_data_names_the_archive_unless_the_volume_existed_bef
         ("u", Value::Null, ""),
         ("another", source("NfsArchive"), ""),
     ] {
-        let location = location(&volume, &claim(uid, source));
+        let location = volume_location(&volume, &claim(uid, source));
         assert!(location.ends_with(&format!(" on backend main{expected}")), "{location}");
     }
 }

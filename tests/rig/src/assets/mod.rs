@@ -10,7 +10,6 @@ mod kubernetes;
 mod newer_ganesha;
 mod node;
 mod prometheus;
-mod quota_tools;
 
 use std::{
     fmt,
@@ -82,11 +81,6 @@ impl Assets {
     /// Returns the path of the plugin with which nfs-ganesha serves file systems of the kernel.
     pub fn ganesha_plugin() -> Result<PathBuf> {
         ganesha::find_plugin()
-    }
-
-    /// Finds or installs the tools with which the quota agent sets quotas.
-    pub async fn find_or_install_quota_tools() -> Result<()> {
-        quota_tools::find_or_install().await
     }
 
     /// Finds or downloads a newer nfs-ganesha than that of this machine's Debian release.

@@ -4,6 +4,7 @@
 mod copying;
 mod full;
 mod refusals;
+mod snapshots;
 
 use std::sync::Arc;
 
