@@ -23,8 +23,6 @@ use nfs_operator::app::run::{self, ApiAccess, Environment, Options};
 use nfs_operator::controllers::claim;
 use nfs_operator::runtime::clock::Clock;
 use nfs_operator::runtime::election::Election;
-use nfs_operator::runtime::lease::LeaseTimings;
-use nfs_operator::runtime::records_secret::RecordsSecret;
 use nfs_operator::runtime::retry::BackoffLimits;
 use nfs_operator::runtime::waiting::{Blockers, CapacityDemand, ClaimRef, WaitSet, claim_ref};
 use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled, map_event};
@@ -444,37 +442,20 @@ async fn listen() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
 }
 
+/// The settings of the simulation, for a single process that does nothing in addition.
 fn options() -> Options {
+    let options = sim::options();
     Options {
-        provisioners: vec!["nfs-operator.io/nfs".to_owned()],
-        aliases: BTreeMap::new(),
-        nfs_subdir_export: None,
-        slots: 64,
         retries: BackoffLimits {
             shortest: Duration::from_secs(1),
-            longest: Duration::from_secs(60),
+            ..options.retries
         },
-        purge_pause: Duration::from_secs(10),
-        http: None,
         scan_interval: Duration::from_secs(6 * 3600),
-        count_rate: 1000,
-        volume_metrics: false,
-        records: RecordsSecret {
-            namespace: None,
-            name: "nfs-operator-records".to_owned(),
-        },
         election: Election {
             elect: false,
-            namespace: None,
-            name: "nfs-operator".to_owned(),
-            cluster_lock_namespace: "kube-system".to_owned(),
-            timings: LeaseTimings {
-                duration: Duration::from_secs(15),
-                renew_deadline: Duration::from_secs(10),
-                retry_period: Duration::from_secs(2),
-            },
+            ..options.election
         },
-        instance: None,
+        ..options
     }
 }
 

@@ -86,8 +86,8 @@ pub struct NfsBackupScheduleSpec {
     /// `spec.consistency` of the backups: whether each shows its claim at one moment. If unset, the data in use are copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<Consistency>,
-    /// `spec.maxSnapshotAge` of the backups: maximum age of the snapshot, such as `1h`, counted from the last probe before it. An older one counts as none. If unset,
-    /// the newest snapshot is copied, whatever its age.
+    /// `spec.maxSnapshotAge` of the backups: maximum age of the snapshot, such as `1h`, counted from the last probe before it. An
+    /// older one counts as none. If unset, the newest snapshot is copied, whatever its age.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "max_snapshot_age")]
     pub max_snapshot_age: Option<Duration>,

@@ -540,18 +540,10 @@ const EQUAL_PERCENT: u128 = 10;
 
 /// Returns the first of [`order_by_free_space`], without comparing backends that are not equal to the best one.
 fn first_by_free_space<'b>(claim_uid: &str, backends: &[&'b Candidate<'_>]) -> &'b str {
-    let spaces = backends.iter().map(|backend| (FreeSpace::of(backend), *backend));
-    let spaces: Vec<(FreeSpace, &Candidate<'_>)> = spaces.collect();
-    let best = spaces.iter().map(|&(space, _)| space).max();
-    let equal = || {
-        let equal = spaces
-            .iter()
-            .filter(|&&(space, _)| best.is_some_and(|best| space.equals(best)));
-        equal.map(|&(_, backend)| backend)
-    };
-    let fewest = equal().map(|backend| backend.volumes).min();
-    let tied = equal().filter(|backend| Some(backend.volumes) == fewest);
-    let first = tied.min_by_key(|backend| (tie_breaker(claim_uid, backend.name), backend.name));
+    let best = backends.iter().map(|backend| FreeSpace::of(backend)).max();
+    let is_equal = |backend: &Candidate<'_>| best.is_some_and(|best| FreeSpace::of(backend).equals(best));
+    let equal = backends.iter().copied().filter(|backend| is_equal(backend));
+    let first = equal.min_by_key(|backend| preference(claim_uid, backend));
     first.map(|backend| backend.name).unwrap_or_default()
 }
 
@@ -566,7 +558,7 @@ fn order_by_free_space(claim_uid: &str, backends: Vec<&Candidate<'_>>) -> Vec<St
     while let Some(&(best, _)) = rest.first() {
         let equal = rest.partition_point(|(space, _)| space.equals(best));
         let later = rest.split_off(equal);
-        rest.sort_by_cached_key(|(_, backend)| (backend.volumes, tie_breaker(claim_uid, backend.name), backend.name));
+        rest.sort_by_cached_key(|&(_, backend)| preference(claim_uid, backend));
         names.extend(rest.iter().map(|(_, backend)| backend.name.to_owned()));
         rest = later;
     }
@@ -607,11 +599,12 @@ impl FreeSpace {
     }
 }
 
-/// Returns a number that distributes claims over equal backends. Nothing that is stored depends on it.
-fn tie_breaker(claim_uid: &str, backend: &str) -> u64 {
+/// Returns what orders backends with equal free space: the number of volumes, then a number that distributes claims over the
+/// backends. Nothing that is stored depends on it.
+fn preference<'a>(claim_uid: &str, backend: &Candidate<'a>) -> (u64, u64, &'a str) {
     let mut hasher = DefaultHasher::new();
-    (claim_uid, backend).hash(&mut hasher);
-    hasher.finish()
+    (claim_uid, backend.name).hash(&mut hasher);
+    (backend.volumes, hasher.finish(), backend.name)
 }
 
 /// Maximum number of backends that a message names per group. The others are counted.

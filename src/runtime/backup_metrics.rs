@@ -15,8 +15,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 pub struct BackupFigures {
     /// Number of schedules, by the reason of their condition.
     pub schedules: BTreeMap<String, u64>,
-    /// Time of the data of the newest backup: when they were archived, or of the snapshot; by namespace and name of the claim. Empty unless metrics of each
-    /// claim are enabled.
+    /// Time of the data of the newest backup: when they were archived, or of the snapshot; by namespace and name of the claim.
+    /// Empty unless metrics of each claim are enabled.
     pub newest: BTreeMap<(String, String), Timestamp>,
 }
 

@@ -145,10 +145,10 @@ struct CopiedTotals {
     reused: u64,
 }
 
-impl Table {
-    /// Adds what a copy has copied when its task ends.
-    fn add_to_totals(&mut self, labels: &CopyLabels, progress: &CopyProgress) {
-        let (copied, [volumes, backups]) = (progress.snapshot(), &mut self.copied);
+impl CopiedTotals {
+    /// Adds what a copy has copied when its task ends, to the totals of its kind.
+    fn add([volumes, backups]: &mut [Self; 2], labels: &CopyLabels, progress: &CopyProgress) {
+        let copied = progress.snapshot();
         let totals = if labels.archive.is_empty() { volumes } else { backups };
         totals.copied = totals
             .copied
@@ -232,10 +232,10 @@ impl CopyJobs {
     /// Saves the result of a copy.
     fn end(&self, uid: &str, slot: RunningSlot, result: Result<CopyResult, CopyError>) {
         let mut table = self.table();
-        if let Some(job) = table.jobs.get_mut(uid).filter(|job| job.id == slot.id) {
+        let Table { jobs, copied, .. } = &mut *table;
+        if let Some(job) = jobs.get_mut(uid).filter(|job| job.id == slot.id) {
             job.state = State::Ended(Box::new(result));
-            let (labels, progress) = (job.labels.clone(), Arc::clone(&job.progress));
-            table.add_to_totals(&labels, &progress);
+            CopiedTotals::add(copied, &job.labels, &job.progress);
         }
         drop(table);
         drop(slot);
@@ -306,7 +306,7 @@ impl CopyJobs {
         let job = table.jobs.remove(uid)?;
         match job.state {
             State::Copying(task) => {
-                table.add_to_totals(&job.labels, &job.progress);
+                CopiedTotals::add(&mut table.copied, &job.labels, &job.progress);
                 Some(task)
             }
             State::Waiting(_) => {
@@ -487,7 +487,7 @@ mod tests {
         let progress = |copied: u64, reused: u64| CopyProgress::of_bytes(copied, reused);
         let mut table = copies.table();
         table.jobs.get_mut("clone").unwrap().progress = Arc::new(progress(7, 0));
-        table.add_to_totals(&backup, &progress(100, 40));
+        CopiedTotals::add(&mut table.copied, &backup, &progress(100, 40));
         drop(table);
         copies.abort("clone");
         let totals = copies.table().copied.map(|totals| (totals.copied, totals.reused));

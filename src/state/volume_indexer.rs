@@ -33,6 +33,7 @@ impl VolumeIndexer {
                 ctx.capacity.for_each_volume(|name| self.relist.expect(name));
                 ctx.path_reservations.for_each_volume(|name| self.relist.expect(name));
             }
+            // After a list, the backends are probed anyway.
             Event::InitApply(volume) => {
                 self.relist.insert(volume.metadata.name.as_deref().unwrap_or_default());
                 add(volume, ctx);
@@ -45,40 +46,39 @@ impl VolumeIndexer {
                 }
             }
             Event::Apply(volume) => {
-                add(volume, ctx);
-                recount(&volume.name_any(), ctx);
+                if let Some(backend) = add(volume, ctx) {
+                    ctx.changed_backends.insert(&backend);
+                }
             }
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
                 ctx.forget_volume(&ObjectRef::from_obj(volume));
                 ctx.volume_retries.reset(&uid);
                 ctx.last_reported.forget(&uid);
+                let name = volume.name_any();
                 if !is_released(volume) {
-                    vanish(&volume.name_any(), ctx);
+                    vanish(&name, ctx);
                 }
-                recount(&volume.name_any(), ctx);
-                remove(&volume.name_any(), ctx);
+                if let Some(backend) = ctx.capacity.backend_of(&name) {
+                    ctx.changed_backends.insert(&backend);
+                }
+                remove(&name, ctx);
             }
         }
     }
 }
 
-fn add(volume: &PersistentVolume, ctx: &Context) {
+/// Indexes a volume that exists, and returns the name of its backend.
+fn add(volume: &PersistentVolume, ctx: &Context) -> Option<String> {
     index_volume(volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
     ctx.recovery_holds.observe(volume);
     let name = volume.name_any();
-    match ctx.capacity.backend_of(&name) {
-        Some(backend) => ctx.usage.observe(volume, &backend),
+    let backend = ctx.capacity.backend_of(&name);
+    match &backend {
+        Some(backend) => ctx.usage.observe(volume, backend),
         None => ctx.usage.forget(&name),
     }
-}
-
-/// Has the number of volumes of the backend of a volume compared with the one in its status. After a list, the backends are
-/// probed anyway.
-fn recount(name: &str, ctx: &Context) {
-    if let Some(backend) = ctx.capacity.backend_of(name) {
-        ctx.changed_backends.insert(&backend);
-    }
+    backend
 }
 
 /// Has the records of the backend of a volume read again: it may be in use, and only its object was lost.

@@ -15,3 +15,5 @@ mod sites;
 pub mod trace;
 mod transport;
 pub mod world;
+
+pub use process::options;

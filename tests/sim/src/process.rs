@@ -96,7 +96,7 @@ impl Process {
 }
 
 /// Returns the settings of all processes.
-fn options() -> Options {
+pub fn options() -> Options {
     Options {
         provisioners: vec![names::DEFAULT_PROVISIONER.to_owned()],
         aliases: BTreeMap::new(),

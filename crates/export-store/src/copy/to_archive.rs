@@ -108,7 +108,7 @@ pub async fn copy_to_archive(
     staged_limit::order(export, &request.name, &staging, limits).await?;
     let parts = BackupParts {
         manifest: manifest::create(export, &staging).await?,
-        settled_before: manifest::settled_before(origin, &source.verified, &source, limits.settle_margin).await,
+        settled_before: manifest::settled_before(&source, limits.settle_margin).await,
         base: manifest::find_base(export, request, (&source, &staging), &limits.indexes).await,
     };
     let file = parts.manifest.clone();

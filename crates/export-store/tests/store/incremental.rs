@@ -24,7 +24,32 @@ use crate::fixture::{CLUSTER, StoreFixture, claim, names, reclaim, request};
 use crate::trust::forge;
 
 /// Time for which a file must not have changed before a backup. The servers' clocks have whole seconds here.
-const MARGIN: Duration = Duration::from_secs(1);
+pub const MARGIN: Duration = Duration::from_secs(1);
+
+/// Returns the request for a backup of the volume `old`, with earlier ones that it may share files with.
+pub fn backup_request(name: &str, file_id: u64, bases: &[&str]) -> ArchiveRequest {
+    ArchiveRequest {
+        name: name.into(),
+        requested_by: format!("uid-of-{name}"),
+        claim: claim("old"),
+        of: reclaim("old", "old", file_id),
+        terms: RetentionTerms::default(),
+        revision: object("object"),
+        bases: bases.iter().map(ToString::to_string).collect(),
+        snapshot: None,
+    }
+}
+
+/// Makes a backup.
+pub async fn back_up(
+    source: &Arc<ExportStore>,
+    target: (&Arc<ExportStore>, &ArchiveRequest),
+) -> Result<CopyProgressSnapshot, CopyError> {
+    let limits = CopyLimits::default().with_settle_margin(MARGIN);
+    let progress = Arc::new(CopyProgress::default());
+    copy_to_archive(source, target, &limits, &progress).await?;
+    Ok(progress.snapshot())
+}
 
 /// A volume on one export, and the export that gets its backups.
 struct Backups {
@@ -56,26 +81,11 @@ impl Backups {
     }
 
     fn request(&self, name: &str, bases: &[&str]) -> ArchiveRequest {
-        ArchiveRequest {
-            name: name.into(),
-            requested_by: format!("uid-of-{name}"),
-            claim: claim("old"),
-            of: reclaim("old", "old", self.file_id),
-            terms: RetentionTerms::default(),
-            revision: object("object"),
-            bases: bases.iter().map(ToString::to_string).collect(),
-            snapshot: None,
-        }
+        backup_request(name, self.file_id, bases)
     }
 
     async fn try_back_up(&self, name: &str, bases: &[&str]) -> Result<CopyProgressSnapshot, CopyError> {
-        let (limits, progress) = (
-            CopyLimits::default().with_settle_margin(MARGIN),
-            Arc::new(CopyProgress::default()),
-        );
-        let request = self.request(name, bases);
-        copy_to_archive(&self.source, (&self.target, &request), &limits, &progress).await?;
-        Ok(progress.snapshot())
+        back_up(&self.source, (&self.target, &self.request(name, bases))).await
     }
 
     /// Makes a backup once all changes so far are old enough to be told from later ones.

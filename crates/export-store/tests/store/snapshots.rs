@@ -11,18 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use export_store::{
-    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DirectoryRequest, ErrorKind,
-    ExportStore, RetentionTerms, SnapshotSelector, SnapshotUse, copy_to_archive, copy_volume,
+    ArchiveRequest, CopyError, CopyLimits, CopyProgressSnapshot, CopySource, DirectoryRequest, ErrorKind, ExportStore,
+    SnapshotSelector, SnapshotUse, copy_volume,
 };
 use nfs_client::{Protocol, VersionChoice};
 use serde_json::json;
 
-use crate::archive_crash::object;
 use crate::copy::volume;
 use crate::fixture::{CLUSTER, StoreFixture, claim, reclaim, request};
-
-/// Time for which a file must not have changed before a backup.
-const MARGIN: Duration = Duration::from_secs(1);
+use crate::incremental::{MARGIN, back_up, backup_request};
 
 struct Snapshots {
     fixture: StoreFixture,
@@ -98,19 +95,10 @@ impl Snapshots {
         snapshot: Option<SnapshotUse>,
     ) -> Result<CopyProgressSnapshot, CopyError> {
         let request = ArchiveRequest {
-            name: name.into(),
-            requested_by: format!("uid-of-{name}"),
-            claim: claim("old"),
-            of: reclaim("old", "old", self.file_id),
-            terms: RetentionTerms::default(),
-            revision: object("object"),
-            bases: bases.iter().map(ToString::to_string).collect(),
             snapshot,
+            ..backup_request(name, self.file_id, bases)
         };
-        let limits = CopyLimits::default().with_settle_margin(MARGIN);
-        let progress = Arc::new(CopyProgress::default());
-        copy_to_archive(&self.export, (&self.export, &request), &limits, &progress).await?;
-        Ok(progress.snapshot())
+        back_up(&self.export, (&self.export, &request)).await
     }
 
     async fn back_up(&self, name: &str, max_age: Option<Duration>, required: bool) -> Result<(), CopyError> {

@@ -8,22 +8,15 @@ use std::time::Duration;
 
 use crate::copy::SourceTree;
 use crate::snapshots::server_time;
-use crate::store::ExportStore;
-use crate::verified_root::VerifiedRoot;
 
 /// Returns the time, in seconds by the source server's clock, before which the last change of a file must be. `None` if the
 /// clock cannot be read: then the next backup transfers all files.
 ///
 /// The data of a snapshot are those of a time that has passed: a change after it may have happened long before the copy.
-pub(in crate::copy) async fn settled_before(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    source: &SourceTree,
-    margin: Duration,
-) -> Option<i64> {
+pub(in crate::copy) async fn settled_before(source: &SourceTree, margin: Duration) -> Option<i64> {
     let as_of = match source.snapshot() {
         Some(snapshot) => snapshot.taken_after?,
-        None => match server_time(store, verified).await {
+        None => match server_time(&source.export, &source.verified).await {
             Ok(now) => now?,
             Err(error) => {
                 tracing::debug!("the clock of the source's server cannot be read: {error}");
