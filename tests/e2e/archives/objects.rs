@@ -125,9 +125,7 @@ async fn an_archive_deleted_with_retain_keeps_its_data_stays_gone_and_can_be_imp
     env.objects.wait_gone(&archive, TIMEOUT).await?;
     env.objects.wait_event(&archive, "ArchiveReleased", TIMEOUT).await?;
     // Of two archives without an object, the one whose object was lost gets it again.
-    let finalizers = json!({"metadata": {"finalizers": null}});
-    env.objects.patch(&other, finalizers).await?;
-    env.objects.delete(&other).await?;
+    env.objects.lose(&other, TIMEOUT).await?;
     let uid = other.pointer("/metadata/uid").cloned();
     let again = env.objects.wait(&other, "to be recreated", TIMEOUT, |found| {
         match found.pointer("/metadata/uid") {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use kube::{
     Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+        Preconditions,
+    },
 };
 use serde_json::{Value, json};
 
@@ -154,6 +157,30 @@ impl Objects {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             result => result.with_context(|| format!("delete {}", describe(object))).map(drop),
         }
+    }
+
+    /// Removes an object without its finalizers, so that no controller sees it being deleted, as if it had been lost. Repeats
+    /// that if a controller adds its finalizer again in between.
+    pub async fn lose(&self, object: &Value, timeout: Duration) -> Result<()> {
+        let what = format!("to lose {}", describe(object));
+        let (api, name) = (self.api(object)?, require_str(object, "/metadata/name")?);
+        wait::until(&what, timeout, async || {
+            let finalizers = json!({"metadata": {"finalizers": null}});
+            let stripped = self
+                .patch(object, finalizers)
+                .await
+                .map_err(|error| error.to_string())?;
+            let version = stripped.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+            let unchanged = DeleteParams::default().preconditions(Preconditions {
+                resource_version: version.map(str::to_owned),
+                uid: None,
+            });
+            api.delete(name, &unchanged)
+                .await
+                .map(drop)
+                .map_err(|error| error.to_string())
+        })
+        .await
     }
 
     /// Waits until `check` returns `Ok` for an object. The error of a timeout contains the last `Err` of `check`.
