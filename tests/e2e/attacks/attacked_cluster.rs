@@ -117,7 +117,8 @@ impl AttackedCluster {
             .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
             .await?;
         let fields = json!({
-            "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": {"backend": name},
+            "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "allowVolumeExpansion": true,
+            "parameters": {"backend": name},
         });
         let class = with_fields(reference("storage.k8s.io/v1", "StorageClass", None, name), fields);
         self.objects.create(&class).await?;

@@ -22,8 +22,6 @@ fn restore(number: usize) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_of_archives_and_sizes_that_they_do_not_get_stop_nobody() -> Test {
     let mut env = AttackedCluster::start(json!({"capacity": {"limit": "1Gi"}})).await?;
-    let class = reference("storage.k8s.io/v1", "StorageClass", None, ATTACKED);
-    env.objects.patch(&class, json!({"allowVolumeExpansion": true})).await?;
     // A condition and an event for each.
     let bounds = Bounds {
         count: RESTORES,

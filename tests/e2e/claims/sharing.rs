@@ -41,7 +41,10 @@ async fn claims_share_a_directory_once_it_exists_and_leave_it_as_it_is() -> Test
     let env = TestEnv::new("share").await?;
     let policy = json!({"archivePolicy": {"onDelete": "Delete"}});
     shared::backend(&env, "backend", policy).await?;
-    let class = shared::class(&env, "class", "backend", sharing()).await?;
+    let mut class = env.class("class", sharing());
+    let growing = json!({"allowVolumeExpansion": true, "parameters": {"backend": env.unique_name("backend")}});
+    merge(&mut class, &growing);
+    let class = env.objects.create(&class).await?;
     let claim = env.objects.create(&env.claim("one", &class)).await?;
     let message = shared::wait_refused(&env, &claim, "SharedDirectoryMissing").await?;
     for part in [COMMON, "does not exist", "Create it"] {
@@ -67,7 +70,6 @@ async fn claims_share_a_directory_once_it_exists_and_leave_it_as_it_is() -> Test
             "{reported}"
         );
     }
-    env.objects.patch(&class, json!({"allowVolumeExpansion": true})).await?;
     let more = json!({"spec": {"resources": {"requests": {"storage": "5Mi"}}}});
     env.objects.patch(&other, more).await?;
     env.objects

@@ -127,10 +127,7 @@ fn visible_fields(volume: &Value) -> Value {
 async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_claim_of_its_name() -> Test {
     let env = DedicatedCluster::start(frequent_probes()).await?;
     let classes = [
-        (
-            "growing",
-            json!({"allowVolumeExpansion": true, "mountOptions": ["hard", "timeo=70"]}),
-        ),
+        ("growing", json!({"mountOptions": ["hard", "timeo=70"]})),
         ("kept", json!({"reclaimPolicy": "Retain"})),
     ];
     let of_class = |name: &str, class: &str| {

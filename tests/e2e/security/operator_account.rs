@@ -118,8 +118,6 @@ async fn a_stolen_token_writes_only_what_the_operator_writes() -> Test {
     assert!(refused.to_string().contains("cannot create resource"), "{refused}");
 
     // Changes of a volume and a claim of the operator.
-    let class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs");
-    env.objects.patch(&class, json!({"allowVolumeExpansion": true})).await?;
     let claim = env.objects.create(&env.claim("data")).await?;
     let bound = env.bound(&claim).await?;
     let foreign = env

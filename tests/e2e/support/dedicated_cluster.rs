@@ -179,10 +179,12 @@ impl DedicatedCluster {
         backend
     }
 
-    /// Creates a class of this provisioner. `fields` are merged into it.
+    /// Creates a class of this provisioner, whose claims can grow. `fields` are merged into it. The API server may ignore for
+    /// a while that the expansion was allowed later: it reads classes from a watch.
     pub async fn class(&self, name: &str, fields: Value) -> Result<Value, Failure> {
         let mut class = reference("storage.k8s.io/v1", "StorageClass", None, name);
-        let usual = json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"});
+        let usual =
+            json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "allowVolumeExpansion": true});
         rig::objects::merge(&mut class, &usual);
         rig::objects::merge(&mut class, &fields);
         Ok(self.objects.create(&class).await?)
