@@ -335,7 +335,8 @@ pub const RESERVED: &str = "reserved";
 /// Value of [`MANAGED_BY`].
 pub const OPERATOR_NAME: &str = "nfs-operator";
 
-/// Field managers, one per concern: a server-side apply removes the fields of its manager that it omits.
+/// Field managers, one per concern: a server-side apply removes the fields of its manager that it omits. Conditions of claims
+/// are merged by their type instead.
 pub mod managers {
     /// `placed-on` on claims.
     pub const PLACEMENT: &str = "nfs-operator/placement";

@@ -137,6 +137,30 @@ where
     written.map_err(WriteError::classify(action))
 }
 
+/// Merges `fields` into the status of an object of a built-in kind, with its UID. Lists with a merge key are merged by it:
+/// conditions by their type (strategic merge patch). An apply would do the same, and costs the API server about half
+/// as much again. A resourceVersion in `fields` is a precondition.
+pub async fn merge_status<K>(
+    api: &Api<K>,
+    object: &K,
+    manager: &str,
+    mut fields: Value,
+    action: &'static str,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    merge(&mut fields, json!({"metadata": {"uid": object.uid()}}));
+    let params = PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    };
+    let patched = api
+        .patch_status(&object.name_any(), &params, &Patch::Strategic(&fields))
+        .await;
+    patched.map(drop).map_err(WriteError::classify(action))
+}
+
 /// Sets an object's finalizers if the object has not changed since it was read.
 pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> Result<(), WriteError>
 where

@@ -1,9 +1,10 @@
-//! Conditions that background tasks set on the claims of volumes, and remove once their cause is resolved.
+//! Conditions of claims: writing and removing them, and those that background tasks set and remove once their cause is
+//! resolved.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -44,13 +45,43 @@ pub async fn set_planned(
         last_transition_time: Some(since.unwrap_or(Time(now))),
         last_probe_time: Some(Time(now)),
     };
-    apply(ctx, claim, manager, json!({"status": {"conditions": [condition]}})).await?;
+    set(&ctx.clients.calls, claim, manager, &condition).await?;
     Ok(true)
 }
 
-/// Removes the conditions of a field manager from a claim.
-pub async fn clear(ctx: &Context, claim: &PersistentVolumeClaim, manager: &str) -> Result<(), WriteError> {
-    apply(ctx, claim, manager, json!({"status": {}})).await
+/// Sets a condition of a claim. Also succeeds if the claim no longer exists.
+pub async fn set(
+    client: &Client,
+    claim: &PersistentVolumeClaim,
+    manager: &str,
+    condition: &PersistentVolumeClaimCondition,
+) -> Result<(), WriteError> {
+    write(client, claim, manager, json!({"status": {"conditions": [condition]}})).await
+}
+
+/// Sets a condition of a claim if the claim has not changed since it was read. If it has, the error is
+/// [`WriteError::Conflict`]. Also succeeds if the claim no longer exists.
+pub async fn set_if_unchanged(
+    client: &Client,
+    claim: &PersistentVolumeClaim,
+    manager: &str,
+    condition: &PersistentVolumeClaimCondition,
+) -> Result<(), WriteError> {
+    let fields = json!({
+        "metadata": {"resourceVersion": claim.resource_version()},
+        "status": {"conditions": [condition]},
+    });
+    write(client, claim, manager, fields).await
+}
+
+/// Removes a condition from a claim, if the claim has it.
+pub async fn clear(
+    client: &Client,
+    claim: &PersistentVolumeClaim,
+    (type_, manager): (&str, &str),
+) -> Result<(), WriteError> {
+    let condition = json!({"$patch": "delete", "type": type_});
+    write(client, claim, manager, json!({"status": {"conditions": [condition]}})).await
 }
 
 /// Publishes an event about a claim.
@@ -65,11 +96,10 @@ pub fn event(
         .publish(claim.object_ref(&()), severity, reason, action, note);
 }
 
-async fn apply(ctx: &Context, claim: &PersistentVolumeClaim, manager: &str, fields: Value) -> Result<(), WriteError> {
+async fn write(client: &Client, claim: &PersistentVolumeClaim, manager: &str, fields: Value) -> Result<(), WriteError> {
     let namespace = claim.namespace().unwrap_or_default();
-    let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
-    let action = "write a condition of the claim of a volume";
-    match writes::apply(&api, claim, manager, fields, true, action).await {
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
+    match writes::merge_status(&api, claim, manager, fields, "set a condition of the claim").await {
         // A claim that no longer exists needs no condition.
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
         written => written,
@@ -113,8 +143,7 @@ impl ClaimCondition {
             last_transition_time: Some(since.unwrap_or(Time(now))),
             last_probe_time: Some(Time(now)),
         };
-        let fields = json!({"status": {"conditions": [condition]}});
-        apply(ctx, claim, self.manager, fields).await?;
+        set(&ctx.clients.calls, claim, self.manager, &condition).await?;
         if existing.is_none() {
             event(ctx, claim, Severity::Warning, (self.reason, self.action), &message);
         }
@@ -123,7 +152,7 @@ impl ClaimCondition {
 
     /// Removes the condition.
     pub async fn clear(self, ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
-        clear(ctx, claim, self.manager).await
+        clear(&ctx.clients.calls, claim, (self.type_, self.manager)).await
     }
 }
 
@@ -141,4 +170,49 @@ pub async fn bound_claim(
     let found = reads::get_claim(&ctx.clients.calls, namespace, name).await;
     let found = found.map_err(WriteError::action("read the claim of a volume"))?;
     Ok(found.filter(|found| found.uid() == claim.uid && found.metadata.deletion_timestamp.is_none()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+
+    /// The API server refuses a write with an outdated resource version.
+    #[tokio::test]
+    async fn a_repeated_condition_does_not_overwrite_a_newer_one() {
+        let written = Arc::new(Mutex::new(Vec::<Value>::new()));
+        let requests = Arc::clone(&written);
+        let service = service_fn(move |request: Request<Body>| {
+            let requests = Arc::clone(&requests);
+            async move {
+                let body = request.into_body().collect_bytes().await?;
+                requests.lock().unwrap().push(serde_json::from_slice(&body)?);
+                let conflict = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "Conflict", "message": "the object has been modified", "code": 409});
+                let body = Body::from(conflict.to_string().into_bytes());
+                Ok::<_, BoxError>(Response::builder().status(409).body(body)?)
+            }
+        });
+        let client = Client::new(service, "team");
+        let seen = json!({"metadata": {"name": "data", "namespace": "team", "uid": "u", "resourceVersion": "7"}});
+        let claim: PersistentVolumeClaim = serde_json::from_value(seen).unwrap();
+        let condition = PersistentVolumeClaimCondition::default();
+        let guarded = set_if_unchanged(&client, &claim, "manager", &condition).await;
+        let unguarded = set(&client, &claim, "manager", &condition).await;
+        for result in [guarded, unguarded] {
+            assert!(matches!(result, Err(WriteError::Conflict)), "retried: {result:?}");
+        }
+        let written = written.lock().unwrap();
+        let versions: Vec<_> = written
+            .iter()
+            .map(|body| &body["metadata"]["resourceVersion"])
+            .collect();
+        assert_eq!(versions, [&json!("7"), &Value::Null]);
+    }
 }

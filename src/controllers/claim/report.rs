@@ -8,8 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCon
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Resource, ResourceExt};
-use serde_json::json;
+use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
 use super::eligibility::{class_name, source_kind};
@@ -310,10 +309,14 @@ async fn write_condition(
         last_transition_time: Some(since),
         last_probe_time: Some(Time(ctx.clock.now())),
     };
-    let api = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
     let uid = claim.uid().unwrap_or_default();
     let write_and_publish = async {
-        write(&api, claim, &condition, if_unchanged).await?;
+        match if_unchanged {
+            true => {
+                claim_condition::set_if_unchanged(&ctx.clients.calls, claim, managers::CONDITION, &condition).await?
+            }
+            false => claim_condition::set(&ctx.clients.calls, claim, managers::CONDITION, &condition).await?,
+        }
         // After the write: a write that fails is retried, and each retry would publish the event again.
         if !same_reason && planned.reason == Reason::Copying {
             event(ctx, claim, Severity::Normal, Reason::Copying, &planned.message);
@@ -369,27 +372,6 @@ fn is_written(ctx: &Context, claim: &PersistentVolumeClaim, planned: &PlannedCon
         &Cached::new(claim.meta(), managers::CONDITION, cached.as_ref()),
         &planned_state(planned),
     )
-}
-
-/// Writes the condition. Also succeeds if the claim no longer exists.
-async fn write(
-    api: &Api<PersistentVolumeClaim>,
-    claim: &PersistentVolumeClaim,
-    condition: &PersistentVolumeClaimCondition,
-    if_unchanged: bool,
-) -> Result<(), WriteError> {
-    let mut fields = json!({"status": {"conditions": [condition]}});
-    if if_unchanged {
-        writes::merge(
-            &mut fields,
-            json!({"metadata": {"resourceVersion": claim.resource_version()}}),
-        );
-    }
-    let action = "set the claim's condition";
-    match writes::apply(api, claim, managers::CONDITION, fields, true, action).await {
-        Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
-        written => written,
-    }
 }
 
 /// Returns the operator's condition on a claim.
@@ -450,13 +432,7 @@ fn log(claim: &str, outcome: &ProvisionOutcome, elapsed: Duration) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use axum::http::{Request, Response};
-    use kube::Client;
-    use kube::client::Body;
-    use serde_json::{Value, json};
-    use tower::{BoxError, service_fn};
+    use serde_json::json;
 
     use super::*;
 
@@ -486,37 +462,5 @@ mod tests {
         assert_eq!(silent("2026-01-01T00:00:05Z"), None);
         assert_eq!(silent("2026-01-02T00:00:00Z"), None);
         assert_eq!(silent("2025-12-31T00:00:00Z"), Some(NEW_CLAIM), "its clock is ahead");
-    }
-
-    /// The API server refuses a write with an outdated resource version.
-    #[tokio::test]
-    async fn a_repeated_condition_does_not_overwrite_a_newer_one() {
-        let written = Arc::new(Mutex::new(Vec::<Value>::new()));
-        let requests = Arc::clone(&written);
-        let service = service_fn(move |request: Request<Body>| {
-            let requests = Arc::clone(&requests);
-            async move {
-                let body = request.into_body().collect_bytes().await?;
-                requests.lock().unwrap().push(serde_json::from_slice(&body)?);
-                let conflict = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                    "reason": "Conflict", "message": "the object has been modified", "code": 409});
-                let body = Body::from(conflict.to_string().into_bytes());
-                Ok::<_, BoxError>(Response::builder().status(409).body(body)?)
-            }
-        });
-        let api = Api::namespaced(Client::new(service, "team"), "team");
-        let seen = json!({"metadata": {"name": "data", "namespace": "team", "uid": "u", "resourceVersion": "7"}});
-        let claim: PersistentVolumeClaim = serde_json::from_value(seen).unwrap();
-        for if_unchanged in [true, false] {
-            let condition = PersistentVolumeClaimCondition::default();
-            let result = write(&api, &claim, &condition, if_unchanged).await;
-            assert!(matches!(result, Err(WriteError::Conflict)), "retried: {result:?}");
-        }
-        let written = written.lock().unwrap();
-        let versions: Vec<_> = written
-            .iter()
-            .map(|body| &body["metadata"]["resourceVersion"])
-            .collect();
-        assert_eq!(versions, [&json!("7"), &Value::Null]);
     }
 }

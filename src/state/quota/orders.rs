@@ -119,7 +119,7 @@ pub async fn report_on_claim(
 /// Removes the report from the claim of a volume that has no limit any more.
 pub async fn clear_report(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
     match claim_condition::find(claim, SIZE_ENFORCED_CONDITION) {
-        Some(_) => claim_condition::clear(ctx, claim, managers::QUOTA).await,
+        Some(_) => claim_condition::clear(&ctx.clients.calls, claim, (SIZE_ENFORCED_CONDITION, managers::QUOTA)).await,
         None => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! Claims that request archives and sizes that they do not get.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use rig::objects::{merge, reference};
+use rig::objects::merge;
 use serde_json::{Value, json};
 
 use super::attacked_cluster::{ATTACKED, ATTACKER, AttackedCluster, Bounds, MAX_REPORTS, TIMEOUT, claim};

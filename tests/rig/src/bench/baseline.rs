@@ -136,17 +136,15 @@ impl Baseline {
         let volume = format!("pvc-{uid}");
         self.create_volume(&volume, &claim).await?;
         let created = Instant::now();
-        let condition = json!({ "status": { "conditions": [{
+        let condition = json!({ "metadata": { "uid": uid }, "status": { "conditions": [{
             "type": "nfs-operator.io/Provisioned", "status": "True", "reason": "Provisioned", "message": NOTE,
             "lastTransitionTime": Timestamp::now().strftime("%FT%TZ").to_string(),
         }] } });
-        let condition = claim_apply(&name, &uid, condition);
-        let params = PatchParams::apply("bench/condition").force();
         let written = self
             .claims
-            .patch_status(&name, &params, &Patch::Apply(&condition))
+            .patch_status(&name, &PatchParams::default(), &Patch::Strategic(&condition))
             .await;
-        written.with_context(|| format!("apply to claim {name}'s status"))?;
+        written.with_context(|| format!("set the condition of claim {name}"))?;
         Ok((ProvisionedClaim { claim: name, volume }, created))
     }
 
@@ -215,12 +213,6 @@ impl Baseline {
         .await?;
         Ok(Throughput::new(claims.len(), started.elapsed()))
     }
-}
-
-/// Returns the object for a server-side apply to a claim.
-fn claim_apply(name: &str, uid: &str, fields: Value) -> Value {
-    let claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
-    with_fields(with_fields(fields, claim), json!({ "metadata": { "uid": uid } }))
 }
 
 /// Returns a volume of the same size as the operator's.

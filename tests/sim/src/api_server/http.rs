@@ -14,6 +14,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, service_fn};
 
 use super::answer::Refusal;
+use super::kinds::Kind;
 use super::list;
 use super::request::{Parameters, Target};
 use super::store::{Change, Key, Snapshot, Store};
@@ -287,7 +288,7 @@ impl ApiServer {
         let (code, object) = match (call.method.as_str(), &target.name) {
             ("POST", None) => writer.create(body)?,
             ("PUT", Some(_)) => writer.replace(body)?,
-            ("PATCH", Some(_)) => writer.patch(call.patch_type()?, &body)?,
+            ("PATCH", Some(_)) => writer.patch(call.patch_type(target.kind)?, &body)?,
             ("DELETE", Some(_)) => writer.delete(&body)?,
             _ => {
                 let message = "the server does not allow this method on the requested resource";
@@ -316,9 +317,10 @@ impl Call<'_> {
         }
     }
 
-    fn patch_type(&self) -> Result<PatchType, Refusal> {
+    fn patch_type(&self, kind: &Kind) -> Result<PatchType, Refusal> {
         match self.content_type {
             "application/merge-patch+json" => Ok(PatchType::Merge),
+            "application/strategic-merge-patch+json" if !kind.custom => Ok(PatchType::Strategic),
             "application/json-patch+json" => Ok(PatchType::Json),
             "application/apply-patch+yaml" => Ok(PatchType::Apply),
             other => Err(Refusal::new(

@@ -1,4 +1,4 @@
-//! JSON merge patches (RFC 7386) and JSON patches (RFC 6902).
+//! JSON merge patches (RFC 7386), strategic merge patches, and JSON patches (RFC 6902).
 
 use serde_json::{Map, Value};
 
@@ -21,6 +21,29 @@ pub fn merge(target: &mut Value, patch: &Value) {
             merge(fields.entry(name.clone()).or_insert(Value::Null), value);
         }
     }
+}
+
+/// Merges `patch` into `target`, and conditions by their type. Other lists with a merge key are replaced: the operator
+/// sends none.
+pub fn strategic(target: &mut Value, patch: &Value) {
+    let conditions = |object: &Value| object.pointer("/status/conditions").and_then(Value::as_array).cloned();
+    let before = conditions(target).unwrap_or_default();
+    merge(target, patch);
+    let Some((changes, merged)) = conditions(patch).zip(target.pointer_mut("/status/conditions")) else {
+        return;
+    };
+    let mut after = before;
+    for change in changes {
+        let same = |condition: &Value| condition.get("type") == change.get("type");
+        if change.get("$patch").is_some_and(|directive| directive == "delete") {
+            after.retain(|condition| !same(condition));
+        } else if let Some(found) = after.iter_mut().find(|condition| same(condition)) {
+            merge(found, &change);
+        } else {
+            after.insert(0, change);
+        }
+    }
+    *merged = Value::Array(after);
 }
 
 /// Executes the operations of a JSON patch.

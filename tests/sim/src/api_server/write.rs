@@ -28,6 +28,7 @@ const SERVER_METADATA: [&str; 7] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchType {
     Merge,
+    Strategic,
     Json,
     Apply,
 }
@@ -223,6 +224,7 @@ impl Writer<'_> {
         let mut after = (*before).clone();
         match patch_type {
             PatchType::Json => patch::json(&mut after, body)?,
+            PatchType::Strategic => patch::strategic(&mut after, body),
             _ => patch::merge(&mut after, body),
         }
         let manager = self.manager(false);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::requests::{Sequence, Step, as_type, delete, get, json_patch, merge, post, sequence};
+use crate::requests::{Sequence, Step, apply, as_type, delete, get, json_patch, merge, post, sequence, strategic};
 use crate::table::*;
 
 /// Removes the finalizer at an index if it has this name.
@@ -276,6 +276,97 @@ pub fn sequences() -> Vec<Sequence> {
             ]
             .into_iter()
             .chain(forget_claim()),
+        ),
+        sequence(
+            "a strategic merge patch merges the conditions of a claim by their type",
+            [
+                post(CLAIMS, claim()),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"type": "A", "status": "True", "reason": "R"}])),
+                ),
+                strategic(CLAIM_STATUS_OF_M, conditions(json!([{"type": "B", "status": "False"}]))),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"type": "A", "status": "False", "message": "m"}])),
+                ),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"type": "A", "status": "False", "message": "m"}])),
+                ),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"$patch": "delete", "type": "C"}])),
+                ),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"$patch": "delete", "type": "A"}])),
+                ),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"$patch": "delete", "type": "B"}])),
+                ),
+            ]
+            .into_iter()
+            .chain(forget_claim()),
+        ),
+        sequence(
+            "conditions that were applied are merged and removed by a strategic merge patch of the same manager",
+            [
+                post(CLAIMS, claim()),
+                apply(
+                    CLAIM_STATUS_APPLY,
+                    claim_with(&conditions(
+                        json!([{"type": "A", "status": "True"}, {"type": "B", "status": "True"}]),
+                    )),
+                ),
+                strategic(CLAIM_STATUS_OF_M, conditions(json!([{"type": "A", "status": "False"}]))),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    conditions(json!([{"$patch": "delete", "type": "B"}])),
+                ),
+            ]
+            .into_iter()
+            .chain(forget_claim()),
+        ),
+        sequence(
+            "a strategic merge patch of a status applies only to the claim with its UID, as it was read",
+            [
+                strategic(CLAIM_STATUS_OF_M, conditions(json!([{"type": "A", "status": "True"}]))),
+                post(CLAIMS, claim()),
+                merge(CLAIM, json!({"metadata": {"labels": {"a": "b"}}})),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    with(
+                        json!({"metadata": {"uid": "$1.uid", "resourceVersion": "$1.resourceVersion"}}),
+                        &conditions(json!([{"type": "A", "status": "True"}])),
+                    ),
+                ),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    with(
+                        json!({"metadata": {"uid": NO_UID}}),
+                        &conditions(json!([{"type": "A", "status": "True"}])),
+                    ),
+                ),
+                strategic(
+                    CLAIM_STATUS_OF_M,
+                    with(
+                        json!({"metadata": {"uid": "$1.uid", "resourceVersion": "$2.resourceVersion"}}),
+                        &conditions(json!([{"type": "A", "status": "True"}])),
+                    ),
+                ),
+            ]
+            .into_iter()
+            .chain(forget_claim()),
+        ),
+        sequence(
+            "a custom object takes no strategic merge patch",
+            [
+                post(BACKENDS, backend()),
+                strategic(BACKEND_STATUS, json!({"status": {"volumes": 1}})),
+                delete(BACKEND, json!({})),
+            ],
         ),
         sequence(
             "a status patch of a claim applies only to the claim as it was read",

@@ -55,6 +55,10 @@ pub fn merge(path: &'static str, body: Value) -> Step {
     step("PATCH", path, "application/merge-patch+json", body)
 }
 
+pub fn strategic(path: &'static str, body: Value) -> Step {
+    step("PATCH", path, "application/strategic-merge-patch+json", body)
+}
+
 pub fn json_patch(path: &'static str, body: Value) -> Step {
     step("PATCH", path, "application/json-patch+json", body)
 }

@@ -18,6 +18,7 @@ pub const CLAIM_STATUS: &str = "/api/v1/namespaces/default/persistentvolumeclaim
 pub const CLAIM_APPLY: &str = "/api/v1/namespaces/default/persistentvolumeclaims/c?fieldManager=m&force=true";
 pub const CLAIM_STATUS_APPLY: &str =
     "/api/v1/namespaces/default/persistentvolumeclaims/c/status?fieldManager=m&force=true";
+pub const CLAIM_STATUS_OF_M: &str = "/api/v1/namespaces/default/persistentvolumeclaims/c/status?fieldManager=m";
 pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 pub const VOLUME: &str = "/api/v1/persistentvolumes/v";
 pub const VOLUME_STATUS: &str = "/api/v1/persistentvolumes/v/status";
@@ -102,6 +103,11 @@ pub fn claim_with(fields: &Value) -> Value {
 
 pub fn backend_with(fields: &Value) -> Value {
     with(identity("nfs-operator.io/v1alpha1", "NfsBackend", "b"), fields)
+}
+
+/// A change of conditions.
+pub fn conditions(changes: Value) -> Value {
+    json!({"status": {"conditions": changes}})
 }
 
 /// Removes the claim of a sequence.
