@@ -1,10 +1,12 @@
 //! Volumes that are not recovered: unsigned, not requested, or in use by others.
 
 use std::fs;
+use std::time::Duration;
 
 use rig::objects::{merge, reference};
 use rig::wait;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::ha::crashes::{lose_replies_from, making_of};
 use crate::recovery::cluster_loss::{adopt, archived, clusters, done, frequent_probes, guide};
@@ -379,8 +381,15 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
     // The same holds after more garbage collections.
     archived(&env, "another").await?;
     assert!(env.directory(&volume)?.is_dir());
+    // The commands of the guide wait for this request, however late the operator sees it.
+    env.operator.pause()?;
     ask(&env).await?;
-    let message = env.run_as_admin(&guide()?.readopted.replace("NAME", "main")).await?;
+    let commands = guide()?.readopted.replace("NAME", "main");
+    let resume = async {
+        sleep(Duration::from_secs(2)).await;
+        Ok(env.operator.resume()?)
+    };
+    let (message, ()) = tokio::try_join!(env.run_as_admin(&commands), resume)?;
     assert!(message.contains("1 recreated"), "{message}");
     env.objects.create(&empty).await?;
     assert_eq!(name_of(&env.bound(&empty).await?), name_of(&volume));
