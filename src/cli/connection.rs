@@ -83,6 +83,15 @@ impl ConnectionArguments {
         arguments
     }
 
+    /// Returns the options with which a node mounts the export over such a connection.
+    pub fn mount_options(&self) -> Vec<String> {
+        let version = self.version.as_ref().and_then(ValueEnum::to_possible_value);
+        let version = version.map(|version| format!("nfsvers={}", version.get_name()));
+        let mount_port = self.mount_port.map(|port| format!("mountport={port}"));
+        let port = format!("port={}", self.port);
+        version.into_iter().chain(mount_port).chain([port]).collect()
+    }
+
     /// Returns the target of the connection. The client owner that is sent to the server contains `command`.
     pub fn target(&self, command: &str) -> Target {
         Target {

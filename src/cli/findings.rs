@@ -158,17 +158,23 @@ impl Findings {
 
     /// Returns a table with the columns step, result and detail. `heading` and `width` are those of the first column.
     pub fn table(&self, heading: &str, width: usize) -> String {
-        let line = |check: &str, result: &str, detail: &str| format!("{check:<width$} {result:<8} {detail}");
+        let heading = line(width, heading, "RESULT", "DETAIL");
+        format!("{heading}\n{}", self.table_rows(width))
+    }
+
+    /// Returns the lines of the table without its heading.
+    pub fn table_rows(&self, width: usize) -> String {
         let row = |row: &Finding| {
             let reason = row.reason.as_ref().map(|reason| format!("{reason}: "));
             let detail = format!("{}{}", reason.unwrap_or_default(), row.message);
-            line(row.check, row.result.text(), &detail)
+            line(width, row.check, row.result.text(), &detail)
         };
-        std::iter::once(line(heading, "RESULT", "DETAIL"))
-            .chain(self.rows.iter().map(row))
-            .collect::<Vec<_>>()
-            .join("\n")
+        self.rows.iter().map(row).collect::<Vec<_>>().join("\n")
     }
+}
+
+fn line(width: usize, check: &str, result: &str, detail: &str) -> String {
+    format!("{check:<width$} {result:<8} {detail}")
 }
 
 #[cfg(test)]

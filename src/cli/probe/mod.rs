@@ -26,14 +26,17 @@ Exit code:
 #[command(after_help = EXIT_CODES)]
 pub struct ProbeArguments {
     #[command(flatten)]
-    connection: ConnectionArguments,
+    pub connection: ConnectionArguments,
     /// Also create a directory with a file in it, set its mode and owner, rename it and remove it.
     #[arg(long)]
     write: bool,
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]
-    output: OutputFormat,
+    pub output: OutputFormat,
 }
+
+/// Width of the first column.
+pub const CHECK_WIDTH: usize = 13;
 
 impl ProbeArguments {
     /// Returns the command line of the program with these arguments.
@@ -55,7 +58,7 @@ pub async fn run(arguments: ProbeArguments) -> ExitCode {
     let mut findings = Findings::default();
     steps::probe(&arguments.connection.target("probe"), arguments.write, &mut findings).await;
     let text = match arguments.output {
-        OutputFormat::Table => Ok(findings.table("CHECK", 13)),
+        OutputFormat::Table => Ok(findings.table("CHECK", CHECK_WIDTH)),
         OutputFormat::Json => serde_json::to_string_pretty(&json!({
             "export": arguments.connection.export.to_string(),
             "ready": findings.succeeded(),

@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::mount::pod_volume;
+
 /// A condition of pods that nobody sets. The pod has the labels of the operator's pods, so that the same network policies
 /// apply; as it is never Ready, it never becomes an endpoint of the operator's Service.
 const NEVER_READY: &str = "nfs-operator.io/serves-metrics";
@@ -30,6 +32,8 @@ pub struct ProbeJob {
     pub image: Option<String>,
     /// Node to run on.
     pub node: Option<String>,
+    /// Claim whose volume the pod mounts.
+    pub claim: Option<String>,
     /// Maximum duration.
     pub timeout: Duration,
 }
@@ -42,8 +46,10 @@ impl ProbeJob {
         let metadata = template.metadata.unwrap_or_default();
         let pod = template.spec?;
         let operator = pod.containers.first()?;
+        let (volumes, mounts) = self.claim.as_deref().map(pod_volume).into_iter().unzip();
         let container = Container {
             name: "probe".to_owned(),
+            volume_mounts: Some(mounts).filter(|mounts: &Vec<_>| !mounts.is_empty()),
             image: Some(self.image.clone().or_else(|| operator.image.clone())?),
             image_pull_policy: operator.image_pull_policy.clone(),
             command: operator.command.clone(),
@@ -76,7 +82,7 @@ impl ProbeJob {
                     spec: Some(PodSpec {
                         containers: vec![container],
                         init_containers: None,
-                        volumes: None,
+                        volumes: Some(volumes).filter(|volumes: &Vec<_>| !volumes.is_empty()),
                         affinity: self.node.as_deref().map(on_node),
                         node_selector: pod.node_selector.filter(|_| self.node.is_none()),
                         topology_spread_constraints: None,
@@ -172,6 +178,7 @@ mod tests {
             arguments: vec!["probe".to_owned(), "nfs:/export".to_owned()],
             image: image.map(str::to_owned),
             node: node.map(str::to_owned),
+            claim: None,
             timeout: Duration::from_secs(60),
         }
     }
