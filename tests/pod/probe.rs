@@ -45,7 +45,7 @@ pub async fn prints_findings(env: &PodEnv) -> Test {
     assert_eq!(mount["result"], "failed", "{findings:#}");
     let said = mount["message"].as_str().unwrap_or_default();
     assert!(
-        said.contains("did not mount") && said.contains("the kubelet says"),
+        said.contains("did not mount") && said.contains("no NFS client"),
         "{said}"
     );
     assert_eq!(mounted.status.code(), Some(1), "{findings:#}");

@@ -101,30 +101,27 @@ pub fn pod_volume(claim: &str) -> (Volume, VolumeMount) {
     (volume, mount)
 }
 
+const NO_MODULE: &str = "the kernel of the node has no NFS client: load or install its module (modprobe nfs)";
+const NODE_REFUSED: &str = "let the address of the node access the export, which may differ from that of its pods";
+
 /// Returns why the kubelet could not mount the volume of a pod, with the remedy, if its events say so.
 pub fn mount_failure(events: &[Event]) -> Option<String> {
     let failed = events
         .iter()
         .find(|event| event.reason.as_deref() == Some(FAILED_MOUNT))?;
-    let message = escape(failed.message.as_deref().unwrap_or_default());
+    let lines = failed.message.iter().flat_map(|message| message.lines());
+    let message = lines.collect::<Vec<_>>().join(" ");
+    let message = escape(&message);
     // The answers of mount(8) and mount.nfs(8), which the kubelet quotes.
     let remedy = [
         (
             "helper program",
             "install the NFS client on the node (nfs-common, nfs-utils)",
         ),
-        (
-            "unknown filesystem",
-            "the kernel of the node has no NFS client: load or install its module",
-        ),
-        (
-            "access denied",
-            "let the address of the node access the export, which may differ from that of its pods",
-        ),
-        (
-            "Permission denied",
-            "let the address of the node access the export, which may differ from that of its pods",
-        ),
+        ("unknown filesystem", NO_MODULE),
+        ("No such device", NO_MODULE),
+        ("access denied", NODE_REFUSED),
+        ("Permission denied", NODE_REFUSED),
         ("No such file", "correct /PATH"),
         ("timed out", "check firewalls between the node and the server"),
         ("refused", "start the NFS server, or correct --port"),
@@ -188,6 +185,7 @@ mod tests {
                 "the address of the node",
             ),
             ("mount.nfs: Connection timed out", "firewalls"),
+            ("Output: mount.nfs: No such device", "modprobe nfs"),
             ("something else", "try the same on the node"),
         ] {
             let said = failure(message);
