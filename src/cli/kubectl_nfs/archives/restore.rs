@@ -1,6 +1,5 @@
 //! `kubectl nfs archives restore`: a claim with the data of an archive.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -157,11 +156,14 @@ fn claim(arguments: &RestoreArguments, archive: &NfsArchive, namespace: &str) ->
     let mode = arguments
         .mode
         .map(|mode| if mode == Mode::Move { "move" } else { "copy" });
-    let annotations: BTreeMap<&str, &str> = mode.into_iter().map(|mode| (RESTORE, mode)).collect();
+    let mut metadata = json!({"name": arguments.claim, "namespace": namespace});
+    if let Some(mode) = mode {
+        metadata["annotations"] = json!({ RESTORE: mode });
+    }
     Ok(json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": arguments.claim, "namespace": namespace, "annotations": annotations},
+        "metadata": metadata,
         "spec": {
             "storageClassName": class,
             "accessModes": [arguments.access_mode],
