@@ -14,6 +14,9 @@ use crate::api::names::{GROUP, NFS_CLIENT_NAME};
 /// Deadline of a call: a user waits for the result.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Port of NFS (RFC 7530 section 3.1), and that of a mount without the option `port`.
+const NFS_PORT: u16 = 2049;
+
 /// Address of an export, and settings of the connection.
 #[derive(Args)]
 pub struct ConnectionArguments {
@@ -24,7 +27,7 @@ pub struct ConnectionArguments {
     #[arg(long = "nfs-version", value_enum)]
     version: Option<Version>,
     /// TCP port of the server.
-    #[arg(long, default_value_t = 2049, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = NFS_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// TCP port of the MOUNT service of NFSv3. If unset, rpcbind is queried.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
@@ -83,13 +86,13 @@ impl ConnectionArguments {
         arguments
     }
 
-    /// Returns the options with which a node mounts the export over such a connection.
+    /// Returns the arguments, other than the defaults, that a mount needs as options.
     pub fn mount_options(&self) -> Vec<String> {
+        let port = (self.port != NFS_PORT).then(|| format!("port={}", self.port));
+        let mount_port = self.mount_port.map(|port| format!("mountport={port}"));
         let version = self.version.as_ref().and_then(ValueEnum::to_possible_value);
         let version = version.map(|version| format!("nfsvers={}", version.get_name()));
-        let mount_port = self.mount_port.map(|port| format!("mountport={port}"));
-        let port = format!("port={}", self.port);
-        version.into_iter().chain(mount_port).chain([port]).collect()
+        [port, mount_port, version].into_iter().flatten().collect()
     }
 
     /// Returns the target of the connection. The client owner that is sent to the server contains `command`.

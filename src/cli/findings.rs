@@ -158,22 +158,23 @@ impl Findings {
 
     /// Returns a table with the columns step, result and detail. `heading` and `width` are those of the first column.
     pub fn table(&self, heading: &str, width: usize) -> String {
-        let heading = line(width, heading, "RESULT", "DETAIL");
-        format!("{heading}\n{}", self.table_rows(width))
+        std::iter::once(table_line(width, heading, "RESULT", "DETAIL"))
+            .chain(self.table_rows(width))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
-    /// Returns the lines of the table without its heading.
-    pub fn table_rows(&self, width: usize) -> String {
-        let row = |row: &Finding| {
+    /// Returns the rows of [`Self::table`], without its heading.
+    pub fn table_rows(&self, width: usize) -> impl Iterator<Item = String> {
+        self.rows.iter().map(move |row| {
             let reason = row.reason.as_ref().map(|reason| format!("{reason}: "));
             let detail = format!("{}{}", reason.unwrap_or_default(), row.message);
-            line(width, row.check, row.result.text(), &detail)
-        };
-        self.rows.iter().map(row).collect::<Vec<_>>().join("\n")
+            table_line(width, row.check, row.result.text(), &detail)
+        })
     }
 }
 
-fn line(width: usize, check: &str, result: &str, detail: &str) -> String {
+fn table_line(width: usize, check: &str, result: &str, detail: &str) -> String {
     format!("{check:<width$} {result:<8} {detail}")
 }
 

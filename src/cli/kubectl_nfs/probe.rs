@@ -9,26 +9,21 @@ use std::time::Duration;
 
 use clap::Args;
 use export_store::text::escape;
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams, Preconditions};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use rand::RngExt;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use self::job::ProbeJob;
-use self::mount::{MountedExport, mount_failure};
-use self::pod::{PodState, last_warning};
+use self::pod::{PodState, admission_refusal, last_warning, mount_failure};
 use super::operator;
 use super::progress::{self, Progress};
 use crate::cli::cluster::{ClusterArguments, CommandError, failed};
 use crate::cli::duration::parse_duration;
-use crate::cli::findings::{Findings, StepResult};
-use crate::cli::output::{OutputFormat, print};
-use crate::cli::probe::{self, CHECK_WIDTH, EXIT_CODES, ProbeArguments};
+use crate::cli::output::print;
+use crate::cli::probe::{self, EXIT_CODES, ProbeArguments};
 use crate::runtime::reads;
 use crate::runtime::shutdown::shutdown_signal;
 use crate::runtime::writes::http_status;
@@ -41,8 +36,9 @@ Runs `nfs-operator probe` in a Job in the namespace of the operator, with the im
 tolerations and the network policies of its pods, prints the output, and removes the Job. Servers that list the addresses of
 nodes or pods answer as they answer the operator.
 
-A node mounts a volume as root, and often with another address than its pods. With --from-node, the kubelet of that node also
-mounts the export, read-only, for a pod with a temporary PersistentVolume and claim. Nothing on the export is changed.",
+A node mounts a volume as root, and often with another address than its pods. --from-node therefore ends with a mount: a
+second pod on that node has the export as a read-only volume, which the kubelet mounts. Neither pod has privileges. Namespaces
+that enforce the Pod Security Standard `restricted` admit no such volume: select another one with --mount-namespace.",
     after_help = EXIT_CODES
 )]
 pub struct JobArguments {
@@ -57,23 +53,60 @@ pub struct JobArguments {
     /// Namespace in which to create the Job. If unset, that of the operator's Deployment.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Run the pod on this node, whatever taints it has, and let the node mount the export. Needs the right to create and
-    /// delete PersistentVolumes; without it, the mount is skipped. If the mount fails, the exit code is 1.
+    /// Run the pod on this node, whatever taints it has, and then let the kubelet of this node mount the export.
     #[arg(long, value_name = "NODE")]
     from_node: Option<String>,
-    /// Maximum duration until the pod is done (Go duration). The Job is then removed.
+    /// Namespace of the pod that has the export as a volume. If unset, that of the Job.
+    #[arg(long, value_name = "NAMESPACE", requires = "from_node")]
+    mount_namespace: Option<String>,
+    /// Maximum duration until a pod is done (Go duration). Its Job is then removed.
     #[arg(long, default_value = "3m", value_parser = parse_duration)]
     timeout: Duration,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
 
-/// Where the Jobs of a probe run.
-struct Place {
-    client: Client,
-    namespace: String,
-    /// Cancelled when the user interrupts the command.
-    stop: CancellationToken,
+/// How a Job ended.
+pub enum JobEnd {
+    /// Its container ended.
+    Exited {
+        /// Output of the program.
+        log: String,
+        /// Exit code of the program.
+        code: i32,
+    },
+    /// The API server does not admit its pod.
+    NotAdmitted(String),
+    /// The kubelet cannot mount the volume of its pod; the text is the kubelet's.
+    NotMounted(String),
+    /// The pod failed without having run.
+    Failed(String),
+    /// It was not done in time; the text says what it waits for.
+    TimedOut(String),
+}
+
+impl JobEnd {
+    /// Returns the output and the exit code of a probe.
+    fn probe_output(self, what: &str) -> Result<(String, u8), CommandError> {
+        let text = match self {
+            Self::Exited { log, code } => {
+                // Only the codes of the probe are passed on; any other is that of a container that was killed.
+                return match u8::try_from(code) {
+                    Ok(code @ 0..=3) => Ok((log, code)),
+                    _ => Err(CommandError::Refused(format!(
+                        "the probe ended with exit code {code}; its last output: {}",
+                        log.lines().last().unwrap_or("none")
+                    ))),
+                };
+            }
+            Self::Failed(text) => text,
+            Self::NotAdmitted(text) => format!("{what} has no pod: {text}"),
+            Self::NotMounted(text) | Self::TimedOut(text) => {
+                format!("the pod of {what} did not finish, and is removed: {text}")
+            }
+        };
+        Err(CommandError::Refused(text))
+    }
 }
 
 /// Runs the probe, and prints what it printed. Returns its exit code.
@@ -84,226 +117,162 @@ pub async fn run(arguments: JobArguments) -> Result<ExitCode, CommandError> {
     let stop = shutdown_signal()?;
     let client = arguments.cluster.client().await?;
     let deployment = operator::find_deployment(&client, arguments.namespace.as_deref()).await?;
-    let namespace = arguments.namespace.clone();
-    let Some(namespace) = namespace.or_else(|| deployment.as_ref().and_then(ResourceExt::namespace)) else {
-        return Err(no_deployment());
-    };
-    let place = Place {
-        client,
-        namespace,
-        stop,
-    };
-    let mut job = ProbeJob {
-        name: random_name("probe"),
+    let mut probe_job = ProbeJob {
+        name: format!("nfs-operator-probe-{:08x}", rand::rng().random::<u32>()),
         arguments: arguments.probe.as_arguments(),
         image: arguments.image.clone(),
         node: arguments.from_node.clone(),
-        claim: None,
+        mount: None,
         timeout: arguments.timeout,
     };
-    let (mut log, mut code) = run_job(&place, &job, deployment.as_ref()).await?;
-    if let Some(node) = arguments.from_node.as_deref().filter(|_| code != 2) {
-        job.name = random_name("mount");
-        job.arguments = vec!["--version".to_owned()];
-        job.claim = Some(job.name.clone());
-        let findings = mount(&place, &arguments.probe, &job, node, deployment.as_ref()).await?;
-        code = code.max(findings.exit_code());
-        log = with_findings(&log, &findings, arguments.probe.output, code)?;
+    let namespace = arguments.namespace.clone();
+    let namespace = namespace.or_else(|| deployment.as_ref().and_then(ResourceExt::namespace));
+    let (Some(namespace), Some(manifest)) = (namespace, probe_job.manifest(deployment.as_ref())) else {
+        return Err(CommandError::Usage(
+            "no Deployment of the operator was found: set --image and --namespace, or probe from this machine with --local"
+                .to_owned(),
+        ));
+    };
+    let what = format!("Job {namespace}/{}", probe_job.name);
+    let end = run_job(&client, &namespace, &probe_job, &manifest, &stop).await?;
+    let (log, code) = end.probe_output(&what)?;
+    // Arguments that the probe refused say nothing about an export.
+    let Some(node) = arguments.from_node.as_deref().filter(|_| code != 2) else {
+        print_lines(&log)?;
+        return Ok(ExitCode::from(code));
+    };
+    let findings = if let Some(findings) = mount::unsupported(&arguments.probe.connection) {
+        Ok(findings)
+    } else {
+        probe_job.name.push_str("-mount");
+        // Without the mount, the container does not start, whatever the program does.
+        probe_job.arguments = vec!["--version".to_owned()];
+        probe_job.mount = Some(arguments.probe.connection.export.clone());
+        let namespace = arguments.mount_namespace.as_ref().unwrap_or(&namespace);
+        match probe_job.manifest(deployment.as_ref()) {
+            Some(manifest) => run_job(&client, namespace, &probe_job, &manifest, &stop)
+                .await
+                .map(|end| mount::finding(node, end, arguments.timeout)),
+            None => return Err(CommandError::Format("the Job of the mount has no image".to_owned())),
+        }
+    };
+    match findings {
+        Ok(findings) => {
+            let appended = mount::append(&log, code, arguments.probe.output, &findings);
+            let (text, code) =
+                appended.map_err(|error| CommandError::Format(format!("output of the probe: {error}")))?;
+            print_lines(&text)?;
+            Ok(ExitCode::from(code))
+        }
+        Err(error) => {
+            print_lines(&log)?;
+            Err(error)
+        }
     }
-    print(log.lines().map(escape).collect::<Vec<_>>().join("\n").as_str())?;
-    Ok(ExitCode::from(code))
 }
 
-fn no_deployment() -> CommandError {
-    CommandError::Usage(
-        "no Deployment of the operator was found: set --image and --namespace, or probe from this machine with --local"
-            .to_owned(),
-    )
+fn print_lines(text: &str) -> std::io::Result<()> {
+    print(text.lines().map(escape).collect::<Vec<_>>().join("\n").as_str())
 }
 
-fn random_name(what: &str) -> String {
-    format!("nfs-operator-{what}-{:08x}", rand::rng().random::<u32>())
-}
-
-/// Lets the kubelet of a node mount the export for a pod, and removes everything that was created.
-async fn mount(
-    place: &Place,
-    probe: &ProbeArguments,
+/// Creates a Job, waits until its pod is done, and removes both.
+async fn run_job(
+    client: &Client,
+    namespace: &str,
     job: &ProbeJob,
-    node: &str,
-    deployment: Option<&Deployment>,
-) -> Result<Findings, CommandError> {
-    let export = &probe.connection.export;
-    let mounted = MountedExport {
-        name: &job.name,
-        namespace: &place.namespace,
-        export,
-        options: probe.connection.mount_options(),
-    };
-    let volumes: Api<PersistentVolume> = Api::all(place.client.clone());
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(place.client.clone(), &place.namespace);
-    let mount = async {
-        let (parameters, what) = (PostParams::default(), "create a volume for the mount");
-        volumes
-            .create(&parameters, &mounted.volume())
-            .await
-            .map_err(failed(what))?;
-        claims
-            .create(&parameters, &mounted.claim())
-            .await
-            .map_err(failed(what))?;
-        run_job(place, job, deployment).await
-    };
-    let result = mount.await;
-    let removed = [
-        remove(&claims, &job.name, "PersistentVolumeClaim").await,
-        remove(&volumes, &job.name, "PersistentVolume").await,
-    ];
-    let mut findings = Findings::default();
-    match result {
-        Ok((_, 0)) => findings.passed("mount", format!("the kubelet of {node} mounted {export}")),
-        Ok((log, code)) => findings.failed("mount", format!("the pod ended with exit code {code}: {log}")),
-        Err(error) if place.stop.is_cancelled() => return Err(error),
-        Err(CommandError::Refused(cause)) => {
-            findings.failed(
-                "mount",
-                format!("the kubelet of {node} did not mount {export}: {cause}"),
-            );
-        }
-        Err(error @ CommandError::Api { .. }) => {
-            findings.add("mount", StepResult::Skipped, error.to_string(), Value::Null);
-        }
-        Err(error) => return Err(error),
-    }
-    for error in removed.into_iter().filter_map(Result::err) {
-        findings.set_left_behind();
-        findings.add("mount", StepResult::Left, error.to_string(), Value::Null);
-    }
-    Ok(findings)
-}
-
-/// Adds findings to the output of the probe.
-fn with_findings(log: &str, findings: &Findings, output: OutputFormat, code: u8) -> Result<String, CommandError> {
-    if output == OutputFormat::Table {
-        return Ok(format!("{}\n{}", log.trim_end(), findings.table_rows(CHECK_WIDTH)));
-    }
-    let format = |error: serde_json::Error| CommandError::Format(format!("the output of the pod is no JSON: {error}"));
-    let mut all: serde_json::Map<String, Value> = serde_json::from_str(log).map_err(format)?;
-    all.insert("exitCode".to_owned(), json!(code));
-    if let Some(checks) = all.get_mut("checks").and_then(Value::as_array_mut) {
-        checks.extend(findings.rows().iter().map(|row| json!(row)));
-    }
-    serde_json::to_string_pretty(&all).map_err(format)
-}
-
-/// Creates a Job, waits until its pod is done, and removes it. Returns the output of the pod and its exit code.
-async fn run_job(place: &Place, job: &ProbeJob, deployment: Option<&Deployment>) -> Result<(String, u8), CommandError> {
-    let manifest = job.manifest(deployment).ok_or_else(no_deployment)?;
-    let jobs: Api<Job> = Api::namespaced(place.client.clone(), &place.namespace);
-    let created = jobs.create(&PostParams::default(), &manifest).await;
+    manifest: &Job,
+    stop: &CancellationToken,
+) -> Result<JobEnd, CommandError> {
+    let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
+    let what = format!("Job {namespace}/{}", job.name);
+    let created = jobs.create(&PostParams::default(), manifest).await;
     // If the answer was lost, the Job may exist; its name is known to nobody else.
     let result = match created {
-        Ok(_) => finish(place, job).await,
-        Err(error) => Err(failed(format!("create Job {}/{}", place.namespace, job.name))(error)),
+        Ok(_) => finish(client, namespace, job, stop).await,
+        Err(error) => Err(failed(format!("create {what}"))(error)),
     };
-    let removed = remove(&jobs, &job.name, "Job").await;
-    let done = result?;
-    // It is removed automatically within 10 minutes after its end.
-    removed?;
-    Ok(done)
+    let removed = remove(&jobs, &job.name, &what).await;
+    let end = result?;
+    if let Err(error) = removed {
+        // What was found is worth more than a Job that the cluster removes itself.
+        eprintln!("kubectl nfs: {}", escape(&error.to_string()));
+    }
+    Ok(end)
 }
 
-/// Waits until the pod is done. Returns its output and its exit code.
-async fn finish(place: &Place, job: &ProbeJob) -> Result<(String, u8), CommandError> {
-    let Place {
-        client,
-        namespace,
-        stop,
-    } = place;
+/// The end of a wait for a pod.
+enum Look {
+    /// The container of this pod ended; its log is still to be read.
+    Exited { pod: String, code: i32 },
+    /// There is no log.
+    Ended(JobEnd),
+}
+
+/// Waits until the pod is done.
+async fn finish(
+    client: &Client,
+    namespace: &str,
+    job: &ProbeJob,
+    stop: &CancellationToken,
+) -> Result<JobEnd, CommandError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     let selector = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", job.name));
-    // Without the right to read events, only the cause of a wait is missing.
     let events_of = async |name: &str| {
         let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
+        // Without the right to read events, only the cause is missing.
         events.list(&about).await.map(|list| list.items).unwrap_or_default()
     };
     let look = async || {
         let found = pods.list(&selector).await.map_err(failed("list the pods of the Job"))?;
         let Some(pod) = found.items.first() else {
-            return Ok(Progress::Waits(match last_warning(&events_of(&job.name).await) {
-                Some(warning) => format!("there is no pod: {warning}"),
-                None => "there is no pod yet".to_owned(),
-            }));
+            let events = events_of(&job.name).await;
+            return Ok(match (admission_refusal(&events), last_warning(&events)) {
+                (Some(refusal), _) => Progress::Done(Look::Ended(JobEnd::NotAdmitted(refusal))),
+                (None, Some(warning)) => Progress::Waits(format!("there is no pod: {warning}")),
+                (None, None) => Progress::Waits("there is no pod yet".to_owned()),
+            });
         };
-        match PodState::of(pod) {
-            PodState::Waits(_)
-                if job.claim.is_some()
-                    && let Some(cause) = mount_failure(&events_of(&pod.name_any()).await) =>
-            {
-                Err(CommandError::Refused(cause))
-            }
-            PodState::Waits(text) => Ok(Progress::Waits(text)),
-            PodState::Refused(text) => Err(CommandError::Refused(text)),
-            PodState::Done(code) => Ok(Progress::Done((pod.name_any(), code))),
-        }
+        let name = pod.name_any();
+        Ok(match PodState::of(pod) {
+            PodState::Waits(text) if job.mount.is_some() => match mount_failure(&events_of(&name).await) {
+                Some(failure) => Progress::Done(Look::Ended(JobEnd::NotMounted(failure))),
+                None => Progress::Waits(text),
+            },
+            PodState::Waits(text) => Progress::Waits(text),
+            PodState::Refused(text) => Progress::Done(Look::Ended(JobEnd::Failed(text))),
+            PodState::Done(code) => Progress::Done(Look::Exited { pod: name, code }),
+        })
     };
     let what = format!("the pod of Job {namespace}/{}", job.name);
-    let (pod, code) = tokio::select! {
-        done = progress::wait_or_text(&what, job.timeout, look) => done?.map_err(|text| {
-            CommandError::Refused(format!("{what} did not finish, and is removed: {text}"))
-        })?,
+    let done = tokio::select! {
+        done = progress::wait_or_text(&what, job.timeout, look) => done?,
         () = stop.cancelled() => return Err(CommandError::Refused("interrupted; the Job is removed".to_owned())),
     };
-    let log = pods.logs(&pod, &LogParams::default()).await;
-    let log = log.map_err(failed(format!("read the log of Pod {namespace}/{pod}")))?;
-    // Only the codes of the probe are passed on; any other is that of a container that was killed.
-    match u8::try_from(code) {
-        Ok(code @ 0..=3) => Ok((log, code)),
-        _ => Err(CommandError::Refused(format!(
-            "the probe ended with exit code {code}; its last output: {}",
-            log.lines().last().unwrap_or("none")
-        ))),
+    match done {
+        Ok(Look::Exited { pod, code }) => {
+            let log = pods.logs(&pod, &LogParams::default()).await;
+            let log = log.map_err(failed(format!("read the log of Pod {namespace}/{pod}")))?;
+            Ok(JobEnd::Exited { log, code })
+        }
+        Ok(Look::Ended(end)) => Ok(end),
+        Err(text) => Ok(JobEnd::TimedOut(text)),
     }
 }
 
-/// Deletes what was created for the probe; with a Job, its pod too.
-async fn remove<K>(api: &Api<K>, name: &str, kind: &str) -> Result<(), CommandError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let found = reads::get_metadata_opt(api, name).await;
-    let found = found.map_err(failed(format!("read {kind} {name}")))?;
+/// Deletes the Job and its pod.
+async fn remove(jobs: &Api<Job>, name: &str, what: &str) -> Result<(), CommandError> {
+    let found = reads::get_metadata_opt(jobs, name).await;
+    let found = found.map_err(failed(format!("read {what}")))?;
     let Some(found) = found else { return Ok(()) };
     let parameters = DeleteParams::background().preconditions(Preconditions {
         uid: found.uid(),
         resource_version: None,
     });
-    match api.delete(name, &parameters).await {
-        Err(error) if http_status(&error) != Some(404) => {
-            Err(failed(format!("remove {kind} {name}, which the probe created"))(error))
-        }
+    match jobs.delete(name, &parameters).await {
+        Err(error) if http_status(&error) != Some(404) => Err(failed(format!(
+            "remove {what}, which is removed automatically within 10 minutes after its end"
+        ))(error)),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mount_is_a_row_of_the_table_and_a_check_of_the_document() {
-        let mut findings = Findings::default();
-        findings.failed("mount", "the kubelet says no");
-        let table = with_findings("CHECK RESULT DETAIL\n", &findings, OutputFormat::Table, 1).unwrap();
-        assert_eq!(table.lines().count(), 2, "{table}");
-        assert!(table.ends_with("mount         FAILED   the kubelet says no"), "{table}");
-        let log = json!({"checks": [{"check": "connect"}], "exitCode": 0, "ready": true}).to_string();
-        let document = with_findings(&log, &findings, OutputFormat::Json, 1).unwrap();
-        let document: Value = serde_json::from_str(&document).unwrap();
-        assert_eq!(document["checks"][1]["result"], "failed");
-        assert_eq!((&document["exitCode"], &document["ready"]), (&json!(1), &json!(true)));
-        assert!(with_findings("killed", &findings, OutputFormat::Json, 1).is_err());
     }
 }

@@ -21,10 +21,14 @@ Exit code:
   2  invalid arguments, or an internal error
   3  something that --write created could not be removed: a row names it";
 
+/// Width of the first column of the table.
+pub const CHECK_WIDTH: usize = 13;
+
 /// Arguments of `nfs-operator probe`.
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ProbeArguments {
+    /// The export.
     #[command(flatten)]
     pub connection: ConnectionArguments,
     /// Also create a directory with a file in it, set its mode and owner, rename it and remove it.
@@ -34,9 +38,6 @@ pub struct ProbeArguments {
     #[arg(long, short, value_enum, default_value = "table")]
     pub output: OutputFormat,
 }
-
-/// Width of the first column.
-pub const CHECK_WIDTH: usize = 13;
 
 impl ProbeArguments {
     /// Returns the command line of the program with these arguments.

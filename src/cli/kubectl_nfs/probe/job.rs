@@ -5,13 +5,12 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, SecurityContext, Sysctl,
-    Toleration,
+    Affinity, Capabilities, Container, NFSVolumeSource, NodeAffinity, NodeSelector, NodeSelectorRequirement,
+    NodeSelectorTerm, PodReadinessGate, PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, SecurityContext,
+    Sysctl, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-use super::mount::pod_volume;
+use nfs_client::address::ExportAddress;
 
 /// A condition of pods that nobody sets. The pod has the labels of the operator's pods, so that the same network policies
 /// apply; as it is never Ready, it never becomes an endpoint of the operator's Service.
@@ -21,6 +20,10 @@ const LIFETIME: i32 = 600;
 
 /// Time that the cluster gives a pod beyond the timeout, so that the cause of a timeout can still be read.
 const GRACE: Duration = Duration::from_secs(30);
+/// Name of the volume of a pod that mounts an export.
+const VOLUME: &str = "export";
+/// Where such a pod has its volume. The program does not look into it: without the mount, the container does not start.
+const MOUNT_PATH: &str = "/export";
 
 /// A probe in the cluster.
 pub struct ProbeJob {
@@ -32,8 +35,9 @@ pub struct ProbeJob {
     pub image: Option<String>,
     /// Node to run on.
     pub node: Option<String>,
-    /// Claim whose volume the pod mounts.
-    pub claim: Option<String>,
+    /// Export that the kubelet mounts read-only for the pod. Such a pod may be in a namespace without the operator's
+    /// account, which it does not need.
+    pub mount: Option<ExportAddress>,
     /// Maximum duration.
     pub timeout: Duration,
 }
@@ -46,16 +50,22 @@ impl ProbeJob {
         let metadata = template.metadata.unwrap_or_default();
         let pod = template.spec?;
         let operator = pod.containers.first()?;
-        let (volumes, mounts) = self.claim.as_deref().map(pod_volume).into_iter().unzip();
         let container = Container {
             name: "probe".to_owned(),
-            volume_mounts: Some(mounts).filter(|mounts: &Vec<_>| !mounts.is_empty()),
             image: Some(self.image.clone().or_else(|| operator.image.clone())?),
             image_pull_policy: operator.image_pull_policy.clone(),
             command: operator.command.clone(),
             args: Some(self.arguments.clone()),
             resources: operator.resources.clone(),
             security_context: operator.security_context.clone(),
+            volume_mounts: self.mount.as_ref().map(|_| {
+                vec![VolumeMount {
+                    name: VOLUME.to_owned(),
+                    mount_path: MOUNT_PATH.to_owned(),
+                    read_only: Some(true),
+                    ..VolumeMount::default()
+                }]
+            }),
             ..Container::default()
         };
         let mut tolerations = pod.tolerations.unwrap_or_default();
@@ -82,7 +92,9 @@ impl ProbeJob {
                     spec: Some(PodSpec {
                         containers: vec![container],
                         init_containers: None,
-                        volumes: Some(volumes).filter(|volumes: &Vec<_>| !volumes.is_empty()),
+                        volumes: self.mount.as_ref().map(|export| vec![nfs_volume(export)]),
+                        service_account_name: pod.service_account_name.filter(|_| self.mount.is_none()),
+                        service_account: None,
                         affinity: self.node.as_deref().map(on_node),
                         node_selector: pod.node_selector.filter(|_| self.node.is_none()),
                         topology_spread_constraints: None,
@@ -101,6 +113,19 @@ impl ProbeJob {
             }),
             ..Job::default()
         })
+    }
+}
+
+/// Returns an inline volume, which the kubelet mounts without options other than `ro`.
+fn nfs_volume(export: &ExportAddress) -> Volume {
+    Volume {
+        name: VOLUME.to_owned(),
+        nfs: Some(NFSVolumeSource {
+            server: export.server.clone(),
+            path: export.path.clone(),
+            read_only: Some(true),
+        }),
+        ..Volume::default()
     }
 }
 
@@ -178,7 +203,7 @@ mod tests {
             arguments: vec!["probe".to_owned(), "nfs:/export".to_owned()],
             image: image.map(str::to_owned),
             node: node.map(str::to_owned),
-            claim: None,
+            mount: None,
             timeout: Duration::from_secs(60),
         }
     }
@@ -223,6 +248,23 @@ mod tests {
         assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
         assert!(pod["nodeSelector"].is_null());
         assert_eq!(pod["containers"][0]["image"], "other:1");
+    }
+
+    #[test]
+    fn a_pod_that_mounts_has_the_export_read_only_and_no_account() {
+        let export = ExportAddress::parse("nfs.example.com:/data").unwrap();
+        let job = ProbeJob {
+            mount: Some(export),
+            ..job(None, Some("node-1"))
+        };
+        let job = serde_json::to_value(job.manifest(Some(&deployed()))).unwrap();
+        let pod = &job["spec"]["template"]["spec"];
+        let nfs = json!({"server": "nfs.example.com", "path": "/data", "readOnly": true});
+        assert_eq!(pod["volumes"], json!([{"name": "export", "nfs": nfs}]));
+        let mounts = json!([{"name": "export", "mountPath": "/export", "readOnly": true}]);
+        assert_eq!(pod["containers"][0]["volumeMounts"], mounts);
+        assert!(pod["serviceAccountName"].is_null(), "{pod}");
+        assert!(pod["affinity"].to_string().contains("node-1"), "{pod}");
     }
 
     #[test]

@@ -1,196 +1,242 @@
-//! The volume of a pod whose kubelet mounts an export, and what a failed mount means. Pure.
+//! What the mount of an export on a node showed, as one more check of the probe. Pure.
 
-use export_store::text::escape;
-use k8s_openapi::api::core::v1::{
-    Event, NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimVolumeSource, PersistentVolumeSpec, Volume, VolumeMount, VolumeResourceRequirements,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nfs_client::address::ExportAddress;
+use std::time::Duration;
 
-/// Reason of the events of a kubelet that could not mount a volume.
-const FAILED_MOUNT: &str = "FailedMount";
-/// A mount must not hang for longer than the command waits: a call that is not answered fails after about 15 seconds.
-const SOFT: [&str; 4] = ["ro", "soft", "timeo=50", "retrans=2"];
-/// Access mode of the volume and of its claim.
-const READ_ONLY: &str = "ReadOnlyMany";
+use serde_json::{Value, json};
 
-/// A volume for one pod: the strictest policy for pods allows claims, and no NFS server in the pod itself.
-pub struct MountedExport<'a> {
-    /// Name of the volume, of its claim, and of the Job that mounts it.
-    pub name: &'a str,
-    /// Namespace of the claim.
-    pub namespace: &'a str,
-    /// What is mounted.
-    pub export: &'a ExportAddress,
-    /// Mount options of the connection.
-    pub options: Vec<String>,
-}
+use super::JobEnd;
+use crate::cli::connection::ConnectionArguments;
+use crate::cli::findings::{Findings, StepResult};
+use crate::cli::output::OutputFormat;
+use crate::cli::probe::CHECK_WIDTH;
 
-impl MountedExport<'_> {
-    /// Returns the volume. It belongs to no provisioner, and its policy is Retain: nobody deletes what is on the export.
-    pub fn volume(&self) -> PersistentVolume {
-        let options = SOFT.map(str::to_owned).into_iter().chain(self.options.clone());
-        PersistentVolume {
-            metadata: self.metadata(),
-            spec: Some(PersistentVolumeSpec {
-                access_modes: Some(vec![READ_ONLY.to_owned()]),
-                capacity: Some([("storage".to_owned(), Quantity("1".to_owned()))].into()),
-                claim_ref: Some(ObjectReference {
-                    namespace: Some(self.namespace.to_owned()),
-                    name: Some(self.name.to_owned()),
-                    ..ObjectReference::default()
-                }),
-                mount_options: Some(options.collect()),
-                nfs: Some(NFSVolumeSource {
-                    server: self.export.server.clone(),
-                    path: self.export.path.clone(),
-                    read_only: Some(true),
-                }),
-                persistent_volume_reclaim_policy: Some("Retain".to_owned()),
-                storage_class_name: Some(String::new()),
-                ..PersistentVolumeSpec::default()
-            }),
-            status: None,
-        }
-    }
+/// Name of the check.
+const CHECK: &str = "mount";
 
-    /// Returns the claim that is bound to the volume.
-    pub fn claim(&self) -> PersistentVolumeClaim {
-        PersistentVolumeClaim {
-            metadata: self.metadata(),
-            spec: Some(PersistentVolumeClaimSpec {
-                access_modes: Some(vec![READ_ONLY.to_owned()]),
-                resources: Some(VolumeResourceRequirements {
-                    requests: Some([("storage".to_owned(), Quantity("1".to_owned()))].into()),
-                    ..VolumeResourceRequirements::default()
-                }),
-                storage_class_name: Some(String::new()),
-                volume_name: Some(self.name.to_owned()),
-                ..PersistentVolumeClaimSpec::default()
-            }),
-            status: None,
-        }
-    }
-
-    fn metadata(&self) -> ObjectMeta {
-        ObjectMeta {
-            name: Some(self.name.to_owned()),
-            ..ObjectMeta::default()
-        }
-    }
-}
-
-/// Returns the volume of a pod that uses this claim, and where its container has it.
-pub fn pod_volume(claim: &str) -> (Volume, VolumeMount) {
-    let volume = Volume {
-        name: "export".to_owned(),
-        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-            claim_name: claim.to_owned(),
-            read_only: Some(true),
-        }),
-        ..Volume::default()
-    };
-    let mount = VolumeMount {
-        name: "export".to_owned(),
-        mount_path: "/export".to_owned(),
-        read_only: Some(true),
-        ..VolumeMount::default()
-    };
-    (volume, mount)
-}
-
-const NO_MODULE: &str = "the kernel of the node has no NFS client: load or install its module (modprobe nfs)";
-const NODE_REFUSED: &str = "let the address of the node access the export, which may differ from that of its pods";
-
-/// Returns why the kubelet could not mount the volume of a pod, with the remedy, if its events say so.
-pub fn mount_failure(events: &[Event]) -> Option<String> {
-    let failed = events
-        .iter()
-        .find(|event| event.reason.as_deref() == Some(FAILED_MOUNT))?;
-    let lines = failed.message.iter().flat_map(|message| message.lines());
-    let message = lines.collect::<Vec<_>>().join(" ");
-    let message = escape(&message);
-    // The answers of mount(8) and mount.nfs(8), which the kubelet quotes.
-    let remedy = [
-        (
-            "helper program",
-            "install the NFS client on the node (nfs-common, nfs-utils)",
-        ),
-        ("unknown filesystem", NO_MODULE),
-        ("No such device", NO_MODULE),
-        ("access denied", NODE_REFUSED),
-        ("Permission denied", NODE_REFUSED),
-        ("No such file", "correct /PATH"),
-        ("timed out", "check firewalls between the node and the server"),
-        ("refused", "start the NFS server, or correct --port"),
-        (
+/// Messages of `mount` and `mount.nfs`, and their remedies. The first message that matches counts.
+const REMEDIES: [(&[&str], &str); 6] = [
+    (
+        &["bad option"],
+        "the node has no NFS client: install nfs-common (Debian, Ubuntu) or nfs-utils (Red Hat, SUSE) on it",
+    ),
+    (
+        &["unknown filesystem type", "No such device"],
+        "the kernel of the node has no NFS client: load or install its module (modprobe nfs)",
+    ),
+    (
+        &["access denied", "Permission denied", "Operation not permitted"],
+        "add the address of the node to the clients that the export admits",
+    ),
+    (
+        &["No such file or directory"],
+        "correct the path: the server does not export it to this node",
+    ),
+    (
+        &["resolve server", "Name or service not known"],
+        "use an address, or a name that the DNS servers of the node know: nodes do not use the DNS of the cluster",
+    ),
+    (
+        &[
             "Protocol not supported",
-            "select a version that the server and the node support with --nfs-version",
+            "version or transport protocol is not supported",
+        ],
+        "the NFS client of the node supports no version of the server: update the node, or enable another version",
+    ),
+];
+/// The remedy for all other messages.
+const NETWORK: &str = "allow the node to reach port 2049 of the server (for NFSv3 also rpcbind and mountd), and check \
+                       that the export admits the address of the node";
+
+/// Returns why a mount as an inline volume, which has no mount options, would say nothing about these arguments.
+pub fn unsupported(connection: &ConnectionArguments) -> Option<Findings> {
+    let options = connection.mount_options();
+    if options.is_empty() {
+        return None;
+    }
+    let mut findings = Findings::default();
+    skipped(
+        &mut findings,
+        format!(
+            "the volume of a pod has no mount options; as root on the node, mount -t nfs -o ro,{} {} /mnt",
+            options.join(","),
+            connection.export
         ),
-    ]
-    .iter()
-    .find(|(answer, _)| message.contains(answer))
-    .map_or("try the same on the node: mount -t nfs", |(_, remedy)| remedy);
-    Some(format!("{remedy}; the kubelet says: {message}"))
+    );
+    Some(findings)
+}
+
+/// Returns the finding about a pod whose volume is the export.
+pub fn finding(node: &str, end: JobEnd, timeout: Duration) -> Findings {
+    let mut findings = Findings::default();
+    match end {
+        JobEnd::Exited { code: 0, .. } => {
+            findings.passed(
+                CHECK,
+                format!("the kubelet of node {node} mounted the export read-only, with its own options"),
+            );
+        }
+        JobEnd::Exited { code, .. } => {
+            let message =
+                format!("the kubelet of node {node} mounted the export, but the program ended with exit code {code}");
+            findings.failed(CHECK, message);
+        }
+        JobEnd::NotMounted(text) => {
+            let cause = cause(&text);
+            findings.failed(
+                CHECK,
+                format!("node {node} cannot mount the export: {cause}; {}", remedy(&cause)),
+            );
+        }
+        JobEnd::TimedOut(text) => findings.failed(
+            CHECK,
+            format!(
+                "node {node} did not mount the export within {} s: {text}; {NETWORK}",
+                timeout.as_secs()
+            ),
+        ),
+        JobEnd::NotAdmitted(text) => skipped(
+            &mut findings,
+            format!("{text}; select a namespace that admits pods with nfs volumes with --mount-namespace"),
+        ),
+        JobEnd::Failed(text) => skipped(&mut findings, text),
+    }
+    findings
+}
+
+/// Adds the finding to the output of the probe. Returns the new output, and the exit code of both.
+///
+/// # Errors
+/// The output is not that of a probe.
+pub fn append(
+    log: &str,
+    code: u8,
+    format: OutputFormat,
+    findings: &Findings,
+) -> Result<(String, u8), serde_json::Error> {
+    let code = if code == 0 { findings.exit_code() } else { code };
+    let text = match format {
+        OutputFormat::Table => {
+            let rows = log.lines().map(str::to_owned).chain(findings.table_rows(CHECK_WIDTH));
+            rows.collect::<Vec<_>>().join("\n")
+        }
+        OutputFormat::Json => {
+            let mut report: Value = serde_json::from_str(log)?;
+            if let Some(checks) = report.get_mut("checks").and_then(Value::as_array_mut) {
+                checks.extend(findings.rows().iter().map(|row| json!(row)));
+            }
+            if let Some(report) = report.as_object_mut() {
+                report.insert("exitCode".to_owned(), json!(code));
+            }
+            serde_json::to_string_pretty(&report)?
+        }
+    };
+    Ok((text, code))
+}
+
+fn skipped(findings: &mut Findings, why: String) {
+    findings.add(CHECK, StepResult::Skipped, format!("not tested: {why}"), Value::Null);
+}
+
+/// Returns the output of `mount` in one line, or the whole message if it contains none.
+fn cause(message: &str) -> String {
+    let output = message.rsplit_once("Output:").map_or(message, |(_, output)| output);
+    output.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn remedy(cause: &str) -> &'static str {
+    let known = REMEDIES
+        .iter()
+        .find(|(messages, _)| messages.iter().any(|message| cause.contains(message)));
+    known.map_or(NETWORK, |(_, remedy)| remedy)
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    #[test]
-    fn the_volume_is_read_only_retained_and_reserved_for_the_claim() {
-        let export = ExportAddress {
-            server: "nfs.example.com".to_owned(),
-            path: "/export".to_owned(),
-        };
-        let mounted = MountedExport {
-            name: "mount-1",
-            namespace: "probes",
-            export: &export,
-            options: vec!["port=2050".to_owned()],
-        };
-        let volume = serde_json::to_value(mounted.volume()).unwrap();
-        let expected = json!({
-            "accessModes": ["ReadOnlyMany"], "capacity": {"storage": "1"}, "storageClassName": "",
-            "claimRef": {"namespace": "probes", "name": "mount-1"}, "persistentVolumeReclaimPolicy": "Retain",
-            "mountOptions": ["ro", "soft", "timeo=50", "retrans=2", "port=2050"],
-            "nfs": {"server": "nfs.example.com", "path": "/export", "readOnly": true},
-        });
-        assert_eq!(volume.get("spec"), Some(&expected));
-        let claim = mounted.claim().spec.unwrap();
-        assert_eq!(claim.volume_name.as_deref(), Some("mount-1"));
-        assert_eq!(claim.storage_class_name.as_deref(), Some(""), "no class provisions it");
+    const TIMEOUT: Duration = Duration::from_secs(180);
+
+    fn text(end: JobEnd) -> (String, u8) {
+        let findings = finding("node-1", end, TIMEOUT);
+        (findings.table_rows(CHECK_WIDTH).next().unwrap(), findings.exit_code())
+    }
+
+    fn kubelet(output: &str) -> JobEnd {
+        JobEnd::NotMounted(format!(
+            "MountVolume.SetUp failed for volume \"export\" : mount failed: exit status 32\nMounting command: mount\n\
+             Mounting arguments: -t nfs -o ro nfs:/data /var/lib/kubelet/pods/1/volumes/kubernetes.io~nfs/export\n\
+             Output: {output}\n"
+        ))
     }
 
     #[test]
-    fn a_failed_mount_has_the_remedy_for_the_answer_that_the_kubelet_quotes() {
-        let event = |reason: &str, message: &str| -> Event {
-            let event = json!({"metadata": {}, "involvedObject": {}, "reason": reason, "message": message});
-            serde_json::from_value(event).unwrap()
-        };
-        let failure = |message: &str| mount_failure(&[event("Scheduled", ""), event("FailedMount", message)]).unwrap();
-        for (message, remedy) in [
+    fn each_message_of_a_mount_has_its_remedy() {
+        for (output, expected) in [
             (
-                "bad option; you might need a /sbin/mount.<type> helper program",
+                "mount: /x: bad option; for several filesystems (e.g. nfs, cifs) you might need a /sbin/mount.<type> helper program.",
                 "nfs-common",
             ),
+            ("mount.nfs: No such device", "modprobe nfs"),
             (
-                "mount.nfs: access denied by server while mounting nfs:/export",
-                "the address of the node",
+                "mount.nfs: access denied by server while mounting nfs:/data",
+                "clients that the export admits",
             ),
-            ("mount.nfs: Connection timed out", "firewalls"),
-            ("Output: mount.nfs: No such device", "modprobe nfs"),
-            ("something else", "try the same on the node"),
+            (
+                "mount.nfs: mounting nfs:/data failed, reason given by server: No such file or directory",
+                "path",
+            ),
+            (
+                "mount.nfs: Failed to resolve server nfs: Name or service not known",
+                "DNS",
+            ),
+            ("mount.nfs: Protocol not supported", "version"),
+            ("mount.nfs: Connection refused for nfs:/data on /x", "port 2049"),
         ] {
-            let said = failure(message);
-            assert!(said.contains(remedy) && said.contains(message), "{said}");
+            let (line, code) = text(kubelet(output));
+            assert_eq!(code, 1, "{line}");
+            assert!(line.starts_with("mount         FAILED   node node-1 cannot"), "{line}");
+            assert!(line.contains(output) && !line.contains("Mounting"), "{line}");
+            let remedy = line.rsplit("; ").next().unwrap();
+            assert!(remedy.contains(expected), "{line}");
         }
-        assert_eq!(mount_failure(&[event("Scheduled", "")]), None);
+    }
+
+    #[test]
+    fn what_was_not_tested_does_not_fail() {
+        let (line, code) = text(JobEnd::NotAdmitted("FailedCreate: forbidden".to_owned()));
+        assert!(
+            code == 0 && line.contains("not tested") && line.contains("--mount-namespace"),
+            "{line}"
+        );
+        let (line, code) = text(JobEnd::Failed("the pod failed: Evicted".to_owned()));
+        assert!(code == 0 && line.contains("Evicted"), "{line}");
+        let (line, code) = text(JobEnd::TimedOut("ContainerCreating".to_owned()));
+        assert!(code == 1 && line.contains("within 180 s: ContainerCreating"), "{line}");
+    }
+
+    #[test]
+    fn the_finding_is_one_more_check_in_both_formats() {
+        let mounted = finding(
+            "node-1",
+            JobEnd::Exited {
+                log: String::new(),
+                code: 0,
+            },
+            TIMEOUT,
+        );
+        let failed = finding("node-1", kubelet("mount.nfs: No such device"), TIMEOUT);
+        let (table, code) = append("CHECK         RESULT   DETAIL\n", 0, OutputFormat::Table, &mounted).unwrap();
+        assert!(
+            code == 0 && table.lines().count() == 2 && table.contains("\nmount         ok "),
+            "{table}"
+        );
+        // What the operator would say is not changed by the node.
+        let report = r#"{"ready": true, "exitCode": 0, "checks": [{"check": "connect"}]}"#;
+        let (json, code) = append(report, 0, OutputFormat::Json, &failed).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((code, &json["exitCode"], &json["ready"]), (1, &json!(1), &json!(true)));
+        assert_eq!(json["checks"][1]["check"], CHECK);
+        assert_eq!(append("", 3, OutputFormat::Table, &failed).unwrap().1, 3);
     }
 }

@@ -48,6 +48,26 @@ impl PodState {
     }
 }
 
+/// Returns why the API server does not admit the pod of a Job, from the events of the Job. Repeating the request does not help.
+pub fn admission_refusal(events: &[Event]) -> Option<String> {
+    let messages = events
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some("FailedCreate"))
+        .filter_map(|event| event.message.as_deref());
+    messages
+        .filter(|message| message.contains("is forbidden"))
+        .map(|message| format!("FailedCreate: {message}"))
+        .next_back()
+}
+
+/// Returns the message of the kubelet about a volume that it could not mount, from the events of the pod.
+pub fn mount_failure(events: &[Event]) -> Option<String> {
+    let failed = events
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some("FailedMount"));
+    failed.filter_map(|event| event.message.clone()).next_back()
+}
+
 /// Returns the reason and the message of the last warning.
 pub fn last_warning(events: &[Event]) -> Option<String> {
     let warnings = events.iter().filter(|event| event.type_.as_deref() == Some("Warning"));
@@ -93,6 +113,32 @@ mod tests {
         let forbidden = json!({"phase": "Failed", "reason": "SysctlForbidden", "message": "not allowed"});
         let expected = "the pod failed: SysctlForbidden: not allowed";
         assert_eq!(state(&forbidden), PodState::Refused(expected.to_owned()));
+    }
+
+    fn reported(reason: &str, message: &str) -> Vec<Event> {
+        let event =
+            json!({"metadata": {}, "involvedObject": {}, "type": "Warning", "reason": reason, "message": message});
+        serde_json::from_value(json!([event])).unwrap()
+    }
+
+    #[test]
+    fn only_what_admission_forbids_is_final() {
+        let forbidden = reported(
+            "FailedCreate",
+            r#"pods "a" is forbidden: violates PodSecurity "restricted:latest""#,
+        );
+        assert!(admission_refusal(&forbidden).unwrap().contains("PodSecurity"));
+        assert_eq!(admission_refusal(&reported("FailedCreate", "the server is busy")), None);
+        assert_eq!(admission_refusal(&reported("Killing", "it is forbidden")), None);
+    }
+
+    #[test]
+    fn the_kubelets_message_about_a_mount_is_found() {
+        assert_eq!(
+            mount_failure(&reported("FailedMount", "exit status 32")).unwrap(),
+            "exit status 32"
+        );
+        assert_eq!(mount_failure(&reported("FailedScheduling", "no nodes")), None);
     }
 
     #[test]

@@ -48,7 +48,7 @@ async fn a_probe_that_never_runs_says_why_and_leaves_nothing() -> Test {
     let env = DedicatedCluster::start(object!({})).await?;
     let local = fine(&env.cluster, &["probe", "--help"]).await;
     assert!(
-        local.contains("mounts the export, read-only") && local.contains("--from-node"),
+        local.contains("the kubelet mounts") && local.contains("--mount-namespace"),
         "{local}"
     );
     let nowhere = refused(&env.cluster, 2, &["probe", "nfs.example.com:/export"]).await;
