@@ -1,5 +1,6 @@
 //! What is known of the quota agent of a backend, and of the limits that are not in force yet.
 
+mod accounted;
 mod agent;
 mod orders;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub use accounted::accounted_usage;
 pub use agent::AgentWatch;
 pub use orders::{clear_report, condition_now, order_archive, order_provisioned, order_volume, report_on_claim};
 
@@ -37,6 +39,8 @@ pub struct QuotaState {
     pub watch_requested: Arc<Notify>,
     /// Notified when the orders of all volumes and archives are to be compared with them.
     pub sync_requested: Arc<Notify>,
+    /// Held while the usage is read, so that it is in memory once.
+    usage_reader: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 

@@ -37,7 +37,11 @@ pub enum AgentError {
         path: PathBuf,
     },
     /// The type of the file system has no project quotas.
-    #[error("{} is on {file_system}; the agent supports xfs and ext4", path.display())]
+    #[error(
+        "{} is on {file_system}, and the agent supports xfs and ext4: move the export to one of them, or limit it with the \
+         quotas of {file_system} and remove spec.quota from its backends",
+        path.display()
+    )]
     FileSystem {
         /// The export.
         path: PathBuf,

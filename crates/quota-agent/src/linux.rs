@@ -43,12 +43,7 @@ impl LinuxQuotas {
     /// The type is not supported, or a tool is missing.
     pub fn new(export: &Path, device: u64) -> Result<Self, AgentError> {
         let mount = Mount::of(export, device)?;
-        if !mount.is_supported() {
-            return Err(AgentError::FileSystem {
-                path: export.to_owned(),
-                file_system: mount.file_system,
-            });
-        }
+        mount.check_type(export)?;
         for tool in [XFS_QUOTA, XFS_IO] {
             tool.find()?;
         }

@@ -20,6 +20,7 @@ use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
+use crate::state::quota::accounted_usage;
 use crate::state::usage::{ScanPosition, VolumeUsage};
 use export_store::naming::DirectoryPath;
 use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage, quota};
@@ -90,7 +91,7 @@ impl<'a> UsageScan<'a> {
     /// Resumes the scan or starts a new one.
     pub(super) async fn run(mut self) -> Result<(), UsageScanError> {
         let started = Instant::now();
-        self.accounted = self.read_accounted().await?;
+        self.accounted = accounted_usage(self.backend, &self.export).await?;
         let mut at = self
             .backend
             .usage_scan
@@ -128,16 +129,6 @@ impl<'a> UsageScan<'a> {
             "counted what volumes hold"
         );
         Ok(())
-    }
-
-    /// Reads what the quota agent reports, if the backend has limits and the agent runs.
-    async fn read_accounted(&self) -> Result<BTreeMap<String, quota::VolumeUsage>, UsageScanError> {
-        let Some(settings) = &self.known.object.spec.quota else {
-            return Ok(BTreeMap::new());
-        };
-        let usage = self.export.quota_usage().await?;
-        let current = usage.filter(|usage| self.backend.quota.confirms(usage, settings, Instant::now()));
-        Ok(current.map(|usage| usage.volumes).unwrap_or_default())
     }
 
     /// Starts a new scan.

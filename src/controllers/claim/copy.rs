@@ -27,6 +27,8 @@ use crate::state::context::Context;
 use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
+use crate::state::quota::accounted_usage;
+use export_store::text::format_bytes;
 use export_store::{
     ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory, SnapshotSelector,
     StagedLimit,
@@ -222,6 +224,15 @@ async fn start(
         Ok(located) => located,
         Err(outcome) => return Ok(BackendOutcome::Ended(without_source(attempt, target, outcome).await)),
     };
+    if target.snapshot.object.spec.quota.is_some()
+        && let Some(condition) = check_accounted(attempt, source, (&origin, &located)).await
+    {
+        let outcome = ProvisionOutcome::AwaitingSource {
+            condition,
+            source: None,
+        };
+        return Ok(BackendOutcome::Ended(without_source(attempt, target, outcome).await));
+    }
     if let Some(deleted) = attempt.set_placed_on(&target.backend).await? {
         return Ok(BackendOutcome::Ended(deleted));
     }
@@ -240,6 +251,38 @@ async fn start(
     Ok(BackendOutcome::Ended(
         condition.map_or(ProvisionOutcome::Queued, ProvisionOutcome::Copying),
     ))
+}
+
+/// Checks that the source does not use more than the claim requests, if a quota agent accounts it: the server would refuse
+/// the rest of the copy. Without an agent, and in a snapshot, nobody knows before it is copied.
+async fn check_accounted(
+    attempt: &ProvisionAttempt<'_>,
+    source: &DataSource,
+    (origin, located): (&ExportStore, &CopySource),
+) -> Option<PlannedCondition> {
+    let volume = match located {
+        CopySource::Volume(request) => &request.volume,
+        CopySource::Archive(archive) => &archive.volume,
+        CopySource::Snapshot(..) => return None,
+    };
+    let backend = attempt.ctx.backends.get(origin.backend())?;
+    // If the export cannot be read, the copy reports why.
+    let accounted = accounted_usage(&backend, origin).await.ok()?;
+    let used = accounted.get(volume)?.bytes;
+    exceeds_request(source, u128::from(used), attempt.request.bytes)
+}
+
+/// Returns the condition of a claim that requests less than its source uses. Pure.
+fn exceeds_request(source: &DataSource, used: u128, requested: u128) -> Option<PlannedCondition> {
+    let message = || {
+        format!(
+            "{source} cannot be copied: it uses {} on its server, and this claim requests {}: recreate the claim with a larger \
+             request, or remove data from the source",
+            format_bytes(used),
+            format_bytes(requested)
+        )
+    };
+    (used > requested).then(|| PlannedCondition::fails(Reason::CopySourceUnsuitable, message()))
 }
 
 /// Discards what an earlier attempt has copied, if its source is gone or cannot be copied any more: another attempt would

@@ -141,6 +141,54 @@ async fn a_copy_has_its_limit_before_data_flows_into_it() -> Test {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_copy_of_more_than_the_claim_requests_is_refused_before_it_begins() -> Test {
+    let env = TestEnv::new("quotalarge").await?;
+    env.objects
+        .create(&env.backend("main", json!({"quota": {"enforce": "Required"}})))
+        .await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "copied").await?;
+    let source = text(&volume, "/metadata/name").to_owned();
+    agent.uses(&source, 3 << 20, 2).await?;
+    let before = shared::names(env.data())?;
+    let copy = |name: &str, size: &str, source: Value| {
+        let mut copy = env.claim(name, &class);
+        let request = json!({"requests": {"storage": size}});
+        let annotations = json!({"nfs-operator.io/restore": "copy"});
+        let change =
+            json!({"metadata": {"annotations": annotations}, "spec": {"dataSourceRef": source, "resources": request}});
+        rig::objects::merge(&mut copy, &change);
+        copy
+    };
+    let refused = async |copy: Value| -> Test {
+        let copy = env.objects.create(&copy).await?;
+        let message = shared::wait_refused(&env, &copy, "CopySourceUnsuitable").await?;
+        assert!(
+            message.contains("uses 3Mi on its server, and this claim requests 2Mi"),
+            "{message}"
+        );
+        let name = format!("pvc-{}", text(&copy, "/metadata/uid"));
+        assert_eq!(agent.order(&name), None);
+        let staging = agent.quota.with_file_name("staging").join(&name);
+        assert!(!staging.exists(), "a directory was made");
+        Ok(())
+    };
+    let of_claim = json!({"kind": "PersistentVolumeClaim", "name": "data"});
+    refused(copy("small", "2Mi", of_claim.clone())).await?;
+    assert_eq!(shared::names(env.data())?, before);
+    let fits = env.objects.create(&copy("fits", "3Mi", of_claim)).await?;
+    env.wait_bound(&fits).await?;
+
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
+    let of_archive = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": source});
+    refused(copy("smaller", "2Mi", of_archive.clone())).await?;
+    let restored = env.objects.create(&copy("restored", "3Mi", of_archive)).await?;
+    env.wait_bound(&restored).await?;
+    Ok(())
+}
+
 /// Waits until the copy of an archive or a claim has its order, and checks that nothing is copied before it is in force.
 async fn wait_staged(env: &TestEnv, agent: &ScriptedAgent, name: &str) -> Result<Order, Failure> {
     let staged = agent

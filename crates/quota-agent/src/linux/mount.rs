@@ -49,9 +49,15 @@ impl Mount {
         mounts.min_by_key(|(is_part, _)| *is_part).map(|(_, mount)| mount)
     }
 
-    /// Reports whether the type has project quotas.
-    pub fn is_supported(&self) -> bool {
-        matches!(&*self.file_system, "xfs" | "ext4")
+    /// Checks that the agent can set project quotas on a file system of this type.
+    pub fn check_type(&self, export: &Path) -> Result<(), AgentError> {
+        match &*self.file_system {
+            "xfs" | "ext4" => Ok(()),
+            other => Err(AgentError::FileSystem {
+                path: export.to_owned(),
+                file_system: other.to_owned(),
+            }),
+        }
     }
 
     /// Reports whether it is mounted with project quotas. Whether they are enforced may change while it is mounted.
@@ -100,14 +106,26 @@ mod tests {
 31 22 8:17 / /srv/my\\040export rw shared:7 - xfs /dev/sdb1 rw,attr2,inode64,prjquota
 32 22 8:33 / /srv/other rw - xfs /dev/sdc1 rw,noquota
 33 22 8:49 / /srv/counted rw - xfs /dev/sdd1 rw,pqnoenforce
+34 22 0:45 / /tank/nfs rw - zfs tank/nfs rw,xattr,posixacl
 ";
 
     #[test]
     fn the_whole_file_system_is_preferred_and_spaces_are_unescaped() {
         let mount = Mount::find(TABLE, "8:17").unwrap();
         assert_eq!(mount.point, Path::new("/srv/my export"));
-        assert!(mount.has_quotas() && mount.is_supported());
+        assert!(mount.has_quotas() && mount.check_type(Path::new("/srv")).is_ok());
         assert_eq!(Mount::find(TABLE, "8:2"), None);
+    }
+
+    #[test]
+    fn a_file_system_of_another_type_is_refused_with_the_remedy() {
+        let zfs = Mount::find(TABLE, "0:45").unwrap();
+        let refused = zfs.check_type(Path::new("/tank/nfs")).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("/tank/nfs is on zfs, and the agent supports xfs and ext4"),
+            "{refused}"
+        );
+        assert!(refused.contains("quotas of zfs and remove spec.quota"), "{refused}");
     }
 
     #[test]
