@@ -176,39 +176,76 @@ pub(crate) async fn recorded_among(
     Ok(recorded.collect())
 }
 
+/// The groups in the records of all other clusters.
+#[derive(Debug, Default)]
+pub(crate) struct ForeignGroups {
+    pub all: HashSet<u32>,
+    /// Those that are not about to be given up.
+    kept: HashSet<u32>,
+}
+
+impl ForeignGroups {
+    /// Reports whether only clusters that come second have the group.
+    fn is_given_up(&self, group: u32) -> bool {
+        self.all.contains(&group) && !self.kept.contains(&group)
+    }
+}
+
 /// Returns the groups in the records of all other clusters. Without `refresh`, the records may have been read up to a
 /// minute ago.
 pub(crate) async fn groups(
     store: &ExportStore,
     verified: &VerifiedRoot,
     refresh: bool,
-) -> Result<HashSet<u32>, ExportError> {
+) -> Result<ForeignGroups, ExportError> {
     let known = current(store, verified, refresh).await?;
-    let mut groups = HashSet::new();
+    let mut groups = ForeignGroups::default();
     for cluster in &known.clusters {
-        match cluster.groups() {
-            Some(of_cluster) => groups.extend(of_cluster),
-            None => {
-                let mut unindexed = UnindexedGroups::default();
-                read::visit_records(store, &cluster.folder, &mut unindexed).await?;
-                groups.extend(unindexed.0);
+        let comes_second = store.config.cluster_id < cluster.folder.id;
+        let mut add = |group, beginning| {
+            groups.all.insert(group);
+            if !(beginning && comes_second) {
+                groups.kept.insert(group);
             }
+        };
+        match cluster.groups() {
+            Some(of_cluster) => of_cluster.for_each(|(group, beginning)| add(group, beginning)),
+            None => read::visit_records(store, &cluster.folder, &mut UnindexedGroups(add)).await?,
         }
     }
     Ok(groups)
 }
 
-/// Reads the groups of a cluster with too many records for the index.
-#[derive(Default)]
-struct UnindexedGroups(HashSet<u32>);
+/// Returns the groups in the records of all other clusters, once those that come second have chosen another group than
+/// this one, or did not in time: two that choose again at the same time could do so for ever.
+pub(crate) async fn groups_without(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    group: Option<u32>,
+) -> Result<ForeignGroups, ExportError> {
+    let mut found = groups(store, verified, true).await?;
+    for _ in 0..PATIENCE {
+        if !group.is_some_and(|group| found.is_given_up(group)) {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        found = groups(store, verified, true).await?;
+    }
+    Ok(found)
+}
 
-impl VisitRecords for UnindexedGroups {
+/// Reads the groups of a cluster with too many records for the index.
+struct UnindexedGroups<F>(F);
+
+impl<F: FnMut(u32, bool)> VisitRecords for UnindexedGroups<F> {
     fn wants(&mut self, _: &Entry) -> bool {
         true
     }
 
     fn visit(&mut self, _: &Entry, record: ForeignRecord) -> bool {
-        self.0.extend(record.group());
+        if let Some(group) = record.group() {
+            self.0(group, record.is_beginning());
+        }
         true
     }
 }

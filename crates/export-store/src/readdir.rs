@@ -1,20 +1,23 @@
 //! Reads directories page by page (READDIR). Names are valid components of a path: [`nfs_client::Name`] checks them.
 
 use std::future::Future;
+use std::time::Duration;
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::store::ExportStore;
 use nfs_client::{Client, Entry, FileHandle, FileRef, Name, NfsError, Page, PageCookie, Status};
 
-/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MAX_RESTARTS: u32 = 3;
+/// Maximum number of repeated pages of a listing that the server cannot continue because the directory is changing.
+const MAX_REPEATS: u32 = 8;
+/// Pause before a page is repeated, so that the changes can end.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A listing of one directory in progress.
 #[derive(Debug)]
 pub(crate) struct DirectoryReader {
     directory: FileHandle,
     position: Position,
-    restarts: u32,
+    repeats: u32,
     entries: usize,
     max_entries: usize,
 }
@@ -40,7 +43,7 @@ impl DirectoryReader {
         Self {
             directory,
             position: Position::Page(None),
-            restarts: 0,
+            repeats: 0,
             entries: 0,
             max_entries: usize::MAX,
         }
@@ -78,13 +81,10 @@ impl DirectoryReader {
         while let Position::Page(from) = self.position {
             let page = match list(from).await {
                 Ok(page) => page,
-                Err(error) if error.status() == Some(Status::NotSame) && self.restarts < MAX_RESTARTS => {
-                    self.restarts += 1;
-                    self.entries = 0;
-                    self.position = Position::Page(None);
+                Err(error) => {
+                    self.repeat(error).await?;
                     continue;
                 }
-                Err(error) => return Err(error),
             };
             self.position = page.next.map_or(Position::End, |next| Position::Page(Some(next)));
             self.entries = self.entries.saturating_add(page.entries.len());
@@ -100,6 +100,23 @@ impl DirectoryReader {
             }));
         }
         Ok(None)
+    }
+
+    /// Prepares the repetition of a page that could not be read because the directory is changing. Returns any other error.
+    async fn repeat(&mut self, error: NfsError) -> Result<(), NfsError> {
+        match error.status() {
+            // READDIR has no such error (RFC 7530 section 13.4): nfs-ganesha passes on that of an entry that was removed or
+            // renamed during the call.
+            Some(Status::NotFound) if self.repeats < MAX_REPEATS => {}
+            Some(Status::NotSame) if self.repeats < MAX_REPEATS => {
+                self.entries = 0;
+                self.position = Position::Page(None);
+            }
+            _ => return Err(error),
+        }
+        self.repeats += 1;
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
     }
 }
 
@@ -148,4 +165,63 @@ pub(crate) async fn is_empty(
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use nfs_client::fuzzing::file_handle;
+
+    fn error(status: Status) -> NfsError {
+        NfsError::Status {
+            action: "listing a directory",
+            status,
+        }
+    }
+
+    /// Reads a listing to its end. `fail` gets the number of the call and returns the error of that call.
+    async fn read(fail: impl Fn(u32) -> Option<Status>) -> (Result<u32, NfsError>, u32) {
+        let calls = RefCell::new(0);
+        let list = |_| {
+            *calls.borrow_mut() += 1;
+            let failure = fail(*calls.borrow());
+            async move {
+                failure.map_or_else(
+                    || {
+                        Ok(Page {
+                            entries: Vec::new(),
+                            next: None,
+                        })
+                    },
+                    |status| Err(error(status)),
+                )
+            }
+        };
+        let mut reader = DirectoryReader::new(file_handle(b"directory"));
+        let mut pages = 0;
+        let result = loop {
+            match reader.next_page_with(list).await {
+                Ok(Some(_)) => pages += 1,
+                Ok(None) => break Ok(pages),
+                Err(error) => break Err(error),
+            }
+        };
+        (result, calls.into_inner())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_of_a_changing_directory_is_repeated_a_few_times_and_any_other_error_returned() {
+        for status in [Status::NotFound, Status::NotSame] {
+            let (result, calls) = read(|call| (call <= 3).then_some(status)).await;
+            assert_eq!((result.unwrap(), calls), (1, 4), "{status:?}");
+            let (result, calls) = read(|_| Some(status)).await;
+            assert_eq!(result.unwrap_err().status(), Some(status));
+            assert_eq!(calls, MAX_REPEATS + 1);
+        }
+        let (result, calls) = read(|_| Some(Status::Stale)).await;
+        assert_eq!((result.unwrap_err().status(), calls), (Some(Status::Stale), 1));
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::copy::bandwidth::Bandwidth;
 use crate::copy::limits::CopyShare;
@@ -12,12 +11,7 @@ use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::readdir::DirectoryReader;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use nfs_client::{Client, FileHandle, FileRef, FsId, Name, NfsError, Status};
-
-/// Maximum number of times to list a directory to find the name of an entry.
-const MAX_LISTINGS: u32 = 5;
-/// Pause before listing it again.
-const PAUSE: Duration = Duration::from_millis(200);
+use nfs_client::{Client, FileHandle, FileRef, FsId, Name, NfsError};
 
 /// One end of a copy.
 pub(super) struct CopyEndpoint {
@@ -113,19 +107,9 @@ impl CopyContext {
     /// Checks that an existing entry of the target has exactly this name, so that it is not the copy of another name.
     /// Servers that ignore case or normalize Unicode find it by other names, too.
     pub(super) async fn check_name(&self, directory: &Directory, name: &Name, existing: &FileRef) -> Outcome {
-        let mut attempt = 1;
-        let other = loop {
-            match self.find_collision(directory.to(), name, existing).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(other)) => break other,
-                // Some servers fail a listing during which another task removes an entry.
-                Err(error) if error.status() == Some(Status::NotFound) && attempt < MAX_LISTINGS => {
-                    attempt += 1;
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(error) => return Err(CopyError::of_call(directory.path_of(name), error)),
-            }
-        };
+        let found = self.find_collision(directory.to(), name, existing).await;
+        let found = found.map_err(|error| CopyError::of_call(directory.path_of(name), error))?;
+        let Some(other) = found else { return Ok(()) };
         Err(CopyError::NamesCollide {
             path: directory.path_of(name).to_string(),
             other: directory.path_of(&other).to_string(),

@@ -162,6 +162,7 @@ struct Indexed {
     file_id: Option<u64>,
     /// Group of its pods.
     group: Option<u32>,
+    beginning: bool,
 }
 
 /// The records of one cluster.
@@ -226,9 +227,13 @@ impl ClusterIndex {
         recorded.filter(move |id| file_ids.contains(id))
     }
 
-    /// Returns the groups in the records of this cluster; `None` if they are not indexed.
-    pub fn groups(&self) -> Option<impl Iterator<Item = u32> + '_> {
-        let groups = self.records.iter().filter_map(|record| record.group);
+    /// Returns the groups in the records of this cluster, and whether the record is beginning
+    /// ([`ForeignRecord::is_beginning`]); `None` if they are not indexed.
+    pub fn groups(&self) -> Option<impl Iterator<Item = (u32, bool)> + '_> {
+        let groups = self
+            .records
+            .iter()
+            .filter_map(|record| Some((record.group?, record.beginning)));
         self.complete.then_some(groups)
     }
 
@@ -310,7 +315,7 @@ impl VisitRecords for IndexBuilder {
     }
 
     fn visit(&mut self, entry: &nfs_client::Entry, record: ForeignRecord) -> bool {
-        let group = record.group();
+        let (group, beginning) = (record.group(), record.is_beginning());
         match record.holds() {
             Ok(held) => {
                 let (prefixes, file_id) = match held {
@@ -323,6 +328,7 @@ impl VisitRecords for IndexBuilder {
                     prefixes,
                     file_id,
                     group,
+                    beginning,
                 });
             }
             Err(why) => {

@@ -4,16 +4,16 @@
 //! that, as for the directory's path (data-safety rule 20).
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 
 use crate::error::ExportError;
 use crate::group_reservations::GroupRange;
 use crate::naming::{self, DirectoryPath};
+use crate::other_clusters::{self, ForeignGroups};
 use crate::record::{Record, State};
 use crate::request::{DirectoryRequest, Existing};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{other_clusters, paths, records};
+use crate::{paths, records};
 
 /// Maximum number of groups to try while other clusters take the same ones.
 const ATTEMPTS: u64 = 8;
@@ -53,17 +53,17 @@ pub(super) async fn allocate(
     preferred: Option<u32>,
 ) -> Result<u32, ExportError> {
     let (groups, export) = (&store.reservations.groups, &verified.identity.id);
-    let mut elsewhere = HashSet::new();
+    let mut elsewhere = ForeignGroups::default();
     // What other clusters had a minute ago is enough to choose one, and not to refuse the claim.
     for refresh in [false, true] {
         elsewhere = other_clusters::groups(store, verified, refresh).await?;
-        if let Some(group) = groups.allocate(export, volume, range, preferred, &elsewhere) {
+        if let Some(group) = groups.allocate(export, volume, range, preferred, &elsewhere.all) {
             return Ok(group);
         }
     }
     Err(ExportError::GroupsExhausted {
         range,
-        elsewhere: elsewhere.iter().filter(|group| range.contains(**group)).count(),
+        elsewhere: elsewhere.all.iter().filter(|group| range.contains(**group)).count(),
     })
 }
 
@@ -91,13 +91,16 @@ pub(crate) async fn recheck<'a>(
     };
     let mut elsewhere = other_clusters::groups(store, verified, false).await?;
     for attempt in 0..ATTEMPTS {
-        if record.group.is_none_or(|group| !elsewhere.contains(&group)) {
+        if record.group.is_some_and(|group| elsewhere.all.contains(&group)) {
+            elsewhere = other_clusters::groups_without(store, verified, record.group).await?;
+        }
+        if record.group.is_none_or(|group| !elsewhere.all.contains(&group)) {
             return Ok(Cow::Owned(with_group(request, record.group)));
         }
-        // The other cluster may be doing the same: both choose from another part of the range.
+        // Other clusters that come second may be doing the same: each chooses from another part of the range.
         let part = scattered(range, &store.config.cluster_id, attempt);
         let (groups, export) = (&store.reservations.groups, &verified.identity.id);
-        let chosen = groups.allocate(export, &record.volume, part, None, &elsewhere);
+        let chosen = groups.allocate(export, &record.volume, part, None, &elsewhere.all);
         let group = match chosen {
             Some(group) => group,
             None => allocate(store, verified, &record.volume, range, None).await?,
@@ -141,6 +144,8 @@ pub(super) fn with_group(request: &DirectoryRequest, group: Option<u32>) -> Dire
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
