@@ -17,6 +17,7 @@ use crate::cli::kubectl_nfs::names::{parse_archive, parse_claim};
 use crate::cli::kubectl_nfs::progress::{self, Progress};
 use crate::cli::output::print;
 use crate::decide::quantity;
+use crate::runtime::writes::merge;
 
 /// Arguments of `kubectl nfs archives restore`.
 #[derive(Args)]
@@ -158,7 +159,7 @@ fn claim(arguments: &RestoreArguments, archive: &NfsArchive, namespace: &str) ->
         .map(|mode| if mode == Mode::Move { "move" } else { "copy" });
     let mut metadata = json!({"name": arguments.claim, "namespace": namespace});
     if let Some(mode) = mode {
-        metadata["annotations"] = json!({ RESTORE: mode });
+        merge(&mut metadata, json!({"annotations": {RESTORE: mode}}));
     }
     Ok(json!({
         "apiVersion": "v1",
