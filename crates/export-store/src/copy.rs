@@ -9,18 +9,20 @@
 //! sockets and FIFOs and leaves them out.
 //!
 //! A backup, which is a copy that becomes an archive, also gets a manifest, and hard links to the unchanged files of the
-//! previous backup ([`manifest`]).
+//! previous backup and of an interrupted attempt ([`manifest`]).
 //!
-//! An interrupted copy restarts from the beginning; the partial copy is moved into the trash. The count of files that
+//! Any other interrupted copy restarts from the beginning; the partial copy is moved into the trash. The count of files that
 //! changed during the copy applies to each file individually: a copy of a tree in use is not a snapshot.
 
 mod attributes;
 mod bandwidth;
+mod checkpoint;
 mod content;
 mod context;
 mod count;
 mod error;
 mod file;
+mod interrupted;
 mod limits;
 mod links;
 mod manifest;
@@ -36,16 +38,18 @@ mod tree;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 pub(crate) use crate::copy::bandwidth::Bandwidth;
+use crate::copy::checkpoint::Checkpoints;
 use crate::copy::context::{CopyContext, CopyEndpoint};
 use crate::copy::count::count_source;
 pub use crate::copy::error::CopyError;
 pub use crate::copy::limits::{CopyLimits, MAX_COPIES};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::copy::manifest::decode_anything as decode_manifest;
-use crate::copy::manifest::{Base, ManifestWriter};
+use crate::copy::manifest::{BaseDirectory, ManifestWriter};
 pub use crate::copy::manifest::{ManifestRef, VerifyProblem, VerifyReport};
 pub(crate) use crate::copy::manifest::{remove as remove_manifest, verify as verify_backup};
 pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
@@ -88,30 +92,28 @@ pub async fn copy_volume(
 }
 
 /// What a backup has and other copies do not.
-struct BackupParts {
+struct BackupParts<'a> {
     /// The empty file for the manifest.
     manifest: FileRef,
-    /// The previous backup.
-    base: Option<Arc<Base>>,
+    /// The roots of its bases.
+    bases: Vec<BaseDirectory>,
     /// Time before which a file must have changed last for a later change to show.
     settled_before: Option<i64>,
+    checkpoints: Checkpoints<'a>,
 }
 
 /// Copies the tree into the staging folder of `target`, except for the attributes of the root itself. Returns the reference
-/// to the manifest of a backup. Can be dropped at any point; the partial copy is then moved into the trash later.
+/// to the manifest of a backup. Can be dropped at any point; the partial copy is then moved into the trash later, or by a
+/// backup that has taken over its files.
 ///
 /// # Errors
 /// The first failure. Files that vanish during the copy are counted instead.
 async fn copy_tree(
     source: &SourceTree,
-    (target, staging, backup): (&Arc<ExportStore>, &Staging, Option<BackupParts>),
+    (target, staging, backup): (&Arc<ExportStore>, &Staging, Option<BackupParts<'_>>),
     limits: &CopyLimits,
     progress: &Arc<CopyProgress>,
 ) -> Result<Option<ManifestRef>, CopyError> {
-    let (manifest, base, settled_before) = match backup {
-        Some(backup) => (Some(backup.manifest), backup.base, backup.settled_before),
-        None => (None, None, None),
-    };
     let to = CopyEndpoint {
         store: Arc::clone(target),
         verified: Arc::clone(&staging.verified),
@@ -124,26 +126,43 @@ async fn copy_tree(
         progress: Arc::clone(progress),
         charged: AtomicU64::new(0),
         groups: source.group.zip(staging.own_group),
-        is_backup: manifest.is_some(),
-        base,
-        settled_before,
+        is_backup: backup.is_some(),
+        settled_before: backup.as_ref().and_then(|backup| backup.settled_before),
         is_snapshot: source.snapshot().is_some(),
     });
+    let (manifest, bases, checkpoints) = match backup {
+        Some(backup) => (Some(backup.manifest), backup.bases, Some(backup.checkpoints)),
+        None => (None, Vec::new(), None),
+    };
     let manifest = manifest.map(|file| Arc::new(ManifestWriter::new(&context, file)));
     let copier = Arc::new(TreeCopier::new(&context, staging.links.handle.clone()));
-    let root = copier.root(&source.root, staging.tree.handle.clone(), manifest.as_ref());
+    let root = copier.root(&source.root, staging.tree.handle.clone(), bases, manifest.as_ref());
     let mut counting = JoinSet::new();
     counting.spawn(count_source(context, source.root.clone()));
-    tokio::select! {
-        copied = copier.copy(&source.root, &root) => copied?,
-        // Found before everything is copied.
-        error = wait_for_failure(&mut counting) => return Err(error),
-    }
+    let manifest = manifest.as_deref().zip(root.manifest());
+    let ended = Notify::new();
+    let copying = async {
+        let copied = tokio::select! {
+            copied = copier.copy(&source.root, &root) => copied,
+            // Found before everything is copied.
+            error = wait_for_failure(&mut counting) => Err(error),
+        };
+        ended.notify_one();
+        Ok(copied)
+    };
+    let checkpointing = async {
+        match checkpoints.zip(manifest) {
+            Some((checkpoints, manifest)) => checkpoints.run(source, manifest, &ended).await,
+            None => Ok(()),
+        }
+    };
+    let (copied, ()) = tokio::try_join!(copying, checkpointing)?;
+    copied?;
     // The rest of the count is no longer needed.
     drop(counting);
-    let written = match (&manifest, root.manifest()) {
-        (Some(manifest), Some(entries)) => Some(manifest.finish(source, entries).await?),
-        _ => None,
+    let written = match manifest {
+        Some((manifest, entries)) => Some(manifest.finish(source, entries).await?),
+        None => None,
     };
     source.check_unmoved().await?;
     Ok(written)

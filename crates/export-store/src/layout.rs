@@ -52,6 +52,10 @@ pub const STAGED_TREE: &str = "tree";
 pub const STAGED_LINKS: &str = "links";
 /// File beside the copy, with its manifest.
 pub const STAGED_MANIFEST: &str = "manifest";
+/// Folder beside the copy of a backup, with what an interrupted attempt left.
+pub const STAGED_FORMER: &str = "former";
+/// Folder beside the copy of a backup, with what is about to be moved into the trash.
+pub const STAGED_DISCARDED: &str = "discarded";
 /// Folder, in a cluster's folder, with the manifests of backups.
 pub const MANIFESTS: &str = "manifests";
 /// Folder, in a cluster's folder, that the operator and the quota agent share.

@@ -8,8 +8,8 @@ mod volume_metadata;
 
 use serde::{Deserialize, Serialize};
 pub use state::{
-    ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, ManifestRef, RestoreTarget, RetentionTerms, State,
-    TermsRevision,
+    ArchiveState, Checkpoint, CopiedAmount, CopiedSnapshot, CopyState, ManifestRef, RestoreTarget, RetentionTerms,
+    State, TermsRevision,
 };
 pub use volume_metadata::VolumeMetadata;
 

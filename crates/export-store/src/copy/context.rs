@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::copy::bandwidth::Bandwidth;
 use crate::copy::limits::CopyShare;
-use crate::copy::manifest::Base;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress, Outcome};
 use crate::readdir::DirectoryReader;
@@ -44,8 +43,6 @@ pub(super) struct CopyContext {
     pub groups: Option<(u32, u32)>,
     /// The copy is a backup: it gets a manifest with checksums.
     pub is_backup: bool,
-    /// The previous backup, if the copy is a backup and has one.
-    pub base: Option<Arc<Base>>,
     /// Time before which a file of the source must have changed last for a later change to show, if this is known.
     pub settled_before: Option<i64>,
     /// The source is a directory in a snapshot.

@@ -10,7 +10,7 @@ use crate::copy::content::{Content, ContentCopier};
 use crate::copy::context::CopyContext;
 use crate::copy::limits::Permit;
 use crate::copy::links::LinkTable;
-use crate::copy::manifest::{BaseDirectory, Digest, FileEntry, digest_of, is_settled};
+use crate::copy::manifest::{BaseDirectory, BaseKind, Digest, FileEntry, digest_of, is_settled};
 use crate::copy::path::CopyPath;
 use crate::copy::tree::Directory;
 use crate::copy::{CopyError, CopyProgress, Outcome};
@@ -48,7 +48,7 @@ impl Entry<'_> {
     }
 }
 
-/// Result of linking to a file of the previous backup.
+/// Result of linking to a file of a base.
 enum BaseLink {
     Linked,
     /// The file is not there any more, or is not the same as the source.
@@ -107,10 +107,16 @@ impl FileCopier {
 
     async fn attempt(&self, entry: &Entry<'_>, listed: Option<&FullAttributes>) -> Result<Attempt, CopyError> {
         let progress = &self.context.progress;
-        if let Some(listed) = listed
-            && self.reuse(entry, listed).await?
-        {
-            return Ok(Attempt::Done);
+        if let Some(listed) = listed {
+            // Of a file with several names, an interrupted attempt may have copied only some. They are linked to each
+            // other below.
+            let kinds: &[BaseKind] = match listed.attributes.links > 1 {
+                true => &[BaseKind::Backup],
+                false => &[BaseKind::Backup, BaseKind::Interrupted],
+            };
+            if self.reuse(entry, listed, kinds).await?.is_some() {
+                return Ok(Attempt::Done);
+            }
         }
         self.context.throttle(0).await;
         let turn = self.turn().await;
@@ -145,54 +151,77 @@ impl FileCopier {
         copied.map(|(attempt, _)| attempt)
     }
 
-    /// Links a file to that of the previous backup, if it has not changed since. Returns false if it must be copied.
-    async fn reuse(&self, entry: &Entry<'_>, now: &FullAttributes) -> Result<bool, CopyError> {
-        let (Some(base), Some(from)) = (&self.context.base, entry.directory.base()) else {
-            return Ok(false);
-        };
-        if now.attributes.kind != FileKind::Regular || !(base.may_link() || self.content.may_copy_on_target()) {
-            return Ok(false);
+    /// Links a file to that of the first base of these kinds that has it, if it has not changed since. Returns what the
+    /// manifest has about it, or `None` if it must be copied.
+    async fn reuse(
+        &self,
+        entry: &Entry<'_>,
+        now: &FullAttributes,
+        kinds: &[BaseKind],
+    ) -> Result<Option<FileEntry>, CopyError> {
+        for from in entry.directory.bases() {
+            if kinds.contains(&from.kind())
+                && let Some(file) = self.reuse_from(entry, from, now).await?
+            {
+                return Ok(Some(file));
+            }
         }
-        // The previous backup may be of a time after the snapshot: a change between the two must show.
+        Ok(None)
+    }
+
+    async fn reuse_from(
+        &self,
+        entry: &Entry<'_>,
+        from: &BaseDirectory,
+        now: &FullAttributes,
+    ) -> Result<Option<FileEntry>, CopyError> {
+        if now.attributes.kind != FileKind::Regular || !(from.may_link() || self.content.may_copy_on_target()) {
+            return Ok(None);
+        }
+        // The base may be of a time after the snapshot: a change between the two must show.
         let is_old_enough =
             || !self.context.is_snapshot || is_settled(now.ctime.map(|at| at.seconds), self.context.settled_before);
         let unchanged = |file: &FileEntry| file.is_unchanged(now) && is_old_enough();
-        let Some(file) = base.file(from, entry.name).await.filter(unchanged) else {
-            return Ok(false);
+        let Some(file) = from.file(entry.name).await.filter(unchanged) else {
+            return Ok(None);
         };
         let _file = self.context.share.file().await;
-        // It counts like any file of the backup, which is complete without the previous one.
+        // It counts like any file of the backup, which is complete without the base.
         let charge = self.context.charge();
         charge.add(now.used.min(now.attributes.size))?;
-        let linked = match base.may_link() {
+        let linked = match from.may_link() {
             true => self.link_to_base(entry, (from, &file), now).await?,
             false => BaseLink::Refused,
         };
         let file = match linked {
             BaseLink::Linked => file,
-            BaseLink::Differs => return Ok(false),
+            BaseLink::Differs => return Ok(None),
             BaseLink::Refused => match self.copy_from_base(entry, (from, &file), now).await? {
                 Some(copy) => file.with_copy(copy),
-                None => return Ok(false),
+                None => return Ok(None),
             },
         };
         charge.keep();
         if let Some(manifest) = entry.directory.manifest() {
-            manifest.add_file(entry.name, file).await?;
+            manifest.add_file(entry.name, file.clone()).await?;
         }
         let progress = &self.context.progress;
+        let (files, bytes) = match from.kind() {
+            BaseKind::Backup => (&progress.reused_files, &progress.reused_bytes),
+            BaseKind::Interrupted => (&progress.resumed_files, &progress.resumed_bytes),
+        };
         for (count, by) in [
             (&progress.files, 1),
             (&progress.bytes, now.attributes.size),
-            (&progress.reused_files, 1),
-            (&progress.reused_bytes, now.attributes.size),
+            (files, 1),
+            (bytes, now.attributes.size),
         ] {
             CopyProgress::add(count, by);
         }
-        Ok(true)
+        Ok(Some(file))
     }
 
-    /// Creates the link to a file of the previous backup.
+    /// Creates the link to a file of a base.
     async fn link_to_base(
         &self,
         entry: &Entry<'_>,
@@ -204,34 +233,34 @@ impl FileCopier {
         let failed = |error| entry.failed(error);
         let linked = match nfs.link_entry((from.handle(), name), file_id, (directory, name)).await {
             Ok(linked) => linked,
-            Err(error) => match (error.status(), &self.context.base) {
+            Err(error) => match error.status() {
                 // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
-                (Some(Status::Exists), _) => match nfs.lookup(directory, name).await.map_err(failed)? {
+                Some(Status::Exists) => match nfs.lookup(directory, name).await.map_err(failed)? {
                     Some(existing) if existing.attributes.fileid == file_id => {
                         self.context.check_name(entry.directory, name, &existing).await?;
                         nfs.full_attributes(&existing.handle).await.map_err(failed)?
                     }
                     _ => return Ok(BaseLink::Differs),
                 },
-                (Some(Status::NotFound | Status::NotSame | Status::Stale), _) => return Ok(BaseLink::Differs),
-                (Some(Status::NotSupported), Some(base)) => {
-                    base.record_no_links();
+                Some(Status::NotFound | Status::NotSame | Status::Stale) => return Ok(BaseLink::Differs),
+                Some(Status::NotSupported) => {
+                    from.record_no_links();
                     return Ok(BaseLink::Refused);
                 }
                 // Whatever the reason, such as a maximum number of links, the file can be copied.
-                (Some(_), _) => return Ok(BaseLink::Refused),
-                (None, _) => return Err(failed(error)),
+                Some(_) => return Ok(BaseLink::Refused),
+                None => return Err(failed(error)),
             },
         };
         if has_attributes_of(&linked, now) {
             return Ok(BaseLink::Linked);
         }
-        // The previous backup keeps its file as it is.
+        // The base keeps its file as it is.
         nfs.remove_file(directory, name, file_id).await.map_err(failed)?;
         Ok(BaseLink::Differs)
     }
 
-    /// Lets the target's server copy a file of the previous backup, and returns the fileid of the copy. Returns `None` if the
+    /// Lets the target's server copy a file of a base, and returns the fileid of the copy. Returns `None` if the
     /// file must be transferred.
     async fn copy_from_base(
         &self,
@@ -296,6 +325,13 @@ impl FileCopier {
             self.add_to_manifest(entry, (details, details.change, false), known)
                 .await?;
             CopyProgress::one(&self.context.progress.files);
+            return Ok(Attempt::Done);
+        }
+        if let Some(file) = self.reuse(entry, &found.details, &[BaseKind::Interrupted]).await? {
+            let copy = self.context.target().lookup(entry.directory.to(), entry.name).await;
+            if let Some(copy) = copy.map_err(|error| entry.failed(error))? {
+                self.links.add(file_id, &copy, file.checksum()).await?;
+            }
             return Ok(Attempt::Done);
         }
         let turn = self.turn().await;
@@ -434,7 +470,7 @@ impl FileCopier {
     }
 }
 
-/// Reports whether a file of the previous backup has the attributes that a copy of the source would get. Servers store
+/// Reports whether a file of a base has the attributes that a copy of the source would get. Servers store
 /// fractions of seconds with different precision.
 fn has_attributes_of(linked: &FullAttributes, source: &FullAttributes) -> bool {
     let (linked_is, source_is) = (&linked.attributes, &source.attributes);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
 
 use crate::copy::StagedLimit;
+use crate::copy::checkpoint::INTERVAL;
 use crate::copy::manifest::{BUFFER, MAX_PENDING};
 use crate::tree_walk::MAX_DEPTH;
 
@@ -36,10 +37,10 @@ pub(super) const QUEUED_NAMES: usize = 2 << 20;
 /// Maximum memory for one of the [`MAX_DEPTH`] directories on the path of a copy, in bytes.
 const LEVEL: usize = 4 << 10;
 
-/// Maximum memory for the manifest that a copy writes, and the parts that it has read of that of the previous backup, in
-/// bytes. A chunk takes about twice its size once it is decoded.
+/// Maximum memory for the manifest that a copy writes, and the parts that it has read of those of its bases, in bytes. A
+/// chunk takes about twice its size once it is decoded.
 const MANIFESTS: usize = MAX_PENDING + BUFFER + (512 << 10);
-/// Maximum memory for the indexes of large directories of previous backups, for all copies together, in bytes: 8 bytes for
+/// Maximum memory for the indexes of large directories of bases, for all copies together, in bytes: 8 bytes for
 /// each name. Files of a directory that finds no room are transferred.
 const INDEXES: usize = 3 << 19;
 
@@ -58,10 +59,11 @@ pub struct CopyLimits {
     memory: Arc<Semaphore>,
     files: Arc<Semaphore>,
     forks: Arc<Semaphore>,
-    /// Bytes for indexes of previous backups.
+    /// Bytes for indexes of bases.
     pub(super) indexes: Arc<Semaphore>,
     max_bytes: Option<u64>,
     pub(super) settle_margin: Duration,
+    pub(super) checkpoint_interval: Duration,
     /// Limit that the server enforces on the copy.
     pub(super) staged_limit: Option<StagedLimit>,
 }
@@ -75,6 +77,7 @@ impl Default for CopyLimits {
             indexes: Arc::new(Semaphore::new(INDEXES)),
             max_bytes: None,
             settle_margin: SETTLE_MARGIN,
+            checkpoint_interval: INTERVAL,
             staged_limit: None,
         }
     }
@@ -100,6 +103,15 @@ impl CopyLimits {
     #[must_use]
     pub fn with_settle_margin(self, settle_margin: Duration) -> Self {
         Self { settle_margin, ..self }
+    }
+
+    /// Sets the time between two checkpoints of a backup.
+    #[must_use]
+    pub fn with_checkpoint_interval(self, checkpoint_interval: Duration) -> Self {
+        Self {
+            checkpoint_interval,
+            ..self
+        }
     }
 
     /// Returns the share of one copy.

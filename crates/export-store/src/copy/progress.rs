@@ -58,6 +58,10 @@ tally! {
     reused_files,
     /// Size of these files, in bytes. They are part of `bytes`.
     reused_bytes,
+    /// Further files that did not change since an interrupted attempt at the same copy, and are taken over from it.
+    resumed_files,
+    /// Size of these files, in bytes. They are part of `bytes`.
+    resumed_bytes,
     /// Files copied several times because the target could not create hard links.
     unlinked,
     /// Files whose user attributes the target does not support.
@@ -127,6 +131,14 @@ impl fmt::Display for CopyProgressSnapshot {
                 f,
                 "; {} of them, {reused}, unchanged since the previous backup",
                 self.reused_files
+            )?;
+        }
+        if self.resumed_files > 0 {
+            let resumed = format_bytes(self.resumed_bytes.into());
+            write!(
+                f,
+                "; {} of them, {resumed}, copied by an interrupted attempt",
+                self.resumed_files
             )?;
         }
         for (count, what) in [

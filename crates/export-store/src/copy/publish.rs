@@ -258,22 +258,27 @@ pub(crate) async fn discard_staged(
     verified: &VerifiedRoot,
     (claim, volume): (&ClaimRef, &str),
 ) -> Result<(), ExportError> {
-    let doing = || format!("moving the unfinished copy of volume {volume} into the trash");
-    let staging = layout::name(layout::STAGING)?;
-    let Some(staging) = store
-        .nfs
-        .lookup(&verified.cluster.handle, &staging)
-        .await
-        .context(doing)?
-    else {
+    let Some((staging, folder)) = find_staged(store, verified, volume).await? else {
         return Ok(());
     };
-    let name = layout::staged(volume)?;
-    let Some(folder) = store.nfs.lookup(&staging.handle, &name).await.context(doing)? else {
-        return Ok(());
-    };
-    let file_id = folder.attributes.fileid;
+    let (name, file_id) = (layout::staged(volume)?, folder.attributes.fileid);
     trash::move_to_trash(store, verified, (claim, volume), (&staging, &name), file_id).await
+}
+
+/// Returns a volume's staging folder, behind the folder that has it, if it exists.
+pub(super) async fn find_staged(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<Option<(FileRef, FileRef)>, ExportError> {
+    let doing = || format!("looking up the unfinished copy of volume {volume}");
+    let (staging, name) = (layout::name(layout::STAGING)?, layout::staged(volume)?);
+    let staging = store.nfs.lookup(&verified.cluster.handle, &staging).await;
+    let Some(staging) = staging.context(doing)? else {
+        return Ok(None);
+    };
+    let folder = store.nfs.lookup(&staging.handle, &name).await.context(doing)?;
+    Ok(folder.map(|folder| (staging, folder)))
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ async fn stage_at(
     group::recheck(store, verified, request, &mut written).await?;
     reservation.keep(None);
     publish::discard_staged(store, verified, (&request.claim, &request.volume)).await?;
-    let staging = make_staging(store, verified, &request.volume).await?;
+    let staging = make_staging(store, verified, &request.volume, None).await?;
     Ok(StagedCopy::Copy(Box::new(Staging {
         own_group: request.gid_range.and(written.group),
         ..staging
@@ -213,13 +213,20 @@ async fn write_record(
     Ok(record)
 }
 
+/// Creates a volume's staging folder, or what belongs in one that exists and contains nothing of this attempt.
 pub(crate) async fn make_staging(
     store: &ExportStore,
     verified: &Arc<VerifiedRoot>,
     volume: &str,
+    existing: Option<FileRef>,
 ) -> Result<Staging, CopyError> {
-    let staging = staging_folder(store, verified).await?;
-    let folder = create_folder(store, verified, &staging, layout::staged(volume)?, volume).await?;
+    let folder = match existing {
+        Some(folder) => folder,
+        None => {
+            let staging = staging_folder(store, verified).await?;
+            create_folder(store, verified, &staging, layout::staged(volume)?, volume).await?
+        }
+    };
     let tree = create_folder(store, verified, &folder, layout::name(layout::STAGED_TREE)?, volume).await?;
     let links = create_folder(store, verified, &folder, layout::name(layout::STAGED_LINKS)?, volume).await?;
     check_chown(store, verified, &tree).await?;
@@ -245,7 +252,7 @@ async fn staging_folder(store: &ExportStore, verified: &VerifiedRoot) -> Result<
     .await
 }
 
-async fn create_folder(
+pub(super) async fn create_folder(
     store: &ExportStore,
     verified: &VerifiedRoot,
     folder: &FileRef,

@@ -2,23 +2,26 @@
 //!
 //! The record is written first. Its name is that of the requesting object, and it contains that object's UID. Then the
 //! copy is made in the staging folder and is renamed to an archive's name once it is complete. If the process dies
-//! before the RENAME, the copy restarts from the beginning; after it, the recorded fileid identifies the complete
-//! copy.
+//! before the RENAME, the copy is made again, with the files up to the last checkpoint of the interrupted one; after it, the
+//! recorded fileid identifies the complete copy.
 
 use std::sync::Arc;
 
 use crate::archives::RecordedArchive;
+use crate::copy::checkpoint::Checkpoints;
+use crate::copy::interrupted::InterruptedCopy;
+use crate::copy::manifest::{self, BaseKind};
 use crate::copy::publish::Named;
 use crate::copy::{
-    BackupParts, CopyError, CopyLimits, CopyProgress, CopySource, SourceTree, Staging, copy_tree, manifest, publish,
-    source, staged_limit, staging,
+    BackupParts, CopyError, CopyLimits, CopyProgress, CopySource, Outcome, SourceTree, Staging, copy_tree, interrupted,
+    publish, source, staged_limit, staging,
 };
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation, Sharing};
 use crate::record::{
-    ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, ManifestRef, Record, RecordedHandle, RetentionTerms, State,
-    TermsRevision,
+    ArchiveState, Checkpoint, CopiedAmount, CopiedSnapshot, CopyState, ManifestRef, Record, RecordedHandle,
+    RetentionTerms, State, TermsRevision,
 };
 use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
@@ -48,6 +51,16 @@ pub struct ArchiveRequest {
     pub bases: Vec<String>,
     /// Copy a snapshot of the server, and not the data in use.
     pub snapshot: Option<SnapshotUse>,
+}
+
+impl ArchiveRequest {
+    /// Reports whether a copy is one of the same volume and claim.
+    pub(super) fn is_of_same_volume(&self, record: &Record) -> bool {
+        let copy = record.state.archive_info().and_then(|archive| archive.copy.as_ref());
+        let (claim, wanted) = (&record.claim, &self.claim);
+        copy.is_some_and(|copy| copy.volume == self.of.volume)
+            && (&claim.uid, &claim.namespace_uid) == (&wanted.uid, &wanted.namespace_uid)
+    }
 }
 
 /// Use of the server's snapshots for an archive.
@@ -102,14 +115,27 @@ pub async fn copy_to_archive(
     progress: &Arc<CopyProgress>,
 ) -> Result<(), CopyError> {
     let (source, no_snapshot) = open_source(origin, request).await?;
-    let Some(staging) = stage_archive(export, request, &source).await? else {
+    // What was interrupted counts toward the limit of the directory in which it was made.
+    let may_resume = limits.staged_limit.is_none();
+    let Some((staging, interrupted)) = stage_archive(export, request, &source, may_resume).await? else {
         return Ok(());
     };
     staged_limit::order(export, &request.name, &staging, limits).await?;
+    let ends = (&source, &staging);
+    let bases = manifest::find_bases(export, request, ends, interrupted.as_ref(), &limits.indexes).await;
+    let is_resumed = bases.iter().any(|base| base.kind() == BaseKind::Interrupted);
+    let recorded = interrupted.as_ref().filter(|_| is_resumed);
     let parts = BackupParts {
         manifest: manifest::create(export, &staging).await?,
         settled_before: manifest::settled_before(&source, limits.settle_margin).await,
-        base: manifest::find_base(export, request, (&source, &staging), &limits.indexes).await,
+        bases,
+        checkpoints: Checkpoints {
+            store: export,
+            request,
+            staging: &staging,
+            interval: limits.checkpoint_interval,
+            saving: recorded.map_or(0, |interrupted| interrupted.checkpoint.saving),
+        },
     };
     let file = parts.manifest.clone();
     let written = copy_tree(&source, (export, &staging, Some(parts)), limits, progress).await?;
@@ -297,12 +323,14 @@ fn track_complete(store: &ExportStore, verified: &VerifiedRoot, archived: &Recor
     store.state().copying.remove(&archived.volume);
 }
 
-/// Writes the record and creates the staging folder. Returns `None` if a previous process completed the copy.
+/// Writes the record and creates the staging folder, which contains what an interrupted attempt completed. Returns `None` if
+/// a previous process completed the copy.
 async fn stage_archive(
     store: &ExportStore,
     request: &ArchiveRequest,
     source: &SourceTree,
-) -> Result<Option<Staging>, CopyError> {
+    may_resume: bool,
+) -> Result<Option<(Staging, Option<InterruptedCopy>)>, CopyError> {
     let _lock = store.lock_volume(&request.name).await?;
     let verified = store.verified_root().await?;
     let former = match find_attempt(store, &verified, &request.name, &request.requested_by).await? {
@@ -312,7 +340,12 @@ async fn stage_archive(
         Begun::Archive(..) => return Ok(None),
         Begun::Foreign(state) => return Err(taken(&request.name, state).into()),
     };
-    let (record, held) = draft_record(store, &verified, request, source).await?;
+    let found = match former.as_ref().filter(|_| may_resume) {
+        Some(former) => interrupted::find(store, &verified, request, former).await?,
+        None => None,
+    };
+    let checkpoint = found.as_ref().map(|found| found.checkpoint.clone());
+    let (record, held) = draft_record(store, &verified, (request, checkpoint), source).await?;
     // The volume's own archive would have the same record name as this one.
     if store.reservations.knows(&Holder::Volume(request.name.clone())) {
         return Err(taken(&request.name, State::Live.name()).into());
@@ -327,8 +360,19 @@ async fn stage_archive(
     }
     held.keep(None);
     track_request(store, &request.name, &request.requested_by);
-    publish::discard_staged(store, &verified, (&record.claim, &request.name)).await?;
-    staging::make_staging(store, &verified, &request.name).await.map(Some)
+    let of = (&record.claim, request.name.as_str());
+    let (folder, interrupted) = match found {
+        Some(found) => {
+            let (folder, interrupted) = interrupted::set_aside(store, &verified, of, found).await?;
+            (Some(folder), interrupted)
+        }
+        None => {
+            publish::discard_staged(store, &verified, of).await?;
+            (None, None)
+        }
+    };
+    let staging = staging::make_staging(store, &verified, &request.name, folder).await?;
+    Ok(Some((staging, interrupted)))
 }
 
 /// Returns the record that announces the copy, with the current mode and owner of the source, and the reservation of
@@ -336,7 +380,7 @@ async fn stage_archive(
 async fn draft_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ArchiveRequest,
+    (request, checkpoint): (&ArchiveRequest, Option<Checkpoint>),
     source: &SourceTree,
 ) -> Result<(Record, Reservation), CopyError> {
     let was = &source.details.attributes;
@@ -357,6 +401,7 @@ async fn draft_record(
             outcome: None,
             amount: None,
             manifest: None,
+            checkpoint,
             snapshot: None,
             shares_files: false,
         }),
@@ -383,6 +428,41 @@ async fn draft_record(
     ))
 }
 
+/// Saves a checkpoint in the record of a copy that is in progress.
+pub(super) async fn record_checkpoint(
+    store: &ExportStore,
+    request: &ArchiveRequest,
+    staging: &Staging,
+    checkpoint: Checkpoint,
+) -> Outcome {
+    let _lock = store.lock_volume(&request.name).await?;
+    let (verified, record, mut archive) = find_unfinished(store, request, staging).await?;
+    if let Some(copy) = &mut archive.copy {
+        copy.checkpoint = Some(checkpoint);
+    }
+    records::replace(store, &verified, &record.in_state(State::Copying(archive))).await?;
+    Ok(())
+}
+
+/// Returns the record of a copy that is in progress, if it still is.
+async fn find_unfinished(
+    store: &ExportStore,
+    request: &ArchiveRequest,
+    staging: &Staging,
+) -> Result<(Arc<VerifiedRoot>, Box<Record>, ArchiveState), CopyError> {
+    let verified = store.verified_root().await?;
+    if verified.differs_from(&staging.verified) {
+        return Err(CopyError::ExportChanged);
+    }
+    let Begun::Own(record) = find_attempt(store, &verified, &request.name, &request.requested_by).await? else {
+        return Err(CopyError::ExportChanged);
+    };
+    match record.state.clone() {
+        State::Copying(archive) => Ok((verified, record, archive)),
+        _ => Err(CopyError::ExportChanged),
+    }
+}
+
 /// Renames a complete copy to its archive's name.
 async fn publish_archive(
     store: &ExportStore,
@@ -400,21 +480,13 @@ async fn publish_archive_once(
     (source, staging): (&SourceTree, &Staging),
     finished: &FinishedCopy,
 ) -> Result<(), CopyError> {
-    let verified = store.verified_root().await?;
-    if verified.differs_from(&staging.verified) {
-        return Err(CopyError::ExportChanged);
-    }
-    let Begun::Own(record) = find_attempt(store, &verified, &request.name, &request.requested_by).await? else {
-        return Err(CopyError::ExportChanged);
-    };
-    let State::Copying(mut archive) = record.state.clone() else {
-        return Err(CopyError::ExportChanged);
-    };
+    let (verified, record, mut archive) = find_unfinished(store, request, staging).await?;
     if let Some(copy) = &mut archive.copy {
         copy.outcome = Some(finished.outcome.clone());
         copy.snapshot = finished.snapshot.clone();
         copy.amount = Some(finished.amount);
         copy.manifest = finished.manifest.as_ref().map(|(_, reference)| reference.clone());
+        copy.checkpoint = None;
         // The next backup may link to its files.
         copy.shares_files = copy.manifest.is_some();
     }

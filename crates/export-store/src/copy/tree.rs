@@ -27,10 +27,10 @@ pub(super) struct Directory {
     to: FileHandle,
     /// The directory above this one, and its name there; `None` for the root.
     above: Option<(Arc<Directory>, Name)>,
-    /// The directory in the previous backup, if there is one.
-    base: Option<BaseDirectory>,
+    /// The directory in the bases of a backup that have it.
+    bases: Vec<BaseDirectory>,
     /// The part of the backup's manifest about it.
-    manifest: Option<DirectoryManifest>,
+    manifest: Option<Arc<DirectoryManifest>>,
 }
 
 impl Directory {
@@ -42,11 +42,11 @@ impl Directory {
         &self.to
     }
 
-    pub(super) fn base(&self) -> Option<&BaseDirectory> {
-        self.base.as_ref()
+    pub(super) fn bases(&self) -> &[BaseDirectory] {
+        &self.bases
     }
 
-    pub(super) fn manifest(&self) -> Option<&DirectoryManifest> {
+    pub(super) fn manifest(&self) -> Option<&Arc<DirectoryManifest>> {
         self.manifest.as_ref()
     }
 
@@ -125,13 +125,14 @@ impl TreeCopier {
         &self,
         from: &FileRef,
         to: FileHandle,
+        bases: Vec<BaseDirectory>,
         manifest: Option<&Arc<ManifestWriter>>,
     ) -> Arc<Directory> {
         Arc::new(Directory {
             from: from.handle.clone(),
             to,
             above: None,
-            base: self.context.base.as_ref().map(|base| base.root()),
+            bases,
             manifest: manifest.map(DirectoryManifest::new),
         })
     }
@@ -201,9 +202,9 @@ impl TreeCopier {
     async fn read_page(self: &Arc<Self>, walk: &mut Walk) -> Outcome {
         let from = walk.current().handle.clone();
         let (source, depth) = (self.context.source(), walk.depth());
-        let has_base = walk.current().data.directory.base.is_some();
+        let has_base = !walk.current().data.directory.bases.is_empty();
         let list = async |next| match depth {
-            // The attributes show which files have not changed since the previous backup.
+            // The attributes show which files have not changed since they were copied to a base.
             _ if has_base => source.list_with_attributes(&from, next, page_size(depth)).await,
             // Only one directory at a time has these pages in memory: they are as large as the server allows.
             0 => source.list(&from, next).await,
@@ -307,15 +308,15 @@ impl TreeCopier {
         }
         let file_id = attributes.fileid;
         let made = self.make(&parent, &name).await?;
-        let base = match (&self.context.base, parent.base()) {
-            (Some(base), Some(directory)) => base.directory(directory, &name).await,
-            _ => None,
-        };
+        let mut bases = Vec::new();
+        for base in parent.bases() {
+            bases.extend(base.directory(&name).await);
+        }
         let directory = Arc::new(Directory {
             from: found.handle.clone(),
             to: made.handle,
-            base,
-            manifest: parent.manifest().map(DirectoryManifest::beside),
+            bases,
+            manifest: parent.manifest().map(|manifest| manifest.below(&name)),
             above: Some((parent, name)),
         });
         let queued = walk.current().data.queued.beside();

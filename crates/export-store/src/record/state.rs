@@ -66,6 +66,9 @@ pub struct CopyState {
     /// Manifest of the copy; unset as above, and if nothing confirms it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<ManifestRef>,
+    /// Part of the copy that is complete; only until all of it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
     /// Snapshot of the server that was copied; unset as above, and if the data were copied while in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<CopiedSnapshot>,
@@ -109,6 +112,18 @@ pub struct ManifestRef {
     pub length: u32,
     /// SHA-256 of the root chunk, in hexadecimal.
     pub sha256: String,
+}
+
+/// Part of an unfinished copy that is complete, for the next attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    /// Fileid of the root of the copy.
+    pub tree: u64,
+    /// Manifest of the part that is complete.
+    pub manifest: ManifestRef,
+    /// What it saves the next attempt, in bytes. Only compared with that of other checkpoints of the same copy.
+    pub saving: u64,
 }
 
 impl ArchiveState {

@@ -64,6 +64,7 @@ fn copying(volume: &str) -> State {
             outcome: Some("7 files".into()),
             amount: None,
             manifest: None,
+            checkpoint: None,
             snapshot: None,
             shares_files: false,
         }),

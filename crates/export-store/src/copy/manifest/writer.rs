@@ -1,6 +1,6 @@
 //! Writes the manifest of a backup while its files are copied.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(in crate::copy) struct ManifestWriter {
     buffer: tokio::sync::Mutex<Buffer>,
     /// Bytes of entries that are not in a chunk yet.
     pending: AtomicUsize,
+    /// What the files so far save an attempt that finds them unchanged, in bytes.
+    saving: AtomicU64,
 }
 
 /// Chunks that are not written yet.
@@ -54,6 +56,18 @@ pub(in crate::copy) struct DirectoryManifest {
 struct DirectoryState {
     pending: Vec<u8>,
     chunks: Vec<ChunkRef>,
+    /// Subdirectories that are not complete.
+    open: Vec<(Name, Arc<DirectoryManifest>)>,
+}
+
+/// A directory that is not complete, for a checkpoint.
+struct OpenDirectory {
+    manifest: Arc<DirectoryManifest>,
+    name: Option<Name>,
+    /// Number of the directory above.
+    above: Option<usize>,
+    /// Entries of its subdirectories that are not complete.
+    entries: Vec<u8>,
 }
 
 fn unusable(why: impl ToString) -> CopyError {
@@ -62,6 +76,11 @@ fn unusable(why: impl ToString) -> CopyError {
 
 fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, CopyError> {
     postcard::to_extend(value, Vec::new()).map_err(unusable)
+}
+
+fn encode_entry(name: &Name, kind: EntryKind) -> Result<Vec<u8>, CopyError> {
+    let name = name.as_bytes().to_vec();
+    encode(&ManifestEntry { name, kind })
 }
 
 impl ManifestWriter {
@@ -75,7 +94,13 @@ impl ManifestWriter {
                 bytes: Vec::new(),
             }),
             pending: AtomicUsize::new(0),
+            saving: AtomicU64::new(0),
         }
+    }
+
+    /// Returns what the files so far save an attempt that finds them unchanged, in bytes.
+    pub(in crate::copy) fn saving(&self) -> u64 {
+        self.saving.load(Ordering::Relaxed)
     }
 
     /// Writes the root chunk and everything that is left. Returns what the record refers to.
@@ -84,11 +109,25 @@ impl ManifestWriter {
         source: &SourceTree,
         root: &DirectoryManifest,
     ) -> Result<ManifestRef, CopyError> {
+        self.write_root(source, root.finish().await?).await
+    }
+
+    /// Writes a root chunk for everything that is complete so far. Returns what the record refers to. The manifest continues
+    /// as if there were no checkpoint: that repeats what is not in a chunk yet, and the chunks of the open directories.
+    pub(in crate::copy) async fn checkpoint(
+        &self,
+        source: &SourceTree,
+        root: &Arc<DirectoryManifest>,
+    ) -> Result<ManifestRef, CopyError> {
+        self.write_root(source, root.checkpoint().await?).await
+    }
+
+    async fn write_root(&self, source: &SourceTree, chunks: Vec<ChunkRef>) -> Result<ManifestRef, CopyError> {
         let root = ManifestRoot {
             version: VERSION,
             source_export: source.export_id().to_owned(),
             source_root: source.root.attributes.fileid,
-            chunks: root.finish().await?,
+            chunks,
         };
         let reference = self.append(&encode(&root)?).await?;
         self.flush(&mut *self.buffer.lock().await).await?;
@@ -152,21 +191,26 @@ impl ManifestWriter {
 }
 
 impl DirectoryManifest {
-    pub(in crate::copy) fn new(writer: &Arc<ManifestWriter>) -> Self {
-        Self {
+    pub(in crate::copy) fn new(writer: &Arc<ManifestWriter>) -> Arc<Self> {
+        Arc::new(Self {
             writer: Arc::clone(writer),
             state: Mutex::default(),
-        }
+        })
     }
 
-    /// Returns the part about another directory.
-    pub(in crate::copy) fn beside(&self) -> Self {
-        Self::new(&self.writer)
+    /// Returns the part about a subdirectory. It is open until it is added.
+    pub(in crate::copy) fn below(&self, name: &Name) -> Arc<Self> {
+        let below = Self::new(&self.writer);
+        self.state().open.push((name.clone(), Arc::clone(&below)));
+        below
     }
 
     /// Adds a file.
     pub(in crate::copy) async fn add_file(&self, name: &Name, file: FileEntry) -> Outcome {
-        self.add(name, EntryKind::File(file)).await
+        let saving = file.saving();
+        self.add(name, EntryKind::File(file)).await?;
+        self.writer.saving.fetch_add(saving, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Adds a symbolic link, by the digest of its target.
@@ -177,12 +221,13 @@ impl DirectoryManifest {
     /// Adds a subdirectory that is complete.
     pub(in crate::copy) async fn add_directory(&self, name: &Name, directory: &Self) -> Outcome {
         let chunks = directory.finish().await?;
-        self.add(name, EntryKind::Directory(chunks)).await
+        self.add(name, EntryKind::Directory(chunks)).await?;
+        self.state().open.retain(|(open, _)| open != name);
+        Ok(())
     }
 
     async fn add(&self, name: &Name, kind: EntryKind) -> Outcome {
-        let name = name.as_bytes().to_vec();
-        let entry = encode(&ManifestEntry { name, kind })?;
+        let entry = encode_entry(name, kind)?;
         let pending = &self.writer.pending;
         let total = pending.fetch_add(entry.len(), Ordering::Relaxed) + entry.len();
         let chunk = {
@@ -210,11 +255,70 @@ impl DirectoryManifest {
         if !rest.is_empty() {
             self.append(&rest).await?;
         }
-        let chunks = std::mem::take(&mut self.state().chunks);
+        // A checkpoint finds them here until the directory above has them.
+        let chunks = self.state().chunks.clone();
         if chunks.len() > MAX_CHUNKS {
             // About ten million entries. The backup is complete; what the manifest lacks is transferred again next time.
             tracing::warn!("the manifest of a backup lacks a directory, because it has too many entries");
             return Ok(Vec::new());
+        }
+        Ok(chunks)
+    }
+
+    /// Writes chunks with everything that is complete so far below this directory, and returns those of the directory.
+    async fn checkpoint(self: &Arc<Self>) -> Result<Vec<ChunkRef>, CopyError> {
+        let mut open = self.open_directories();
+        // Each directory is behind the one above it, which needs its chunks.
+        while let Some(directory) = open.pop() {
+            let chunks = directory.manifest.write_partial(directory.entries).await?;
+            let above = directory.above.and_then(|above| open.get_mut(above));
+            let (Some(above), Some(name)) = (above, directory.name) else {
+                return Ok(chunks);
+            };
+            let entry = encode_entry(&name, EntryKind::Directory(chunks))?;
+            // What finds no room is copied again.
+            if above.entries.len() + entry.len() <= MAX_CHUNK - 2 * MAX_PENDING {
+                above.entries.extend_from_slice(&entry);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Returns the directory and all open ones below it.
+    fn open_directories(self: &Arc<Self>) -> Vec<OpenDirectory> {
+        let mut open = vec![OpenDirectory {
+            manifest: Arc::clone(self),
+            name: None,
+            above: None,
+            entries: Vec::new(),
+        }];
+        let mut number = 0;
+        while let Some(directory) = open.get(number) {
+            let below = directory.manifest.state().open.clone();
+            open.extend(below.into_iter().map(|(name, manifest)| OpenDirectory {
+                manifest,
+                name: Some(name),
+                above: Some(number),
+                entries: Vec::new(),
+            }));
+            number += 1;
+        }
+        open
+    }
+
+    /// Writes a chunk with the entries that are in none yet, and these entries. Returns it with the other chunks.
+    async fn write_partial(&self, mut entries: Vec<u8>) -> Result<Vec<ChunkRef>, CopyError> {
+        let mut chunks = {
+            let state = self.state();
+            entries.extend_from_slice(&state.pending);
+            state.chunks.clone()
+        };
+        if !entries.is_empty() {
+            chunks.push(self.writer.append(&entries).await?);
+        }
+        // Too many to be read.
+        if chunks.len() > MAX_CHUNKS {
+            chunks.clear();
         }
         Ok(chunks)
     }
