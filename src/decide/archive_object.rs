@@ -264,6 +264,7 @@ mod tests {
             outcome: None,
             amount: None,
             manifest: None,
+            checkpoint: None,
             snapshot: None,
             shares_files: false,
         });

@@ -150,9 +150,9 @@ impl CopiedTotals {
     fn add([volumes, backups]: &mut [Self; 2], labels: &CopyLabels, progress: &CopyProgress) {
         let copied = progress.snapshot();
         let totals = if labels.archive.is_empty() { volumes } else { backups };
-        totals.copied = totals
-            .copied
-            .saturating_add(copied.bytes.saturating_sub(copied.reused_bytes));
+        // What an interrupted copy copied counted when it ended.
+        let taken_over = copied.reused_bytes.saturating_add(copied.resumed_bytes);
+        totals.copied = totals.copied.saturating_add(copied.bytes.saturating_sub(taken_over));
         totals.reused = totals.reused.saturating_add(copied.reused_bytes);
     }
 }

@@ -5,7 +5,7 @@
 //! the trash moves everything.
 
 use crate::copy::to_archive::ArchiveRequest;
-use crate::copy::{publish, staging};
+use crate::copy::{manifest, publish, staging};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::record::{Checkpoint, Record};
 use crate::request::ClaimRef;
@@ -93,7 +93,7 @@ pub(super) async fn set_aside(
         }
         move_parts(store, verified, of.1, (&folder, layout::STAGED_FORMER)).await?;
     }
-    let interrupted = open(store, verified, &folder, found.checkpoint).await?;
+    let interrupted = open(store, verified, (of.1, &folder), found.checkpoint).await?;
     Ok((folder, interrupted))
 }
 
@@ -101,17 +101,20 @@ pub(super) async fn set_aside(
 async fn open(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    folder: &FileRef,
+    (volume, folder): (&str, &FileRef),
     checkpoint: Checkpoint,
 ) -> Result<Option<InterruptedCopy>, ExportError> {
     let Some(former) = find_directory(store, verified, folder, layout::STAGED_FORMER).await? else {
         return Ok(None);
     };
     let tree = find_directory(store, verified, &former, layout::STAGED_TREE).await?;
-    let manifest = find_part(store, &former, layout::STAGED_MANIFEST).await?;
-    let manifest = manifest.filter(|(_, file)| file.attributes.kind == FileKind::Regular);
     let tree = tree.filter(|tree| tree.attributes.fileid == checkpoint.tree);
-    Ok(tree.zip(manifest).map(|(tree, (_, manifest))| InterruptedCopy {
+    let manifest = match find_part(store, &former, layout::STAGED_MANIFEST).await? {
+        Some((_, manifest)) => Some(manifest).filter(|file| file.attributes.kind == FileKind::Regular),
+        // The attempt was interrupted between the last two steps of its publication.
+        None => manifest::find(store, verified, volume).await?,
+    };
+    Ok(tree.zip(manifest).map(|(tree, manifest)| InterruptedCopy {
         checkpoint,
         tree,
         manifest,

@@ -25,7 +25,7 @@ pub(super) use crate::copy::manifest::base::{BaseDirectory, BaseKind, find_bases
 pub(super) use crate::copy::manifest::digest::{BLOCK, BlockDigest, ContentDigest, Digest, digest_of};
 pub(super) use crate::copy::manifest::settled::settled_before;
 pub(crate) use crate::copy::manifest::store::remove;
-pub(super) use crate::copy::manifest::store::{create, publish};
+pub(super) use crate::copy::manifest::store::{create, find, publish};
 pub(crate) use crate::copy::manifest::verify::verify;
 pub use crate::copy::manifest::verify::{VerifyProblem, VerifyReport};
 pub(super) use crate::copy::manifest::writer::{BUFFER, DirectoryManifest, MAX_PENDING, ManifestWriter};

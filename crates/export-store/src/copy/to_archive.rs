@@ -486,7 +486,6 @@ async fn publish_archive_once(
         copy.snapshot = finished.snapshot.clone();
         copy.amount = Some(finished.amount);
         copy.manifest = finished.manifest.as_ref().map(|(_, reference)| reference.clone());
-        copy.checkpoint = None;
         // The next backup may link to its files.
         copy.shares_files = copy.manifest.is_some();
     }
@@ -574,7 +573,11 @@ pub(crate) async fn complete(
     {
         return Ok(false);
     }
-    let archived = record.in_state(State::Archived(archive.clone()));
+    let mut archive = archive.clone();
+    if let Some(copy) = &mut archive.copy {
+        copy.checkpoint = None;
+    }
+    let archived = record.in_state(State::Archived(archive));
     records::replace_to_free_space(store, verified, &archived).await?;
     track_complete(store, verified, &archived);
     Ok(true)

@@ -52,22 +52,22 @@ pub async fn back_up(
 }
 
 /// A volume on one export, and the export that gets its backups.
-struct Backups {
-    source: Arc<ExportStore>,
-    target: Arc<ExportStore>,
-    file_id: u64,
-    data: PathBuf,
-    disk: PathBuf,
+pub struct Backups {
+    pub source: Arc<ExportStore>,
+    pub target: Arc<ExportStore>,
+    pub file_id: u64,
+    pub data: PathBuf,
+    pub disk: PathBuf,
 }
 
 impl Backups {
     /// Source and target are on one export.
-    async fn on(fixture: &StoreFixture) -> Self {
+    pub async fn on(fixture: &StoreFixture) -> Self {
         let export = Arc::new(fixture.store().await);
         Self::between((fixture, &export), (fixture, &export)).await
     }
 
-    async fn between(
+    pub async fn between(
         (from, source): (&StoreFixture, &Arc<ExportStore>),
         (to, target): (&StoreFixture, &Arc<ExportStore>),
     ) -> Self {
@@ -80,7 +80,7 @@ impl Backups {
         }
     }
 
-    fn request(&self, name: &str, bases: &[&str]) -> ArchiveRequest {
+    pub fn request(&self, name: &str, bases: &[&str]) -> ArchiveRequest {
         backup_request(name, self.file_id, bases)
     }
 
@@ -89,18 +89,18 @@ impl Backups {
     }
 
     /// Makes a backup once all changes so far are old enough to be told from later ones.
-    async fn back_up(&self, name: &str, bases: &[&str]) -> CopyProgressSnapshot {
+    pub async fn back_up(&self, name: &str, bases: &[&str]) -> CopyProgressSnapshot {
         tokio::time::sleep(MARGIN + Duration::from_millis(1100)).await;
         let copied = self.try_back_up(name, bases).await.unwrap();
         println!("{name}: {copied}");
         copied
     }
 
-    fn backup(&self, name: &str) -> PathBuf {
+    pub fn backup(&self, name: &str) -> PathBuf {
         self.disk.join(format!("archived-{name}"))
     }
 
-    async fn verify(&self, name: &str) -> VerifyReport {
+    pub async fn verify(&self, name: &str) -> VerifyReport {
         let key = RecordsKey::new(&[7; 32]);
         let report = self.target.verify_backup((CLUSTER, name), Some(&key)).await;
         let report = report.unwrap().unwrap();
@@ -130,12 +130,12 @@ impl Backups {
     }
 }
 
-fn inode(path: &Path) -> u64 {
+pub fn inode(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
 
 /// Creates 300 files in one directory, so that the manifest has several chunks for it, and some others.
-fn grow(root: &Path) {
+pub fn grow(root: &Path) {
     fs::create_dir_all(root.join("a/b")).unwrap();
     for number in 0..300 {
         fs::write(root.join(format!("a/file-{number}")), number.to_string()).unwrap();
@@ -148,7 +148,7 @@ fn grow(root: &Path) {
 }
 
 /// Number of regular names that [`grow`] creates.
-const FILES: u64 = 304;
+pub const FILES: u64 = 304;
 
 async fn changed_files_only(fixture: &StoreFixture, backups: &Backups) {
     grow(&backups.data);

@@ -30,6 +30,7 @@ mod other_clusters;
 mod parents;
 mod purge;
 mod reclaim;
+mod resume;
 mod round_trips;
 mod rules;
 mod sharing;

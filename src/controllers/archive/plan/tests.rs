@@ -289,6 +289,7 @@ fn the_condition_of_a_backup_reports_what_was_copied() {
         outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
         amount: None,
         manifest: None,
+        checkpoint: None,
         snapshot: None,
         shares_files: false,
     };

@@ -21,7 +21,7 @@ use crate::records::{self, ReadRecord};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use nfs_client::{Client, FileHandle, FileRef, Name};
+use nfs_client::{Client, FileHandle, FileKind, FileRef, Name};
 
 /// Number of decoded chunks in memory: enough for the directories that are copied concurrently.
 const CACHED_CHUNKS: usize = 12;
@@ -269,6 +269,9 @@ impl BaseDirectory {
         };
         let node = self.base.nfs.lookup(&self.handle, name).await;
         let node = unless_failed(node.map_err(ManifestError::from))??;
+        if node.attributes.kind != FileKind::Directory {
+            return None;
+        }
         unless_failed(Self::open(&self.base, node.handle, chunks).await)
     }
 

@@ -39,7 +39,7 @@ pub(in crate::copy) async fn publish(
 }
 
 /// Returns the file of a manifest, if it exists.
-pub(super) async fn find(
+pub(in crate::copy) async fn find(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &str,
