@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use export_store::{
-    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, ExportStore, PurgeLimits, StagedLimit,
-    VolumeLimit, copy_to_archive,
+    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, ExportStore, PurgeLimits,
+    RequestedArchive, StagedLimit, VolumeLimit, copy_to_archive,
 };
 use nfs_client::{Protocol, VersionChoice};
 use rig::proxy::has_bytes;
@@ -461,6 +461,9 @@ async fn interrupted_anywhere(version: VersionChoice, direction: Direction) {
             matches!((copied.files, copied.resumed_files), (0, 0) | (5, 2 | 3)),
             "{copied}"
         );
+        // As the operator does it, which moves what is left into the trash.
+        let done = next.requested_archive(&request.name, &request.requested_by).await;
+        assert!(matches!(done.unwrap(), RequestedArchive::Done(_)));
         attempts.is_complete(&next, &request.name).await;
         if !died {
             assert!(death > 20, "only {death}");
