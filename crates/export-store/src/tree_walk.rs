@@ -100,6 +100,15 @@ pub(crate) fn may_be_directory(entry: &Entry) -> bool {
     matches!(entry.kind, Some(FileKind::Directory) | None)
 }
 
+/// Removes the attributes of an entry that do not say where it is, so that it is looked up. Now and then, nfs-ganesha lists an
+/// entry over NFSv3 with fsid 0, which is not on another file system.
+fn remove_unread_attributes(entry: &mut Entry, fsid: FsId) {
+    const NO_FSID: FsId = FsId { major: 0, minor: 0 };
+    if entry.fsid == Some(NO_FSID) && fsid != NO_FSID {
+        (entry.kind, entry.fsid, entry.details) = (None, None, None);
+    }
+}
+
 impl<D> TreeWalk<D> {
     pub(crate) fn new(root: &FileRef, data: D) -> Self {
         Self {
@@ -150,6 +159,9 @@ impl<D> TreeWalk<D> {
         let Some(DirectoryPage { is_first, mut entries }) = self.current.reader.next_page_with(list).await? else {
             return Ok(None);
         };
+        for entry in &mut entries {
+            remove_unread_attributes(entry, self.fsid);
+        }
         let listed = entries.len();
         entries.retain(|entry| entry.fsid.is_none_or(|fsid| fsid == self.fsid));
         let directories = entries.iter().filter(|entry| may_be_directory(entry));
@@ -205,8 +217,10 @@ impl<D> OpenDirectory<D> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::layout;
 
     const FSID: FsId = FsId { major: 7, minor: 0 };
 
@@ -243,6 +257,32 @@ mod tests {
             obstacle(Attributes { fsid, ..directory(1) }),
             Some(Obstacle::OtherFileSystem)
         );
+    }
+
+    #[test]
+    fn an_entry_that_is_listed_without_a_file_system_is_looked_up() {
+        let none = FsId { major: 0, minor: 0 };
+        let other = FsId { major: 8, minor: 0 };
+        for (listed, fsid, is_looked_up) in [
+            (none, FSID, true),
+            (none, none, false),
+            (FSID, FSID, false),
+            (other, FSID, false),
+        ] {
+            let mut entry = Entry {
+                name: layout::name("file").unwrap(),
+                kind: Some(FileKind::Regular),
+                size: Some(4),
+                fileid: Some(5),
+                fsid: Some(listed),
+                used: None,
+                links: None,
+                details: None,
+            };
+            remove_unread_attributes(&mut entry, fsid);
+            assert_eq!(may_be_directory(&entry), is_looked_up, "{listed:?}");
+            assert_eq!(entry.fsid.is_none(), is_looked_up, "{listed:?}");
+        }
     }
 
     #[test]

@@ -287,7 +287,8 @@ impl TreeCopier {
                 return Ok(());
             }
             (Some(Obstacle::NotDirectory), FileKind::Regular | FileKind::Symlink) => {
-                return self.spawn_file(&mut walk.current().data, name, None).await;
+                let details = Some(Box::new(found.details));
+                return self.spawn_file(&mut walk.current().data, name, details).await;
             }
             (Some(Obstacle::NotDirectory), _) => {
                 CopyProgress::one(&self.context.progress.special);
