@@ -64,7 +64,15 @@ fn copying(volume: &str) -> State {
             outcome: Some("7 files".into()),
             amount: None,
             manifest: None,
-            checkpoint: None,
+            checkpoint: Some(Checkpoint {
+                tree: u64::MAX,
+                manifest: ManifestRef {
+                    offset: 7,
+                    length: 8,
+                    sha256: "00".repeat(32),
+                },
+                saving: 9,
+            }),
             snapshot: None,
             shares_files: false,
         }),
