@@ -126,6 +126,9 @@ pub struct NfsBackendSpec {
     /// Limits of the copies from and to this backend: clones, restores that copy, and backups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<CopySettings>,
+    /// Snapshots of the server. If unset, none are created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<SnapshotSettings>,
     /// Limits on provisioning on this backend. If unset, there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacityLimits>,
@@ -417,6 +420,17 @@ pub struct CopySettings {
     pub max_bytes_per_second: Option<StorageAmount>,
 }
 
+/// Snapshots of the server.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotSettings {
+    /// Creates a snapshot of the whole export for each backup with `consistency`, and removes it when the data are copied. The
+    /// server must let clients do that, as CephFS does (`mkdir` in `.snap`). The condition SnapshotsCreatable reports whether it
+    /// does.
+    #[serde(default)]
+    pub create: bool,
+}
+
 /// Where backups are stored.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -559,7 +573,8 @@ pub struct NfsBackendStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Conditions of the backend. Always present are Ready, Reachable, IdentityConfirmed, Writable, CapacityAvailable,
-    /// TrashPurgeable, Consistent, RecordsTrusted and Readopted; QuotasEnforced is present if `spec.quota` is set.
+    /// TrashPurgeable, Consistent, RecordsTrusted and Readopted; QuotasEnforced is present if `spec.quota` is set,
+    /// and SnapshotsCreatable if `spec.snapshots.create` is true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -31,6 +31,8 @@ pub enum BackendCondition {
     RecordsTrusted,
     /// An agent on the server enforces the sizes of volumes.
     QuotasEnforced,
+    /// The server creates snapshots for backups.
+    SnapshotsCreatable,
 }
 
 impl fmt::Display for BackendCondition {
@@ -275,6 +277,8 @@ reasons! {
     DirectoryNotShareable,
     /// The directory that claims are to share does not exist.
     SharedDirectoryMissing,
+    /// The server creates snapshots for backups.
+    SnapshotCreated,
     /// The server has no snapshot that can be copied, or none that proves that the data are the claim's.
     SnapshotUnavailable,
     /// The directory would overlap with another volume, archive or backend.

@@ -15,6 +15,7 @@
 //! changed during the copy applies to each file individually: a copy of a tree in use is not a snapshot.
 
 mod attributes;
+mod backup_source;
 mod bandwidth;
 mod checkpoint;
 mod content;

@@ -4,6 +4,8 @@
 //! directory is therefore read only if the record of the volume *in the same snapshot*, signed by this cluster, names it,
 //! and if it has the fileid of that record.
 
+mod created;
+
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -20,6 +22,8 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{identity, layout, own_files};
 use nfs_client::{FileKind, FileRef, Name, NfsError, Status, Time};
+
+pub(crate) use created::{CreatedSnapshot, maintain};
 
 /// Where servers expose snapshots of a directory: ZFS (at the root of a dataset), most appliances, and CephFS. They need not
 /// be listed.

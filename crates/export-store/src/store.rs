@@ -84,6 +84,10 @@ pub(crate) struct StoreState {
     pub copied: HashMap<String, usize>,
     /// Archives that are being made by copying a volume: names of the objects, and UIDs of their requesters.
     pub copying: BTreeMap<String, String>,
+    /// Snapshots that copies of this process created and have not removed yet.
+    pub snapshots: BTreeSet<Name>,
+    /// The server has created a snapshot.
+    pub creates_snapshots: bool,
     /// Records of tombstones to purge, by volume.
     pub tombstones: BTreeMap<String, Record>,
     /// The order in which the trash is purged.
@@ -613,6 +617,16 @@ impl ExportStore {
     pub async fn snapshot_directory(&self) -> Result<Option<&'static str>, ExportError> {
         let root = self.nfs.root().await.context(|| "looking up the root".to_owned())?;
         snapshots::find_directory(self, &root).await
+    }
+
+    /// Checks that the server creates snapshots for the copies that require one (see [`SnapshotUse`](crate::SnapshotUse)):
+    /// creates one and removes it, once. Removes those that earlier processes left. Call it with each probe.
+    ///
+    /// # Errors
+    /// [`ExportError::SnapshotUnavailable`] if the server creates none.
+    pub async fn maintain_snapshots(&self) -> Result<(), ExportError> {
+        self.with_verified(move |verified| async move { snapshots::maintain(self, &verified).await })
+            .await
     }
 
     /// Limits the content of all copies from and to this backend together, in bytes per second; unlimited if unset.

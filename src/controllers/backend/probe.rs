@@ -46,6 +46,8 @@ pub struct Probe {
     pub statistics: Option<FsStat>,
     /// Where the server exposes snapshots; unset if it is not known.
     pub snapshot_directory: Option<Option<&'static str>>,
+    /// Result of the check that the server creates snapshots, if it is to do so.
+    pub snapshots_creatable: Option<PlannedCondition>,
     /// Number of archives.
     pub archives: Option<u64>,
     /// Records that this cluster did not sign.
@@ -62,6 +64,7 @@ impl Probe {
             full: None,
             statistics: None,
             snapshot_directory: None,
+            snapshots_creatable: None,
             archives: None,
             unsigned_records: None,
         }
@@ -137,6 +140,7 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
         }),
         // The next probe looks again.
         snapshot_directory: snapshot_directory.ok(),
+        snapshots_creatable: check_snapshots(object, &export).await,
         // Before the records were read, no archive is known.
         archives: backend.is_recovered_on(&export).then(|| export.count_archives() as u64),
         unsigned_records: backend
@@ -144,6 +148,15 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
             .then(|| unsigned_records(ctx, backend, &export, &export_id)),
         ..probe
     }
+}
+
+/// Checks that the server creates snapshots, if it is to do so.
+async fn check_snapshots(object: &NfsBackend, export: &ExportStore) -> Option<PlannedCondition> {
+    object.spec.snapshots.as_ref().filter(|settings| settings.create)?;
+    Some(match export.maintain_snapshots().await {
+        Ok(()) => PlannedCondition::holds(Reason::SnapshotCreated, "the server creates snapshots for backups"),
+        Err(error) => failed(&error),
+    })
 }
 
 /// Returns the maximum content of copies in a second.

@@ -219,6 +219,13 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         &observed.recovery,
         &previous.conditions,
     );
+    let creates = observed
+        .object
+        .spec
+        .snapshots
+        .as_ref()
+        .is_some_and(|settings| settings.create);
+    let creatable = creates.then(|| probe.snapshots_creatable.clone().unwrap_or_else(unknown));
     let planned_conditions = planned_conditions
         .into_iter()
         .chain([(BackendCondition::Readopted, readopted)])
@@ -227,7 +234,8 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
                 .quota
                 .clone()
                 .map(|quota| (BackendCondition::QuotasEnforced, quota)),
-        );
+        )
+        .chain(creatable.map(|creatable| (BackendCondition::SnapshotsCreatable, creatable)));
     let conditions = planned_conditions.map(|(type_, planned)| {
         planned.to_condition(&type_.to_string(), generation, &previous.conditions, Time(observed.now))
     });

@@ -44,6 +44,7 @@ pub mod api_reference;
 pub mod assets;
 mod background;
 pub mod bench;
+mod ceph;
 pub mod cluster;
 mod error;
 mod go_nfs;
@@ -66,6 +67,7 @@ mod test_env;
 pub mod wait;
 
 pub use assets::Assets;
+pub use ceph::Ceph;
 pub use cluster::Cluster;
 pub use error::{Error, Result, ResultExt};
 pub use go_nfs::GoNfs;

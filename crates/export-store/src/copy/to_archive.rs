@@ -8,13 +8,14 @@
 use std::sync::Arc;
 
 use crate::archives::RecordedArchive;
+use crate::copy::backup_source::BackupSource;
 use crate::copy::checkpoint::Checkpoints;
 use crate::copy::interrupted::InterruptedCopy;
 use crate::copy::manifest::{self, BaseKind};
 use crate::copy::publish::Named;
 use crate::copy::{
-    BackupParts, CopyError, CopyLimits, CopyProgress, CopySource, Outcome, SourceTree, Staging, copy_tree, interrupted,
-    publish, source, staged_limit, staging,
+    BackupParts, CopyError, CopyLimits, CopyProgress, Outcome, SourceTree, Staging, copy_tree, interrupted, publish,
+    staged_limit, staging,
 };
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::MAX_NAME_LEN;
@@ -70,6 +71,8 @@ pub struct SnapshotUse {
     pub selector: SnapshotSelector,
     /// Fail without one. Otherwise, the data in use are then copied.
     pub required: bool,
+    /// Let the server create one, and copy what `selector` selects only if it does not.
+    pub create: bool,
 }
 
 /// State of a requested archive.
@@ -114,20 +117,35 @@ pub async fn copy_to_archive(
     limits: &CopyLimits,
     progress: &Arc<CopyProgress>,
 ) -> Result<(), CopyError> {
-    let (source, no_snapshot) = open_source(origin, request).await?;
+    let source = BackupSource::open(origin, request).await?;
+    let copied = copy_source(&source, (export, request), limits, progress).await;
+    source.close(request).await;
+    copied
+}
+
+async fn copy_source(
+    BackupSource {
+        tree: source,
+        no_snapshot,
+        ..
+    }: &BackupSource,
+    (export, request): (&Arc<ExportStore>, &ArchiveRequest),
+    limits: &CopyLimits,
+    progress: &Arc<CopyProgress>,
+) -> Result<(), CopyError> {
     // What was interrupted counts toward the limit of the directory in which it was made.
     let may_resume = limits.staged_limit.is_none();
-    let Some((staging, interrupted)) = stage_archive(export, request, &source, may_resume).await? else {
+    let Some((staging, interrupted)) = stage_archive(export, request, source, may_resume).await? else {
         return Ok(());
     };
     staged_limit::order(export, &request.name, &staging, limits).await?;
-    let ends = (&source, &staging);
+    let ends = (source, &staging);
     let bases = manifest::find_bases(export, request, ends, interrupted.as_ref(), &limits.indexes).await;
     let is_resumed = bases.iter().any(|base| base.kind() == BaseKind::Interrupted);
     let recorded = interrupted.as_ref().filter(|_| is_resumed);
     let parts = BackupParts {
         manifest: manifest::create(export, &staging).await?,
-        settled_before: manifest::settled_before(&source, limits.settle_margin).await,
+        settled_before: manifest::settled_before(source, limits.settle_margin).await,
         bases,
         checkpoints: Checkpoints {
             store: export,
@@ -138,7 +156,7 @@ pub async fn copy_to_archive(
         },
     };
     let file = parts.manifest.clone();
-    let written = copy_tree(&source, (export, &staging, Some(parts)), limits, progress).await?;
+    let written = copy_tree(source, (export, &staging, Some(parts)), limits, progress).await?;
     let copied = progress.snapshot();
     let snapshot = source.snapshot().cloned();
     if let Some(snapshot) = snapshot.as_ref().filter(|_| !copied.is_of_one_moment())
@@ -163,26 +181,7 @@ pub async fn copy_to_archive(
         },
         manifest: written.map(|reference| (file, reference)),
     };
-    publish_archive(export, request, (&source, &staging), &finished).await
-}
-
-/// Opens the source. Returns why there is no snapshot, if one was preferred.
-async fn open_source(
-    origin: &Arc<ExportStore>,
-    request: &ArchiveRequest,
-) -> Result<(SourceTree, Option<String>), CopyError> {
-    let volume = || CopySource::Volume(request.of.clone());
-    let Some(using) = &request.snapshot else {
-        return Ok((source::open(origin, &volume()).await?, None));
-    };
-    let snapshot = CopySource::Snapshot(request.of.clone(), using.selector.clone());
-    match source::open(origin, &snapshot).await {
-        Ok(source) => Ok((source, None)),
-        Err(CopyError::Export(ExportError::SnapshotUnavailable { why })) if !using.required => {
-            Ok((source::open(origin, &volume()).await?, Some(why)))
-        }
-        Err(error) => Err(error),
-    }
+    publish_archive(export, request, (source, &staging), &finished).await
 }
 
 /// What the record says of a complete copy.

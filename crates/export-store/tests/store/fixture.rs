@@ -13,7 +13,7 @@ use export_store::{
     ReclaimRequest, RecordsKey, ReservedPath, StoreConfig,
 };
 use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
-use rig::{NfsOptions, NfsServer, Proxy, RunDir};
+use rig::{Ceph, NfsOptions, NfsServer, Proxy, RunDir};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 pub const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
@@ -24,6 +24,7 @@ pub struct StoreFixture {
     pub proxy: Proxy,
     pub disk: PathBuf,
     version: VersionChoice,
+    _ceph: Option<Ceph>,
     _run: RunDir,
 }
 
@@ -66,6 +67,26 @@ impl StoreFixture {
             proxy,
             disk,
             version,
+            _ceph: None,
+            _run: run,
+        }
+    }
+
+    /// Exports the file system of a Ceph cluster. It is on no disk.
+    pub async fn on_ceph(version: VersionChoice) -> Self {
+        let run = RunDir::new().unwrap();
+        let ceph = Ceph::start(&run).await.unwrap();
+        let options = NfsOptions {
+            v3: version == VersionChoice::Exactly(Protocol::V3),
+            ..NfsOptions::default()
+        };
+        let nfs = ceph.serve(&run, options).await.unwrap();
+        Self {
+            proxy: Proxy::start(nfs.address()).await.unwrap(),
+            nfs,
+            disk: PathBuf::new(),
+            version,
+            _ceph: Some(ceph),
             _run: run,
         }
     }

@@ -14,6 +14,7 @@ mod copy;
 mod copy_crash;
 mod count;
 mod crash;
+mod created_snapshots;
 mod faults;
 mod fixture;
 mod full;

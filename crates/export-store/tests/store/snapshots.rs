@@ -21,6 +21,15 @@ use crate::copy::volume;
 use crate::fixture::{CLUSTER, StoreFixture, claim, reclaim, request};
 use crate::incremental::{MARGIN, back_up, backup_request};
 
+/// Uses a snapshot that exists.
+fn using(selector: SnapshotSelector, required: bool) -> SnapshotUse {
+    SnapshotUse {
+        selector,
+        required,
+        create: false,
+    }
+}
+
 struct Snapshots {
     fixture: StoreFixture,
     export: Arc<ExportStore>,
@@ -103,9 +112,7 @@ impl Snapshots {
 
     async fn back_up(&self, name: &str, max_age: Option<Duration>, required: bool) -> Result<(), CopyError> {
         let selector = SnapshotSelector::Newest { max_age };
-        let made = self
-            .back_up_as(name, &[], Some(SnapshotUse { selector, required }))
-            .await;
+        let made = self.back_up_as(name, &[], Some(using(selector, required))).await;
         made.map(drop)
     }
 
@@ -318,10 +325,7 @@ async fn files_that_may_have_changed_after_the_snapshot_are_not_those_of_the_pre
     snapshots.back_up_as("one", &[], None).await.unwrap();
     snapshots.take("s");
     let selector = SnapshotSelector::Newest { max_age: None };
-    let using = Some(SnapshotUse {
-        selector,
-        required: true,
-    });
+    let using = Some(using(selector, true));
     // Taken before the file was written, as far as the beacon shows.
     snapshots.renewed("s", Duration::from_secs(100));
     let copied = snapshots.back_up_as("two", &["one"], using.clone()).await.unwrap();

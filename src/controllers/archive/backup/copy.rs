@@ -26,6 +26,7 @@ use crate::state::backends::Backend;
 use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
+use crate::state::copy_jobs::source::ClaimSource;
 use export_store::text::format_bytes;
 use export_store::{
     ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, SnapshotSelector, SnapshotUse,
@@ -115,6 +116,10 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         mut data,
         destination,
     } = source;
+    let snapshot = match snapshot_use(ctx, &live, &data).await? {
+        Ok(snapshot) => snapshot,
+        Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
+    };
     let now = ctx.server_clock.now(&ctx.clients.calls).await?;
     data.request.archive_metadata.archived_at = Some(now.as_second());
     let size = data.request.archive_metadata.size.as_deref().and_then(quantity::bytes);
@@ -136,7 +141,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
             terms: retention_terms(&live),
             revision: terms::revision(&live),
             bases: base_candidates(ctx.stores.archives.state(), object),
-            snapshot: snapshot_use(&live),
+            snapshot,
         }),
     };
     // If the copy has already ended, it has requeued the object.
@@ -144,13 +149,23 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     Ok(copying.map_or(BackupOutcome::Changed, BackupOutcome::Copying))
 }
 
-/// Returns how the backup uses the snapshots of the server.
-fn snapshot_use(object: &NfsArchive) -> Option<SnapshotUse> {
+/// Returns how the backup uses the snapshots of the server. Whether it creates one is up to the backend of the claim.
+async fn snapshot_use(
+    ctx: &Context,
+    object: &NfsArchive,
+    data: &ClaimSource,
+) -> Result<Result<Option<SnapshotUse>, PlannedCondition>, WriteError> {
+    let Some(consistency) = object.spec.consistency else {
+        return Ok(Ok(None));
+    };
     let max_age = object.spec.max_snapshot_age.as_ref().and_then(Duration::get);
-    Some(SnapshotUse {
-        required: object.spec.consistency? == Consistency::Required,
-        selector: SnapshotSelector::Newest { max_age },
-    })
+    Ok(data.live_backend(ctx).await?.map(|backend| {
+        Some(SnapshotUse {
+            required: consistency == Consistency::Required,
+            create: backend.spec.snapshots.as_ref().is_some_and(|settings| settings.create),
+            selector: SnapshotSelector::Newest { max_age },
+        })
+    }))
 }
 
 /// Returns the maximum content of a backup that a tenant requested, in bytes: what its claim requested, which is what it

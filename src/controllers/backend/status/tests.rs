@@ -39,6 +39,7 @@ fn well() -> Probe {
             inodes_free: 50,
         }),
         snapshot_directory: Some(None),
+        snapshots_creatable: None,
         archives: Some(0),
         unsigned_records: Some(export_store::UnsignedRecords::default()),
     }

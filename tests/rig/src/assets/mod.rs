@@ -1,6 +1,7 @@
 //! Programs and images that the rig needs on this machine. They are found, built or installed.
 
 mod apt;
+mod ceph;
 mod control_plane;
 mod ganesha;
 pub(crate) mod go_nfs;
@@ -10,6 +11,7 @@ mod kubernetes;
 mod newer_ganesha;
 mod node;
 mod prometheus;
+mod unpacked;
 
 use std::{
     fmt,
@@ -19,7 +21,8 @@ use std::{
 };
 
 pub use self::{
-    helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, newer_ganesha::NewerGanesha, node::NodeAssets,
+    ceph::CephPrograms, helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, newer_ganesha::NewerGanesha,
+    node::NodeAssets,
 };
 use crate::error::{Error, Result, ResultExt};
 

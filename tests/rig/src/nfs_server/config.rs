@@ -1,5 +1,6 @@
 //! The exports and options of an NFS server, and the configuration file of nfs-ganesha.
 
+use crate::ceph;
 use std::{
     fmt::Write as _,
     net::{IpAddr, Ipv4Addr},
@@ -58,6 +59,8 @@ pub struct Export {
     pub squash: Squash,
     /// Uid and gid of the anonymous user.
     pub anonymous: (u32, u32),
+    /// The configuration of a Ceph cluster, whose file system is exported instead.
+    pub ceph: Option<PathBuf>,
     /// Additional lines of nfs-ganesha's EXPORT block, such as `("PrivilegedPort", "true")`.
     pub extra: Vec<(String, String)>,
 }
@@ -74,6 +77,7 @@ impl Export {
             access: Access::default(),
             squash: Squash::default(),
             anonymous: (65534, 65534),
+            ceph: None,
             extra: Vec::new(),
         }
     }
@@ -269,21 +273,31 @@ EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Pr
             .iter()
             .map(|(name, value)| format!("  {name} = {value};\n"))
             .collect();
+        let (served, fsal) = match &settings.ceph {
+            None => (disk.display().to_string(), "Name = VFS;".to_owned()),
+            Some(config) => {
+                let _ = writeln!(text, "CEPH {{ Ceph_Conf = \"{}\"; }}", config.display());
+                let name = ceph::FILE_SYSTEM;
+                (
+                    "/".to_owned(),
+                    format!("Name = CEPH; User_Id = \"admin\"; Filesystem = \"{name}\";"),
+                )
+            }
+        };
         // Writing to a String cannot fail.
         let _ = write!(
             text,
             "EXPORT {{
   Export_Id = {id};
-  Path = \"{disk}\";
+  Path = \"{served}\";
   Pseudo = \"{pseudo}\";
   Access_Type = {access};
   Squash = {squash};
   Anonymous_Uid = {uid};
   Anonymous_Gid = {gid};
-{extra}  FSAL {{ Name = VFS; }}
+{extra}  FSAL {{ {fsal} }}
 }}
 ",
-            disk = disk.display(),
             pseudo = settings.path,
             uid = settings.anonymous.0,
             gid = settings.anonymous.1,
