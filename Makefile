@@ -141,7 +141,7 @@ BENCH_DIR = target/$(PROFILE:dev=debug)
 BASE_CHECKOUT = $(CURDIR)/target/base/$(shell git rev-parse --verify "$(BASE)^{commit}")
 BENCH_BASE = $(if $(BASE),--base $(BASE_CHECKOUT)/$(BENCH_DIR)/nfs-operator --base-checkout $(BASE_CHECKOUT))
 # What `make bench-operator` passes on.
-BENCH_SETTINGS := COUNT CONCURRENCY LONE SCALE STORM WAITING FOREIGN CYCLES BACKENDS BINDER ROUND_TRIP
+BENCH_SETTINGS := COUNT CONCURRENCY LONE SCALE STORM WAITING FOREIGN CYCLES BACKENDS SCHEDULES BINDER ROUND_TRIP
 BENCH = $(BENCH_DIR)/rig bench --operator $(BENCH_DIR)/nfs-operator
 
 .PHONY: bench
@@ -153,7 +153,7 @@ bench-build: need-root need-rust need-go
 	@cargo build --profile $(PROFILE) $(BENCH_PACKAGES)
 
 .PHONY: bench-operator
-bench-operator: bench-build ## Measure rates, latency and requests against plain API clients (COUNT=500 CONCURRENCY=64 LONE=100 BASE=REVISION ROUND_TRIP=5), or instead SCALE=100000 (NO_SCAN=1), STORM=10000, WAITING=10000, FOREIGN=500000, CYCLES=20, BACKENDS=1000 or BINDER=100 (PROFILE=pod builds faster)
+bench-operator: bench-build ## Measure rates, latency and requests against plain API clients (COUNT=500 CONCURRENCY=64 LONE=100 BASE=REVISION ROUND_TRIP=5), or instead SCALE=100000 (NO_SCAN=1), STORM=10000, WAITING=10000, FOREIGN=500000, CYCLES=20, BACKENDS=1000, SCHEDULES=1000 or BINDER=100 (PROFILE=pod builds faster)
 	@$(BENCH) $(BENCH_BASE) $(foreach name,$(BENCH_SETTINGS),$(if $($(name)),--$(subst _,-,$(shell echo $(name) | tr A-Z a-z)) $($(name)))) $(if $(NO_SCAN),--no-scan)
 
 # One after the other, because each needs the whole machine. Each continues if the one before failed.
@@ -168,6 +168,7 @@ bench-targets: bench-build ## Measure everything that has a target, for two hour
 	measure storm --storm 10000; \
 	measure foreign --foreign 500000; \
 	measure backends --backends 1000; \
+	measure schedules --schedules 1000; \
 	measure binder --binder 100; \
 	measure scale --scale 100000 --no-scan; \
 	$(SUBMAKE) bench-round-trips 2>&1 | tee target/bench/nfs-round-trips.txt; [ "$${PIPESTATUS[0]}" = 0 ] || failed="$$failed nfs-round-trips"; \

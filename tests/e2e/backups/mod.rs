@@ -1,9 +1,11 @@
 //! NfsBackups: backups that tenants make of the claims of their own namespace.
 
 mod adversarial_tenants;
+mod created_snapshots;
 mod deletion;
 mod destinations;
 mod incremental;
+mod interruptions;
 mod schedules;
 mod self_service;
 mod snapshots;

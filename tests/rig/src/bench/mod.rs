@@ -17,6 +17,7 @@ mod links;
 pub mod quotas;
 mod rates;
 mod scale;
+mod schedules;
 mod simulated_volumes;
 mod storm;
 mod table;
@@ -75,6 +76,9 @@ pub struct BenchOptions {
     /// Instead, measure this number of backends on 20 servers: memory, CPU when idle, and placement.
     #[arg(long, value_name = "BACKENDS", group = "mode")]
     pub backends: Option<usize>,
+    /// Instead, measure what this number of schedules of backups costs while none of their times comes.
+    #[arg(long, value_name = "SCHEDULES", group = "mode")]
+    pub schedules: Option<usize>,
     /// Instead, measure how many claims the binder of the controller manager binds with several limits of its requests.
     #[arg(long, value_name = "CLAIMS", group = "mode")]
     pub binder: Option<usize>,
@@ -120,6 +124,8 @@ async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
         cycles::measure(run, options, cycles).await
     } else if let Some(backends) = options.backends {
         backends::measure(run, options, backends).await
+    } else if let Some(schedules) = options.schedules {
+        schedules::measure(run, options, schedules).await
     } else if let Some(claims) = options.binder {
         binder::measure(run, options, claims).await
     } else {
