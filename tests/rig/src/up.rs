@@ -115,8 +115,8 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
     }
     let programs = link_programs(run, &demo.cluster, &binary)?;
     println!("to explore, in another terminal, with kubectl, kubectl nfs and nfs-operator:\n");
-    println!("  export KUBECONFIG={}", demo.cluster.kubeconfig().display());
-    println!("  export PATH={}:$PATH\n", programs.display());
+    println!("  export KUBECONFIG=\"{}\"", demo.cluster.kubeconfig().display());
+    println!("  export PATH=\"{}:$PATH\"\n", programs.display());
     println!("in the manifests of the guides, this is the server:\n");
     println!("  server: 127.0.0.1");
     println!("  path: /export");
@@ -124,10 +124,8 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
     println!("and on the command line:\n");
     println!("  nfs-operator probe 127.0.0.1:/export --port {} --write\n", nfs.port());
     println!("there is no node: pods stay Pending. Write what they would write to the export, for example:\n");
-    println!(
-        "  echo hello > {}/hello.txt\n",
-        demo.directory_of(&volume).await?.display()
-    );
+    let file = demo.directory_of(&volume).await?.join("hello.txt");
+    println!("  echo hello > \"{}\"\n", file.display());
     println!("the operator's log: {}", operator.log().display());
     println!("Ctrl-C stops everything and removes it.");
     std::future::pending().await
