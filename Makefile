@@ -15,7 +15,7 @@ SUBMAKE = $(MAKE) --no-print-directory
 
 .PHONY: help
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target what; do printf '  make %-16s %s\n' "$$target" "$$what"; done
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target what; do printf '  make %-18s %s\n' "$$target" "$$what"; done
 
 .PHONY: need-rust need-go need-root
 need-rust:
@@ -28,7 +28,7 @@ need-go:
 
 # Checked before anything is built, because building takes minutes.
 need-root:
-	@[ "$$(id -u)" = 0 ] || { echo "root is required: the NFS server of the tests, nfs-ganesha, runs only as root; use sudo: sudo --preserve-env=HOME,PATH make $(MAKECMDGOALS)" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "root is required: the NFS server that is started, nfs-ganesha, runs only as root; use sudo: sudo --preserve-env=HOME,PATH make $(MAKECMDGOALS)" >&2; exit 1; }
 
 # In the profile of the tests, which builds in a third of the time of a release. The control plane is built beside the
 # operator.

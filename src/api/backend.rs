@@ -626,6 +626,10 @@ pub struct ExportStatus {
     /// Identity of the export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Value of the annotation `nfs-operator.io/accept-identity` that accepts the export as it is. Set only while the
+    /// identity is not confirmed and can be accepted.
+    #[serde(default, rename = "acceptableID", skip_serializing_if = "Option::is_none")]
+    pub acceptable_id: Option<String>,
     /// Fileid of the root directory of the export. A copy of the export has another one.
     #[serde(default, rename = "rootFileID", skip_serializing_if = "Option::is_none")]
     pub root_file_id: Option<String>,

@@ -297,7 +297,7 @@ pub(crate) async fn check(
     let state = store.beacons.of(export_id);
     let mut state = state.lock().await;
     let file = match cluster_folder(store, reserved).await? {
-        Some(folder) => read(store, &folder).await,
+        Some(folder) => read(store, &folder, export_id).await,
         None => Ok(None),
     };
     let file = match file {
@@ -364,7 +364,7 @@ pub(crate) async fn renew(
     }
     let folder = &verified.cluster.handle;
     if !state.overwrites {
-        let file = read(store, folder).await?;
+        let file = read(store, folder, export_id).await?;
         let checked = state.verify(file.as_ref(), &[], false, Instant::now());
         checked.map_err(|refusal| refused(refusal, export_id))?;
     }
@@ -378,7 +378,7 @@ pub(crate) async fn renew(
         interval_seconds: interval.as_secs().max(1),
     };
     state.pending = Some(file.clone());
-    let content = serde_json::to_vec(&file).map_err(|error| damaged(error.to_string()))?;
+    let content = serde_json::to_vec(&file).map_err(|error| damaged(export_id, &error.to_string()))?;
     let (name, draft) = (
         layout::name(layout::BEACON)?,
         layout::beacon_draft(&store.config.backend_uid)?,
@@ -404,7 +404,8 @@ async fn cluster_folder(store: &ExportStore, reserved: &FileRef) -> Result<Optio
         .map(|found| found.handle))
 }
 
-async fn read(store: &ExportStore, folder: &FileHandle) -> Result<Option<BeaconFile>, ExportError> {
+async fn read(store: &ExportStore, folder: &FileHandle, export_id: &str) -> Result<Option<BeaconFile>, ExportError> {
+    let damaged = |why: String| damaged(export_id, &why);
     let content = match store
         .nfs
         .read_file(folder, &layout::name(layout::BEACON)?, MAX_LEN)
@@ -430,9 +431,9 @@ async fn read(store: &ExportStore, folder: &FileHandle) -> Result<Option<BeaconF
     Ok(Some(file))
 }
 
-fn damaged(why: String) -> ExportError {
+fn damaged(export_id: &str, why: &str) -> ExportError {
     ExportError::BeaconMismatch {
-        export_id: "<its status.export.id>".to_owned(),
+        export_id: export_id.to_owned(),
         why: format!("the file is damaged: {why}"),
     }
 }

@@ -4,7 +4,7 @@ use crate::error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
 use crate::group_reservations::GroupRange;
 use crate::path_reservations::{Conflict, Holder};
 use crate::record::RecordError;
-use crate::request::ClaimRef;
+use crate::request::{ClaimRef, NEW_IDENTITY};
 use nfs_client::{NfsError, Status};
 
 /// Error of an operation on an export. The directory that a message names is unchanged unless the message says
@@ -30,7 +30,7 @@ pub enum ExportError {
     /// The export has another identity than the expected one, or none.
     #[error(
         "the export has another identity: {why}. Mount or export the original file system again; or, if this one replaces it, annotate the backend with nfs-operator.io/accept-identity: {}",
-        found.as_deref().unwrap_or("new")
+        found.as_deref().unwrap_or(NEW_IDENTITY)
     )]
     IdentityMismatch {
         /// The expected identity.
@@ -85,11 +85,14 @@ pub enum ExportError {
     },
     /// A folder of the operator was removed.
     #[error(
-        "{path} on the export was removed, and with it the records of this cluster's volumes and archives. Restore it from a backup; or, to continue without them, annotate the backend with nfs-operator.io/accept-identity: <its status.export.id>"
+        "{path} on the export was removed, and with it the records of this cluster's volumes and archives. Restore it from a backup; or, to continue without them, annotate the backend with nfs-operator.io/accept-identity: {}",
+        export_id.as_deref().unwrap_or(NEW_IDENTITY)
     )]
     FolderMissing {
         /// Path of the folder.
         path: String,
+        /// Identity of the export, if it has one.
+        export_id: Option<String>,
     },
     /// A name cannot be used on an export.
     #[error("{name:?} cannot be used on an export: {why}")]
@@ -428,6 +431,18 @@ pub enum ExportError {
 }
 
 impl ExportError {
+    /// Returns what the annotation `nfs-operator.io/accept-identity` must name to accept the export as it is, if that
+    /// resolves the failure: an identity, or [`NEW_IDENTITY`].
+    pub fn acceptable_identity(&self) -> Option<&str> {
+        match self {
+            Self::IdentityMismatch { found: id, .. } | Self::FolderMissing { export_id: id, .. } => {
+                Some(id.as_deref().unwrap_or(NEW_IDENTITY))
+            }
+            Self::BeaconMismatch { export_id, .. } | Self::BeaconObserved { export_id, .. } => Some(export_id),
+            _ => None,
+        }
+    }
+
     /// Returns what kind of failure this is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -573,4 +588,44 @@ impl<T> ErrorContext<T> for Result<T, NfsError> {
 
 fn reply(refused: &Option<Status>) -> String {
     refused.map_or_else(String::new, |status| format!(" (it answered {status:?})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_to_accept_is_the_one_in_the_message() {
+        let id = || "one".to_owned();
+        let mismatch = |found: Option<String>| ExportError::IdentityMismatch {
+            expected: Some("other".to_owned()),
+            found,
+            why: "it differs".to_owned(),
+        };
+        let missing = |export_id: Option<String>| ExportError::FolderMissing {
+            path: "records".to_owned(),
+            export_id,
+        };
+        let beacon = ExportError::BeaconMismatch {
+            export_id: id(),
+            why: "it differs".to_owned(),
+        };
+        let observed = ExportError::BeaconObserved {
+            export_id: id(),
+            seconds: 9,
+        };
+        for (error, acceptable) in [
+            (mismatch(Some(id())), "one"),
+            (mismatch(None), NEW_IDENTITY),
+            (missing(Some(id())), "one"),
+            (missing(None), NEW_IDENTITY),
+            (beacon, "one"),
+            (observed, "one"),
+        ] {
+            assert_eq!(error.acceptable_identity(), Some(acceptable), "{error}");
+            let annotation = format!("nfs-operator.io/accept-identity: {acceptable}");
+            assert!(error.to_string().contains(&annotation), "{error}");
+        }
+        assert_eq!(ExportError::NotLeader.acceptable_identity(), None);
+    }
 }

@@ -61,12 +61,13 @@ pub(super) fn check_folder_owner(node: &FileRef, owner: &FileRef, path: &str) ->
 }
 
 /// Returns the cluster's folder, its records and its trash. Creates them if missing. Records that were removed are made
-/// again only once an administrator `accepted` that.
+/// again only once an administrator `accepted` that. `export_id` is the identity of the export, if it has one.
 pub(crate) async fn ensure_folders(
     store: &ExportStore,
     nfs: &Client,
     root: &FileRef,
     reserved: &FileRef,
+    export_id: Option<&str>,
     accepted: bool,
 ) -> Result<[FileRef; 3], ExportError> {
     let id = &store.config.cluster_id;
@@ -81,7 +82,10 @@ pub(crate) async fn ensure_folders(
     if found.context(|| format!("looking up {trash}"))?.is_some() && !accepted {
         let found = nfs.lookup(&cluster.handle, &layout::name(layout::RECORDS)?).await;
         if found.context(|| format!("looking up {records}"))?.is_none() {
-            return Err(ExportError::FolderMissing { path: records });
+            return Err(ExportError::FolderMissing {
+                path: records,
+                export_id: export_id.map(str::to_owned),
+            });
         }
     }
     let records = ensure_folder(nfs, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?;

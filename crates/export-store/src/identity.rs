@@ -263,7 +263,7 @@ async fn check_as(
     if let Some(reserved) = &reserved {
         check_folder(reserved, &root, None, layout::RESERVED)?;
         if let Some((file, file_id)) = read_identity_file(store, reserved).await? {
-            let own = own_file_ids(store, reserved, file_id, expected).await?;
+            let own = own_file_ids(store, reserved, &file, file_id, expected).await?;
             let identity = file.check(&root, own, expected)?;
             check_beacon(store, reserved, &identity.id, expected, access).await?;
             return Ok(CheckedExport {
@@ -316,7 +316,7 @@ async fn confirm_once(
         None => folders::ensure_folder(&nfs, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
     };
     let Some((file, mut identity)) = checked.existing else {
-        let folders = folders::ensure_folders(store, &nfs, &root, &reserved, accepted).await?;
+        let folders = folders::ensure_folders(store, &nfs, &root, &reserved, None, accepted).await?;
         let [cluster, ..] = &folders;
         let identity = publish(store, &nfs, &root, &reserved, cluster).await?;
         check_beacon(store, &reserved, &identity.id, expected, Access::Writer).await?;
@@ -328,16 +328,18 @@ async fn confirm_once(
             identity.own_file_ids.identity = replaced;
         }
     }
-    let folders = folders::ensure_folders(store, &nfs, &root, &reserved, accepted).await?;
+    let folders = folders::ensure_folders(store, &nfs, &root, &reserved, Some(&file.id), accepted).await?;
     let [cluster, ..] = &folders;
     identity.own_file_ids.cluster = cluster.attributes.fileid;
     Ok(VerifiedRoot::new(nfs, generation, identity, root, reserved, folders))
 }
 
-/// Returns the fileids of the operator's own files. Fails if the folder of this cluster is expected and missing.
+/// Returns the fileids of the operator's own files. Fails if the folder of this cluster is missing on the export on which
+/// it is expected.
 async fn own_file_ids(
     store: &ExportStore,
     reserved: &FileRef,
+    file: &IdentityFile,
     identity: u64,
     expected: &ExpectedIdentity,
 ) -> Result<OwnFileIds, ExportError> {
@@ -345,12 +347,16 @@ async fn own_file_ids(
     let path = format!("{}/{name}", layout::RESERVED);
     let found = store.nfs.lookup(&reserved.handle, &name).await;
     let found = found.context(|| format!("looking up {path}"))?;
+    let is_expected = expected.own_file_ids.is_some() && expected.export_id.as_ref().is_none_or(|id| *id == file.id);
     match found {
         Some(found) => Ok(OwnFileIds {
             identity,
             cluster: found.attributes.fileid,
         }),
-        None if expected.own_file_ids.is_some() && !expected.accepted => Err(ExportError::FolderMissing { path }),
+        None if is_expected && !expected.accepted => Err(ExportError::FolderMissing {
+            path,
+            export_id: Some(file.id.clone()),
+        }),
         // This cluster is new here.
         None => Ok(OwnFileIds { identity, cluster: 0 }),
     }

@@ -135,7 +135,7 @@ pub use record::{
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
-    ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, OwnFileIds,
+    ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, NEW_IDENTITY, OwnFileIds,
     ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecordTransfer,
     RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
 };

@@ -60,6 +60,9 @@ pub struct ClaimRef {
     pub uid: String,
 }
 
+/// What `nfs-operator.io/accept-identity` names to accept an export without an identity, which gets one.
+pub const NEW_IDENTITY: &str = "new";
+
 /// Known facts about an export's identity before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExpectedIdentity {

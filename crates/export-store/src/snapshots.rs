@@ -28,6 +28,9 @@ pub(crate) use created::{CreatedSnapshot, maintain};
 /// Where servers expose snapshots of a directory: ZFS (at the root of a dataset), most appliances, and CephFS. They need not
 /// be listed.
 const DIRECTORIES: [&str; 3] = [".zfs/snapshot", ".snapshot", ".snap"];
+/// Why no snapshot can be read or created without any of them, and the remedy.
+const NOT_EXPOSED: &str =
+    "the server exposes no snapshots at the path of the backend; let it expose .zfs/snapshot, .snapshot or .snap there";
 /// Maximum number of snapshots among which the newest is searched: each costs two calls, and some servers mount it then.
 const MAX_SNAPSHOTS: usize = 2048;
 /// Number of snapshots that are looked at concurrently.
@@ -112,9 +115,7 @@ pub(crate) async fn open(
     selector: &SnapshotSelector,
 ) -> Result<SnapshotDirectory, ExportError> {
     let Some((path, directory)) = open_directory(store, &verified.root).await? else {
-        return Err(unavailable(
-            "the server exposes no snapshots at the path of the backend",
-        ));
+        return Err(unavailable(NOT_EXPOSED));
     };
     let name = match selector {
         SnapshotSelector::Named(name) => {

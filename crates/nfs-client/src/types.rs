@@ -397,8 +397,25 @@ pub struct FsStat {
     pub available: u64,
     /// Number of inodes; 0 if the server does not count them.
     pub inodes: u64,
-    /// Free inodes; meaningless if `inodes` is 0.
+    /// Free inodes; 0 if the server does not count them.
     pub inodes_free: u64,
+}
+
+impl FsStat {
+    /// Returns the statistics that a server reports, with impossible counts of inodes as not counted: file systems
+    /// without a limit, such as CephFS, report the largest number as free or in total, whatever the other one is.
+    pub(crate) fn reported(total: u64, available: u64, inodes: u64, inodes_free: u64) -> Self {
+        let (inodes, inodes_free) = match inodes_free > inodes || inodes == u64::MAX {
+            true => (0, 0),
+            false => (inodes, inodes_free),
+        };
+        Self {
+            total,
+            available,
+            inodes,
+            inodes_free,
+        }
+    }
 }
 
 /// The user and group that calls act as (AUTH_SYS, RFC 5531 appendix A).
@@ -734,5 +751,29 @@ mod tests {
             "no ctime to compare"
         );
         assert!(!without_ctime(before).differs_from(&without_ctime(before)));
+    }
+
+    #[test]
+    fn impossible_counts_of_inodes_are_those_of_a_server_that_does_not_count_them() {
+        for (what, total, free, expected) in [
+            ("counted", 10, 4, (10, 4)),
+            ("all free", 10, 10, (10, 10)),
+            ("none free", 10, 0, (10, 0)),
+            ("not reported", 0, 0, (0, 0)),
+            (
+                "CephFS: one is in use, and the number of free ones is -1",
+                1,
+                u64::MAX,
+                (0, 0),
+            ),
+            ("more free than there are", 10, 11, (0, 0)),
+            ("only free ones", 0, 5, (0, 0)),
+            ("unlimited", u64::MAX, u64::MAX, (0, 0)),
+            ("unlimited, and unknown how many are free", u64::MAX, 0, (0, 0)),
+        ] {
+            let found = FsStat::reported(100, 50, total, free);
+            assert_eq!((found.inodes, found.inodes_free), expected, "{what}");
+            assert_eq!((found.total, found.available), (100, 50), "{what}");
+        }
     }
 }

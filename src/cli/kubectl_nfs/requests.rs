@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::names::{age, condition, parse_backend};
 use super::progress::{self, Progress};
+use crate::api::conditions::BackendCondition;
 use crate::api::requests::{BackendRequest, recorded};
 use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, failed, get};
@@ -157,11 +158,6 @@ async fn request_each(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Conditions that name an identity to accept.
-const IDENTITY: [&str; 2] = ["IdentityConfirmed", "Ready"];
-/// What a message says if the identity to accept is the recorded one.
-const RECORDED: &str = "accept-identity: <its status.export.id>";
-
 /// Accepts another identity of an export.
 pub async fn accept_identity(arguments: AcceptArguments) -> Result<ExitCode, CommandError> {
     let api: Api<NfsBackend> = Api::all(arguments.request.cluster.client().await?);
@@ -177,16 +173,11 @@ pub async fn accept_identity(arguments: AcceptArguments) -> Result<ExitCode, Com
         )));
     }
     // A request for an export that the backend did not find would stay open, and accept such an export whenever it appears.
-    let requested = format!("{}: {identity}", BackendRequest::AcceptIdentity.annotation());
-    let is_recorded = status.export.id.as_ref() == Some(identity);
-    let asks_for_it = |message: &str| message.contains(&requested) || is_recorded && message.contains(RECORDED);
-    let failing = status.conditions.iter().filter(|condition| condition.status != "True");
-    let reported: Vec<&Condition> = failing
-        .filter(|condition| IDENTITY.contains(&condition.type_.as_str()))
-        .collect();
-    let Some(Condition { reason, message, .. }) = reported.iter().find(|condition| asks_for_it(&condition.message))
-    else {
-        return Err(CommandError::Refused(match reported.first() {
+    let asks_for_it = status.export.acceptable_id.as_ref() == Some(identity);
+    let confirmed = condition(&status.conditions, &BackendCondition::IdentityConfirmed.to_string());
+    let reported = confirmed.filter(|condition| condition.status != "True");
+    let Some(Condition { reason, message, .. }) = reported.filter(|_| asks_for_it) else {
+        return Err(CommandError::Refused(match reported {
             Some(Condition { reason, message, .. }) => format!(
                 "backend {} does not ask for the identity {identity}: {reason}: {message}",
                 arguments.backend
@@ -323,6 +314,7 @@ async fn wait(
         }
         let ready = condition(&status.conditions, "Ready");
         Ok(Progress::Waits(match ready {
+            Some(ready) if ready.status == "True" => "the operator has not handled it yet".to_owned(),
             Some(ready) => format!("the backend is {}: {}", ready.reason, ready.message),
             None => "the backend was not probed yet".to_owned(),
         }))

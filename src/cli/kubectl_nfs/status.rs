@@ -75,7 +75,8 @@ struct BackendLine {
     archives: i64,
     trash: i64,
     trash_error: Option<String>,
-    orphans: i64,
+    /// Unset until the export was scanned.
+    orphans: Option<i64>,
     #[serde(skip)]
     probed: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
     suspended: bool,
@@ -164,7 +165,7 @@ impl BackendLine {
             archives: status.archives.unwrap_or_default(),
             trash: status.trash.as_ref().map_or(0, |trash| trash.entries),
             trash_error: status.trash.as_ref().and_then(|trash| trash.last_error.clone()),
-            orphans: status.orphans.as_ref().map_or(0, |orphans| orphans.total),
+            orphans: status.orphans.as_ref().map(|orphans| orphans.total),
             probed: status.last_probe_time.clone(),
             suspended: backend.spec.suspend,
         }
@@ -176,7 +177,7 @@ impl BackendLine {
     }
 
     fn works(&self) -> bool {
-        self.is_ready() && self.orphans == 0 && self.trash_error.is_none()
+        self.is_ready() && self.orphans.is_none_or(|orphans| orphans == 0) && self.trash_error.is_none()
     }
 }
 
@@ -335,7 +336,7 @@ impl Status {
                     &line.volumes.to_string(),
                     &line.archives.to_string(),
                     &line.trash.to_string(),
-                    &line.orphans.to_string(),
+                    &line.orphans.map(|orphans| orphans.to_string()).unwrap_or_default(),
                     &probed,
                 ],
             );

@@ -7,7 +7,7 @@ use crate::api::names::ACCEPT_IDENTITY;
 use crate::api::requests::{BackendRequest, ids};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::state::recorded_ids::RecordedIds;
-use export_store::{ExpectedIdentity, Identity, OwnFileIds};
+use export_store::{ExpectedIdentity, Identity, NEW_IDENTITY, OwnFileIds};
 
 /// This cluster on exports, as the Secret with the key for records names it.
 #[derive(Debug, Clone, Copy)]
@@ -18,9 +18,27 @@ pub struct OwnCluster<'a> {
     pub has_data: bool,
 }
 
+/// Why the identity of an export is not confirmed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unconfirmed {
+    /// The condition.
+    pub planned: PlannedCondition,
+    /// Value of the annotation `nfs-operator.io/accept-identity` that accepts the export as it is, if one does.
+    pub acceptable: Option<String>,
+}
+
+impl From<PlannedCondition> for Unconfirmed {
+    fn from(planned: PlannedCondition) -> Self {
+        Self {
+            planned,
+            acceptable: None,
+        }
+    }
+}
+
 /// Returns the condition of a backend whose volumes and archives another cluster recorded.
-pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> PlannedCondition {
-    PlannedCondition::fails(
+pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> Unconfirmed {
+    let planned = PlannedCondition::fails(
         Reason::RecordsSecretMismatch,
         format!(
             "the volumes and archives of this backend are recorded for cluster {recorded_by}, and the Secret with the key \
@@ -28,11 +46,12 @@ pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> Planned
              start it again. Nothing is changed until then. If that Secret is lost, annotate the backend with \
              {ACCEPT_IDENTITY}: {export_id} to continue without these records"
         ),
-    )
+    );
+    Unconfirmed {
+        planned,
+        acceptable: Some(export_id.to_owned()),
+    }
 }
-
-/// Value of the annotation that accepts an export without an identity, which gets one.
-const NEW: &str = "new";
 
 /// Returns the expected identity, from the identity that an administrator `accepted` and that was not accepted before, the status, the identity that this process `confirmed`
 /// last, and the volumes and archives of the backend.
@@ -45,9 +64,9 @@ pub fn expected_identity(
     confirmed: Option<&Identity>,
     recorded: &RecordedIds,
     cluster: OwnCluster<'_>,
-) -> Result<ExpectedIdentity, PlannedCondition> {
+) -> Result<ExpectedIdentity, Unconfirmed> {
     if let Some(accepted) = accepted.and_then(|value| ids(value).next()) {
-        return accepted_identity(backend, accepted);
+        return Ok(accepted_identity(backend, accepted)?);
     }
     let known = |id: &str| ExpectedIdentity {
         export_id: Some(id.to_owned()),
@@ -105,13 +124,14 @@ pub fn expected_identity(
         (Some(one), Some(other)) => Err(PlannedCondition::fails(
             Reason::IdentityMismatch,
             format!("{what} of this backend are on exports {one} and {other}: pin one of them with spec.exportID"),
-        )),
+        )
+        .into()),
     }
 }
 
 /// Returns the identity that an administrator accepted. A new one is created only on an export that has none.
 fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIdentity, PlannedCondition> {
-    if accepted != NEW {
+    if accepted != NEW_IDENTITY {
         return Ok(ExpectedIdentity {
             export_id: Some(accepted.to_owned()),
             accepted: true,
@@ -122,7 +142,7 @@ fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIde
         return Err(PlannedCondition::fails(
             Reason::IdentityMismatch,
             format!(
-                "{ACCEPT_IDENTITY}: {NEW} requests a new identity, and spec.exportID pins {pinned}: remove one of them"
+                "{ACCEPT_IDENTITY}: {NEW_IDENTITY} requests a new identity, and spec.exportID pins {pinned}: remove one of them"
             ),
         ));
     }
@@ -136,17 +156,9 @@ fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIde
 
 /// Adds the command to the reason why an export is not confirmed, if an acceptance confirms it, and that the acceptance was
 /// used already.
-pub fn explain_acceptance(planned: PlannedCondition, backend: &NfsBackend, accepted: Option<&str>) -> PlannedCondition {
-    let value = planned.message.split_once(&format!("{ACCEPT_IDENTITY}: "));
-    let value = value.and_then(|(_, rest)| rest.split_whitespace().next());
-    let (Some(value), None) = (value, accepted) else {
-        return planned;
-    };
-    // Where the message can only say that it is the recorded identity.
-    let recorded = || backend.status.as_ref()?.export.id.as_deref();
-    let value = match value.starts_with('<') {
-        true => recorded().unwrap_or("ID"),
-        false => value,
+pub fn explain_acceptance(unconfirmed: Unconfirmed, backend: &NfsBackend, accepted: Option<&str>) -> Unconfirmed {
+    let (Some(value), None) = (&unconfirmed.acceptable, accepted) else {
+        return unconfirmed;
     };
     let (used, again) = match BackendRequest::AcceptIdentity.value(backend) {
         Some(present) => (
@@ -158,13 +170,18 @@ pub fn explain_acceptance(planned: PlannedCondition, backend: &NfsBackend, accep
         None => (String::new(), ""),
     };
     let name = backend.name_any();
-    PlannedCondition::fails(
+    let planned = &unconfirmed.planned;
+    let explained = PlannedCondition::fails(
         planned.reason,
         format!(
             "{} (kubectl annotate --overwrite nfsb {name} {ACCEPT_IDENTITY}={value}{again}){used}",
             planned.message
         ),
-    )
+    );
+    Unconfirmed {
+        planned: explained,
+        ..unconfirmed
+    }
 }
 
 /// Returns the fileids of the operator's own files, unless an earlier release wrote the status.

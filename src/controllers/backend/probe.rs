@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::expected_identity::{OwnCluster, expected_identity, explain_acceptance, secret_mismatch};
+use super::expected_identity::{OwnCluster, Unconfirmed, expected_identity, explain_acceptance, secret_mismatch};
 use super::reconcile::probe_interval;
 use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
@@ -37,7 +37,7 @@ pub struct Probe {
     /// Result of the check that the server responds and the export exists.
     pub reachable: PlannedCondition,
     /// The identity of the export, or why it is not confirmed.
-    pub identity: Option<Result<Identity, PlannedCondition>>,
+    pub identity: Option<Result<Identity, Unconfirmed>>,
     /// Result of the check that directories can be created and removed.
     pub writable: Option<PlannedCondition>,
     /// Why nothing can be created on the export, if it is full.
@@ -70,7 +70,7 @@ impl Probe {
         }
     }
 
-    fn reached(reached: Reached, identity: Result<Identity, PlannedCondition>) -> Self {
+    fn reached(reached: Reached, identity: Result<Identity, Unconfirmed>) -> Self {
         Self {
             export: Some(reached.export),
             statistics: Some(reached.statistics),
@@ -83,12 +83,17 @@ impl Probe {
     }
 
     fn is_fenced(&self) -> bool {
-        let identity = self.identity.as_ref().and_then(|identity| identity.as_ref().err());
-        let conditions = [Some(&self.reachable), identity, self.writable.as_ref()];
+        let conditions = [Some(&self.reachable), self.unconfirmed(), self.writable.as_ref()];
         conditions
             .into_iter()
             .flatten()
             .any(|planned| planned.reason == Reason::Fenced)
+    }
+
+    /// Returns why the identity is not confirmed, if it was checked.
+    pub fn unconfirmed(&self) -> Option<&PlannedCondition> {
+        let unconfirmed = self.identity.as_ref()?.as_ref().err()?;
+        Some(&unconfirmed.planned)
     }
 
     /// Returns the identity, if it was confirmed.
@@ -103,7 +108,7 @@ pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pro
     let accepted = backend.requests.due(object, BackendRequest::AcceptIdentity);
     probe.identity = probe
         .identity
-        .map(|identity| identity.map_err(|planned| explain_acceptance(planned, object, accepted)));
+        .map(|identity| identity.map_err(|unconfirmed| explain_acceptance(unconfirmed, object, accepted)));
     // While the Lease is not renewed, this process itself refuses to write.
     if probe.is_fenced() && ctx.write_fence.may_write() {
         // The next probe reconnects if the API server confirms the leadership. Nothing is written until then.
@@ -180,11 +185,11 @@ async fn observe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Resul
     let checked = match expected(ctx, object, backend).await {
         Ok(expected) => {
             let checked = reached.export.check_identity(&expected).await;
-            checked.map_err(|error| failed(&error))
+            checked.map_err(|error| unconfirmed(&error))
         }
-        Err(planned) => Err(planned),
+        Err(unconfirmed) => Err(unconfirmed),
     };
-    checked.map_err(|planned| Probe::reached(reached, Err(planned)))
+    checked.map_err(|unconfirmed| Probe::reached(reached, Err(unconfirmed)))
 }
 
 /// Connects to the export, and confirms its identity.
@@ -199,7 +204,7 @@ async fn check_identity(ctx: &Context, object: &NfsBackend, backend: &Backend) -
     }
     let identity = match expected(ctx, object, backend).await {
         Ok(expected) => confirm(ctx, object, backend, &reached.export, expected).await,
-        Err(planned) => Err(planned),
+        Err(unconfirmed) => Err(unconfirmed),
     };
     Probe::reached(reached, identity)
 }
@@ -220,7 +225,7 @@ async fn reach(ctx: &Context, object: &NfsBackend, backend: &Backend, role: Role
 }
 
 /// Returns the identity and the beacons that the export must have.
-async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<ExpectedIdentity, PlannedCondition> {
+async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<ExpectedIdentity, Unconfirmed> {
     let cluster = OwnCluster {
         id: &ctx.cluster_id,
         has_data: ctx.capacity.totals(&backend.name).volumes > 0
@@ -271,12 +276,12 @@ async fn confirm(
     backend: &Backend,
     export: &ExportStore,
     expected: ExpectedIdentity,
-) -> Result<Identity, PlannedCondition> {
+) -> Result<Identity, Unconfirmed> {
     let accepted = expected.accepted;
     let confirmed = export
         .confirm_identity(expected)
         .await
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| unconfirmed(&error))?;
     // The status of a backend that is being deleted goes, and the others on the export have to recognize the beacon
     // after a restart.
     let is_deleting = object.metadata.deletion_timestamp.is_some();
@@ -285,7 +290,7 @@ async fn confirm(
         .flatten();
     let next = handed_over.or_else(|| backend.next_beacon());
     match export.renew_beacon(next.as_ref(), probe_interval(object)).await {
-        Err(error @ ExportError::BeaconMismatch { .. }) => return Err(failed(&error)),
+        Err(error @ ExportError::BeaconMismatch { .. }) => return Err(unconfirmed(&error)),
         // For example, on a full export. The next probe repeats it.
         Err(error) => tracing::debug!(backend = backend.name, "{error}"),
         Ok(()) => {}
@@ -306,7 +311,7 @@ async fn confirm(
     match export.cluster_with_records_of(&recorded).await {
         Ok(None) => Ok(confirmed),
         Ok(Some(other)) => Err(secret_mismatch(&other, &ctx.cluster_id, &confirmed.id)),
-        Err(error) => Err(failed(&error)),
+        Err(error) => Err(unconfirmed(&error)),
     }
 }
 
@@ -637,6 +642,13 @@ async fn may_create(ctx: &Context, object: &NfsBackend) -> Result<(), PlannedCon
 
 fn failed(error: &ExportError) -> PlannedCondition {
     PlannedCondition::fails(Reason::from(error.kind()), error.to_string())
+}
+
+fn unconfirmed(error: &ExportError) -> Unconfirmed {
+    Unconfirmed {
+        planned: failed(error),
+        acceptable: error.acceptable_identity().map(str::to_owned),
+    }
 }
 
 #[cfg(test)]

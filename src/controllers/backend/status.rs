@@ -68,15 +68,11 @@ pub(super) struct BeaconPlan {
 /// Returns the condition Ready: the first obstacle that the probe found, if any.
 pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
     let probe = observed.probe;
-    let identity = probe
-        .identity
-        .as_ref()
-        .and_then(|identity| identity.as_ref().err().cloned());
     let capacity = capacity_of(observed);
     let stages = [
         observed.blocker.clone(),
         Some(probe.reachable.clone()),
-        identity,
+        probe.unconfirmed().cloned(),
         probe.writable.clone(),
         capacity,
         required_quota(observed),
@@ -186,7 +182,7 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     let unknown = || PlannedCondition::unknown(Reason::NotProbed, "not checked: an earlier check failed");
     let identity = match &probe.identity {
         Some(Ok(_)) => PlannedCondition::holds(Reason::IdentityVerified, "the export has the expected identity"),
-        Some(Err(planned)) => planned.clone(),
+        Some(Err(unconfirmed)) => unconfirmed.planned.clone(),
         None => unknown(),
     };
     let planned_conditions = [
@@ -286,6 +282,12 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
 /// Returns what identifies the export; the previous values until this process has confirmed it. The cache may have an
 /// older status than the last one: without the identity, the next process would create a new one on an empty export.
 fn export_status(observed: &Observed<'_>, previous: ExportStatus) -> ExportStatus {
+    let identity = observed.probe.identity.as_ref();
+    let unconfirmed = identity.and_then(|identity| identity.as_ref().err());
+    let previous = ExportStatus {
+        acceptable_id: unconfirmed.and_then(|unconfirmed| unconfirmed.acceptable.clone()),
+        ..previous
+    };
     let Some(identity) = &observed.identity else {
         return previous;
     };

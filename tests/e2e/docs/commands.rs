@@ -93,7 +93,7 @@ async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
             }
         }
         if name.ends_with("quick-start.md") {
-            let restored = fs::read_to_string(hello(&guide, "default-my-data-again-pvc-")?)?;
+            let restored = fs::read_to_string(hello(&guide, "default-my-data-pvc-")?)?;
             assert_eq!(restored, "as the pod would\n");
         }
     }

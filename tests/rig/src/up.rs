@@ -93,6 +93,7 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
     let export = nfs.data_dir("/export")?;
     let mut demo = Demo {
         objects: Objects::new(cluster.client().await?),
+        samples: run.new_dir("samples")?,
         cluster,
         export,
         progress,
@@ -114,14 +115,17 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
     }
     let programs = link_programs(run, &demo.cluster, &binary)?;
     println!("to explore, in another terminal, with kubectl, kubectl nfs and nfs-operator:\n");
-    println!("  export KUBECONFIG={}", demo.cluster.kubeconfig().display());
-    println!("  export PATH={}:$PATH\n", programs.display());
+    println!("  export KUBECONFIG=\"{}\"", demo.cluster.kubeconfig().display());
+    println!("  export PATH=\"{}:$PATH\"\n", programs.display());
     println!("in the manifests of the guides, this is the server:\n");
     println!("  server: 127.0.0.1");
     println!("  path: /export");
     println!("  nfs: {{port: {}}}\n", nfs.port());
-    println!("there is no node: pods stay Pending. What they would write can be written to the export:");
-    println!("{}\n", demo.export.display());
+    println!("and on the command line:\n");
+    println!("  nfs-operator probe 127.0.0.1:/export --port {} --write\n", nfs.port());
+    println!("there is no node: pods stay Pending. Write what they would write to the export, for example:\n");
+    let file = demo.directory_of(&volume).await?.join("hello.txt");
+    println!("  echo hello > \"{}\"\n", file.display());
     println!("the operator's log: {}", operator.log().display());
     println!("Ctrl-C stops everything and removes it.");
     std::future::pending().await
@@ -131,6 +135,8 @@ async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: 
 struct Demo {
     cluster: Cluster,
     objects: Objects,
+    /// Folder of the samples that were changed for this run.
+    samples: PathBuf,
     export: PathBuf,
     progress: Progress,
 }
@@ -148,11 +154,19 @@ impl Demo {
     async fn apply_samples(&mut self, nfs: &NfsServer) -> Result<Value> {
         let samples = repository_root().join("config/samples");
         let change = json!({ "spec": { "server": "127.0.0.1", "path": "/export", "nfs": { "port": nfs.port() } } });
-        self.cluster
-            .apply(&self.patch_locally(&samples.join("backend.yaml"), &change).await?)
-            .await?;
-        self.cluster.apply_path(&samples.join("storageclass.yaml")).await?;
-        self.cluster.apply_path(&samples.join("claim.yaml")).await?;
+        let backend = self.patch_locally(&samples.join("backend.yaml"), &change).await?;
+        let backend_path = self.samples.join("backend.yaml");
+        fs::write(&backend_path, backend).with_context(|| format!("write {}", backend_path.display()))?;
+        for path in [
+            backend_path,
+            samples.join("storageclass.yaml"),
+            samples.join("claim.yaml"),
+        ] {
+            // As a reader of the guides applies them: kubectl warns if it did not create an object that it applies.
+            self.cluster
+                .kubectl(["apply", "-f", &path.display().to_string()])
+                .await?;
+        }
         self.progress
             .done(&format!("applied config/samples/, the backend with {change}"));
         let claim = claim();
@@ -210,18 +224,24 @@ impl Demo {
         Ok(())
     }
 
+    /// Returns the directory of a volume on the disk of the server.
+    async fn directory_of(&self, volume: &Value) -> Result<PathBuf> {
+        let found = self.objects.get(volume).await?.unwrap_or_default();
+        let path = found.pointer("/spec/nfs/path").and_then(Value::as_str);
+        let directory = path.and_then(|path| path.strip_prefix("/export/"));
+        match directory {
+            Some(directory) => Ok(self.export.join(directory)),
+            None => Err(Error::Usage("the volume is not on the export".into())),
+        }
+    }
+
     /// Writes a file as a pod would, deletes the claim, and shows where the data is then.
     async fn delete_claim(&mut self, volume: &Value) -> Result<()> {
-        let found = self.objects.get(volume).await?.unwrap_or_default();
-        let path = found
-            .pointer("/spec/nfs/path")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let directory = path.strip_prefix("/export/").unwrap_or_default();
-        let file = self.export.join(directory).join("hello.txt");
+        let directory = self.directory_of(volume).await?;
+        let file = directory.join("hello.txt");
         fs::write(&file, "data of a pod\n").with_context(|| format!("write {}", file.display()))?;
-        self.progress
-            .done(&format!("wrote {directory}/hello.txt as a pod would"));
+        let name = directory.file_name().unwrap_or_default().to_string_lossy();
+        self.progress.done(&format!("wrote {name}/hello.txt as a pod would"));
         self.objects.delete(&claim()).await?;
         self.objects.wait_gone(&claim(), RECLAIM_TIMEOUT).await?;
         self.objects.wait_gone(volume, RECLAIM_TIMEOUT).await?;

@@ -98,10 +98,7 @@ impl CopyProgressSnapshot {
 
     /// Returns the progress, such as "12 of 40 files, 1.5 MiB of 3.0 MiB".
     pub fn progress(&self) -> String {
-        let (bytes, of_bytes) = (
-            format_bytes(self.bytes.into()),
-            format_bytes(self.of_bytes.max(self.bytes).into()),
-        );
+        let (bytes, of_bytes) = (content_size(self.bytes), content_size(self.of_bytes.max(self.bytes)));
         if self.counted {
             let of_files = self.of_files.max(self.files);
             return format!("{} of {of_files} files, {bytes} of {of_bytes}", self.files);
@@ -118,15 +115,24 @@ fn count_files(number: u64) -> String {
     format!("{number} file{plural}")
 }
 
+/// Returns a size, with a unit also below 1 KiB: it stands beside numbers of files.
+fn content_size(bytes: u64) -> String {
+    match bytes {
+        1 => "1 byte".to_owned(),
+        0..1024 => format!("{bytes} bytes"),
+        _ => format_bytes(bytes.into()),
+    }
+}
+
 impl fmt::Display for CopyProgressSnapshot {
     /// Writes what was copied, and all differences from the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.files {
             0 => f.write_str("no files")?,
-            files => write!(f, "{}, {}", count_files(files), format_bytes(self.bytes.into()))?,
+            files => write!(f, "{}, {}", count_files(files), content_size(self.bytes))?,
         }
         if self.reused_files > 0 {
-            let reused = format_bytes(self.reused_bytes.into());
+            let reused = content_size(self.reused_bytes);
             write!(
                 f,
                 "; {} of them, {reused}, unchanged since the previous backup",
@@ -134,7 +140,7 @@ impl fmt::Display for CopyProgressSnapshot {
             )?;
         }
         if self.resumed_files > 0 {
-            let resumed = format_bytes(self.resumed_bytes.into());
+            let resumed = content_size(self.resumed_bytes);
             write!(
                 f,
                 "; {} of them, {resumed}, copied by an interrupted attempt",
@@ -183,6 +189,9 @@ mod tests {
         assert_eq!(copied(0, 0, 0), "no files");
         assert_eq!(copied(0, 0, 1), "no files; 1 left out: devices, sockets or FIFOs");
         assert_eq!(copied(1, 2048, 0), "1 file, 2Ki");
-        assert_eq!(copied(7, 0, 1), "7 files, 0; 1 left out: devices, sockets or FIFOs");
+        assert_eq!(
+            copied(7, 0, 1),
+            "7 files, 0 bytes; 1 left out: devices, sockets or FIFOs"
+        );
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{MAX_SNAPSHOTS, own_folder, unavailable, walk};
+use super::{MAX_SNAPSHOTS, NOT_EXPOSED, own_folder, unavailable, walk};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
 use crate::readdir::select_names;
@@ -91,7 +91,7 @@ fn prefix(store: &ExportStore) -> String {
 /// Returns the directory in which snapshots are created.
 async fn open_directory(store: &ExportStore, verified: &VerifiedRoot) -> Result<(&'static str, FileRef), ExportError> {
     let found = super::open_directory(store, &verified.root).await?;
-    found.ok_or_else(|| unavailable("the server exposes no snapshots at the path of the backend"))
+    found.ok_or_else(|| unavailable(NOT_EXPOSED))
 }
 
 /// Creates a snapshot of the export. Fails if the server makes a directory that is no snapshot.

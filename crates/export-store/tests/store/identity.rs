@@ -213,6 +213,15 @@ async fn records_that_were_removed_are_not_made_again() {
         for export in [&export, &fixture.client().connect().await] {
             let error = export.confirm_identity(expected.clone()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ReservedDirectoryUnsafe, "{error}");
+            assert_eq!(error.acceptable_identity(), expected.export_id.as_deref());
+            // On the export of another cluster, nothing was removed.
+            let other = ExpectedIdentity {
+                export_id: Some("other".to_owned()),
+                ..expected.clone()
+            };
+            let error = export.confirm_identity(other).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::IdentityMismatch, "{error}");
+            assert_eq!(error.acceptable_identity(), expected.export_id.as_deref());
         }
         assert!(!removed.exists());
         fs::rename(&aside, &removed).unwrap();

@@ -42,12 +42,8 @@ pub fn statistics(results: &mut Decoder) -> Result<FsStat, XdrError> {
     let available = results.u64("available bytes")?;
     let inodes = results.u64("total inodes")?;
     results.u64("free inodes")?;
-    Ok(FsStat {
-        total,
-        available,
-        inodes,
-        inodes_free: results.u64("available inodes")?,
-    })
+    let inodes_free = results.u64("available inodes")?;
+    Ok(FsStat::reported(total, available, inodes, inodes_free))
 }
 
 /// FSINFO: the maximum READ and WRITE sizes, in bytes.

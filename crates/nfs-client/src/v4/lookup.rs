@@ -297,12 +297,12 @@ impl Client {
             files_free,
             ..
         } = reply.attributes()?;
-        Ok(FsStat {
-            total: space_total.unwrap_or(0),
-            available: space_available.unwrap_or(0),
-            inodes: files_total.unwrap_or(0),
-            inodes_free: files_free.unwrap_or(0),
-        })
+        Ok(FsStat::reported(
+            space_total.unwrap_or(0),
+            space_available.unwrap_or(0),
+            files_total.unwrap_or(0),
+            files_free.unwrap_or(0),
+        ))
     }
 
     /// Reads whether different handles are always those of different objects.

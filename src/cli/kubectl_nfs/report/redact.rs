@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::Value;
 
 use super::without_nulls;
+use crate::api::names::GROUP;
 
 /// What a name is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +88,14 @@ fn redact(value: Value, names: &[(&str, &str)]) -> Value {
 
 fn redact_names(text: &str, names: &[(&str, &str)]) -> String {
     names.iter().fold(text.to_owned(), |text, (name, replacement)| {
-        replace_words(&text, name, replacement)
+        // The API group says nothing about a cluster, and `nfs` or `nfs-operator` is the name of many objects.
+        match GROUP.contains(name) {
+            true => {
+                let parts = text.split(GROUP).map(|part| replace_words(part, name, replacement));
+                parts.collect::<Vec<_>>().join(GROUP)
+            }
+            false => replace_words(&text, name, replacement),
+        }
     })
 }
 
@@ -164,6 +172,25 @@ mod tests {
         let message = "<namespace-1>/<claim-2> on <server-1>:<path-1>/<namespace-1>-<claim-1>-x: shopping, adb; this \
                        <claim-3> / <address>, <address>.";
         assert_eq!(redacted, json!({"name": "<claim-1>", "message": message}));
+    }
+
+    #[test]
+    fn the_api_group_stays_readable_whatever_objects_are_called() {
+        let mut redactor = Redactor::default();
+        redactor.know(Kind::Instance, "nfs-operator");
+        redactor.know(Kind::Class, "nfs");
+        redactor.know(Kind::Namespace, "my-nfs-operator.io");
+        let redacted = redactor.redacted(json!([
+            "nfs-operator.io/v1alpha1",
+            "nfs-operator.io/nfs",
+            "nfs-operator-7d-x, nfs: my-nfs-operator.io/nfs-operator"
+        ]));
+        let expected = json!([
+            "nfs-operator.io/v1alpha1",
+            "nfs-operator.io/<class-1>",
+            "<instance-1>-7d-x, <class-1>: <namespace-1>/<instance-1>"
+        ]);
+        assert_eq!(redacted, expected);
     }
 
     #[test]

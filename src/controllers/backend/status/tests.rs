@@ -2,6 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::controllers::backend::expected_identity::Unconfirmed;
 use export_store::{ExportError, Identity};
 use nfs_client::FsId;
 
@@ -125,7 +126,7 @@ fn ready_has_the_reason_of_the_first_failed_stage() {
         ),
         (
             Probe {
-                identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, ""))),
+                identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, "").into())),
                 ..well()
             },
             Reason::IdentityMismatch,
@@ -233,7 +234,7 @@ fn changed_figures_are_written_once_a_minute_and_changed_conditions_at_once() {
 fn an_outdated_cache_does_not_take_the_identity_of_the_export_from_the_status() {
     let outdated = backend(json!({}), &NfsBackendStatus::default());
     let replaced = Probe {
-        identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, ""))),
+        identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, "").into())),
         ..well()
     };
     let (_, status) = judged_as(&outdated, &replaced, (well().confirmed(), None), 0);
@@ -309,6 +310,33 @@ fn a_failed_probe_keeps_the_known_identity() {
         (Some("id"), Some("7"))
     );
     assert_eq!(later.archives, Some(0));
+}
+
+#[test]
+fn an_identity_that_can_be_accepted_is_reported_until_the_export_is_confirmed_or_not_reached() {
+    let other = Probe {
+        identity: Some(Err(Unconfirmed {
+            planned: PlannedCondition::fails(Reason::IdentityMismatch, "another one"),
+            acceptable: Some("other".to_owned()),
+        })),
+        ..well()
+    };
+    let unreachable = Probe {
+        identity: None,
+        ..well()
+    };
+    let (_, before) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 0);
+    assert_eq!(before.export.acceptable_id, None);
+    let (_, replaced) = judged(&backend(json!({}), &before), &other, 1);
+    assert_eq!(
+        (replaced.export.id.as_deref(), replaced.export.acceptable_id.as_deref()),
+        (Some("id"), Some("other"))
+    );
+    for probe in [well(), unreachable] {
+        let (_, later) = judged(&backend(json!({}), &replaced), &probe, 2);
+        assert_eq!(later.export.acceptable_id, None);
+        assert_eq!(later.export.id.as_deref(), Some("id"));
+    }
 }
 
 #[test]
@@ -415,7 +443,7 @@ fn the_orphans_of_a_scan_are_written_at_once_and_its_time_is_not() {
     let second = status(&backend(json!({}), &first), Some(&scanned(1005)), 1010);
     assert_eq!(reason(&second), "NoOrphansFound");
     let unconfirmed = Probe {
-        identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, ""))),
+        identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, "").into())),
         ..well()
     };
     let (_, mismatch) = status_of(&unconfirmed, &backend(json!({}), &second), Some(&scanned(1005)), 1012);
@@ -438,7 +466,7 @@ fn nothing_is_reported_about_an_export_whose_identity_is_not_confirmed() {
     let object = backend(json!({}), &NfsBackendStatus::default());
     let mismatch = PlannedCondition::fails(Reason::IdentityMismatch, "another one");
     let other = Probe {
-        identity: Some(Err(mismatch)),
+        identity: Some(Err(mismatch.into())),
         writable: None,
         ..well()
     };
