@@ -229,8 +229,7 @@ pub(crate) async fn bind_object(
     .await
 }
 
-/// Saves the terms in the record of an archive that is kept and `needs` them. The record of an archive that this process
-/// made just now is not read again: the volume is locked, and there is no other writer.
+/// Saves the terms in the record of an archive that is kept and `needs` them.
 async fn save_terms(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -239,13 +238,7 @@ async fn save_terms(
     needs: impl FnOnce(&ArchiveState) -> bool,
 ) -> Result<(), ExportError> {
     let recent = recent(store, verified, &which.volume);
-    let record = match &recent {
-        Some(recent) => {
-            refuse_other(store, which, &recent.record)?;
-            recent.record.clone()
-        }
-        None => *signed_record(store, verified, which).await?,
-    };
+    let record = signed_record(store, verified, which).await?;
     match &record.state {
         State::Archived(archive) if needs(archive) => {
             let archived = State::Archived(archive.with_terms(terms, Some(revision)));
@@ -253,6 +246,7 @@ async fn save_terms(
             let record = record.in_state(archived);
             records::replace_to_free_space(store, verified, &record).await?;
             track(store, verified, &record);
+            // The directory of the archive is where it was.
             if let Some(recent) = recent {
                 let recent_archives = &store.reservations.recent_archives;
                 recent_archives.insert(&verified.identity.id, recent.with_record(record));
@@ -529,16 +523,10 @@ pub(crate) async fn matching_record(
             });
         }
     };
-    refuse_other(store, which, &record)?;
-    Ok((record, trust))
-}
-
-/// Fails if a record is not that of the archive.
-fn refuse_other(store: &ExportStore, which: &ArchiveRef, record: &Record) -> Result<(), ExportError> {
     if record.claim.uid != which.claim_uid {
         return Err(ExportError::RecordForeign {
             volume: which.volume.clone(),
-            holder: Box::new(record.claim.clone()),
+            holder: Box::new(record.claim),
         });
     }
     if record.file_id != Some(which.file_id) || record.backend != store.config.backend {
@@ -551,7 +539,7 @@ fn refuse_other(store: &ExportStore, which: &ArchiveRef, record: &Record) -> Res
             ),
         });
     }
-    Ok(())
+    Ok((record, trust))
 }
 
 /// Returns the archive's directory, if it exists.

@@ -1,5 +1,4 @@
-//! Archives that this process has just made: neither the reports about them nor the next change of their records need to
-//! read the records again.
+//! Archives that this process has just made: the reports about their new objects need not read their records again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +9,7 @@ use tokio::time::Instant;
 use crate::record::{Record, State};
 use crate::verified_root::VerifiedRoot;
 
-/// Time after which a record is read again. The object of a new archive has its status long before, and no other process
-/// writes to the export so soon after this one: a new leader first waits for the Lease to expire, and where no session fences
-/// its predecessor, for the deadlines of calls.
+/// Time after which a record is read again. The object of a new archive has its status long before.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Maximum number of archives, about 1 MiB: those of several seconds.
 const MAX_RECENT: usize = 500;

@@ -141,9 +141,9 @@ async fn a_limit_takes_few_round_trips() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_operation_takes_few_round_trips() {
     for (version, most) in [
-        (VersionChoice::Exactly(Protocol::V4_1), [3, 5, 7]),
+        (VersionChoice::Exactly(Protocol::V4_1), [3, 5, 8]),
         // Opening and closing a file take requests of their own.
-        (VersionChoice::Exactly(Protocol::V4_0), [10, 9, 16]),
+        (VersionChoice::Exactly(Protocol::V4_0), [10, 9, 17]),
     ] {
         let sent = round_trips(version).await;
         assert!(
