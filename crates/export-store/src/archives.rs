@@ -6,6 +6,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
 use crate::path_reservations::{Holder, Reservation, ReservedPath, Sharing};
+use crate::recent_archives::RecentArchive;
 use crate::record::{
     ArchiveState, CopyState, Record, RecordedHandle, RestoreTarget, RetentionTerms, State, TermsRevision,
 };
@@ -68,6 +69,28 @@ pub struct RecordedArchive {
 }
 
 impl RecordedArchive {
+    /// Returns the archive of a record that this process signed. Its directory is at the archive's name. `None` if the record
+    /// is not that of an archive that is kept, or if the archive is another backend's.
+    pub(crate) fn of_written(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Option<Self> {
+        let State::Archived(archive) = &record.state else {
+            return None;
+        };
+        if record.backend != store.config.backend {
+            return None;
+        }
+        Some(Self {
+            volume: record.volume.clone(),
+            claim: record.claim.clone(),
+            directory: record.directory.clone(),
+            file_id: record.file_id?,
+            archive: archive.clone(),
+            phase: ArchivePhase::Archived,
+            exists: true,
+            export_id: verified.identity.id.clone(),
+            trust: SignatureStatus::Signed,
+        })
+    }
+
     /// Returns the volume whose data the archive contains.
     pub fn of_volume(&self) -> &str {
         self.archive.copy.as_ref().map_or(&self.volume, |copy| &copy.volume)
@@ -159,6 +182,24 @@ pub(crate) async fn find(
     }))
 }
 
+/// Returns the archive of a volume like [`find`], but without a request if this process made it just now.
+pub(crate) async fn find_for_report(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<Option<RecordedArchive>, ExportError> {
+    let known = recent(store, verified, volume);
+    match known.and_then(|recent| RecordedArchive::of_written(store, verified, &recent.record)) {
+        Some(found) => Ok(Some(found)),
+        None => find(store, verified, volume).await,
+    }
+}
+
+fn recent(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Option<RecentArchive> {
+    let recent = &store.reservations.recent_archives;
+    recent.get(&verified.identity.id, &verified.token, volume)
+}
+
 /// Saves the retention terms of an archive, with the revision of the object that they are from.
 pub(crate) async fn save_retention(
     store: &ExportStore,
@@ -196,6 +237,7 @@ async fn save_terms(
     (terms, revision): (&RetentionTerms, &TermsRevision),
     needs: impl FnOnce(&ArchiveState) -> bool,
 ) -> Result<(), ExportError> {
+    let recent = recent(store, verified, &which.volume);
     let record = signed_record(store, verified, which).await?;
     match &record.state {
         State::Archived(archive) if needs(archive) => {
@@ -204,6 +246,11 @@ async fn save_terms(
             let record = record.in_state(archived);
             records::replace_to_free_space(store, verified, &record).await?;
             track(store, verified, &record);
+            // The directory of the archive is where it was.
+            if let Some(recent) = recent {
+                let recent_archives = &store.reservations.recent_archives;
+                recent_archives.insert(&verified.identity.id, recent.with_record(record));
+            }
             Ok(())
         }
         _ => Ok(()),
@@ -307,6 +354,11 @@ pub(crate) async fn purge_unrecorded(
         other_clusters::refuse_removal(store, verified, &record.volume, segments, std::slice::from_ref(&found)).await?;
         let (name, trashed) = (layout::name(&archive.target)?, unrecorded_name(&record, which.file_id)?);
         let (from, to) = ((&verified.root.handle, &name), (&verified.trash.handle, &trashed));
+        // Its record does not change before the directory does.
+        store
+            .reservations
+            .recent_archives
+            .remove(&verified.identity.id, &record.volume);
         let moved = store.for_write(verified)?.rename(from, which.file_id, to).await;
         moved.context(|| format!("moving {name} into the trash"))?;
     }
@@ -622,6 +674,29 @@ pub(crate) fn reserved_paths(store: &ExportStore, verified: &VerifiedRoot, targe
     paths::reserved_paths(store, &verified.identity.id, target)
 }
 
+/// Reserves the first name for the archive of a record without looking it up: the operator knows its own archives, and the
+/// rename looks up what else may have the name. `None` if another holder has it.
+pub(crate) fn reserve_first_name(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    longest_name: usize,
+) -> Option<(String, Reservation)> {
+    let target = archive_name(record.archive_stem(), &record.volume, 0, longest_name);
+    let reserved = try_reserve(store, verified, record, &target)?;
+    Some((target, reserved))
+}
+
+fn try_reserve(store: &ExportStore, verified: &VerifiedRoot, record: &Record, target: &str) -> Option<Reservation> {
+    let reserved = store.reservations.reserve(
+        Holder::Archive(record.volume.clone()),
+        reserved_paths(store, verified, target),
+        Sharing::Exclusive,
+        &store.config.backend,
+    );
+    reserved.ok()
+}
+
 /// Reserves an unused name for the archive of a record.
 pub(crate) async fn reserve_name(
     store: &ExportStore,
@@ -633,13 +708,9 @@ pub(crate) async fn reserve_name(
     for attempt in 0..NAMES {
         let target = archive_name(record.archive_stem(), &record.volume, attempt, longest_name);
         last.clone_from(&target);
-        let reserved = store.reservations.reserve(
-            Holder::Archive(record.volume.clone()),
-            reserved_paths(store, verified, &target),
-            Sharing::Exclusive,
-            &store.config.backend,
-        );
-        let Ok(reserved) = reserved else { continue };
+        let Some(reserved) = try_reserve(store, verified, record, &target) else {
+            continue;
+        };
         let taken = store.nfs.lookup(&verified.root.handle, &layout::name(&target)?).await;
         let doing = || format!("choosing a name for the archive of {}", record.directory);
         if taken.context(doing)?.is_none() {

@@ -84,6 +84,7 @@ mod provision;
 mod purge;
 pub mod quota;
 mod readdir;
+mod recent_archives;
 mod reclaim;
 mod record;
 mod record_index;

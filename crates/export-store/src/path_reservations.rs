@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::group_reservations::GroupReservations;
 use crate::keyed_mutex::KeyedMutex;
+use crate::recent_archives::RecentArchives;
 use crate::record_index::RecordIndex;
 use crate::server_comparison::ServerComparison;
 use index::{Key, PathIndex};
@@ -187,6 +188,7 @@ pub struct PathReservations {
     /// One lock per volume, for the backends that share an export.
     pub(crate) volume_locks: KeyedMutex,
     pub(crate) record_index: RecordIndex,
+    pub(crate) recent_archives: RecentArchives,
     /// The groups of the directories on each export.
     pub groups: GroupReservations,
 }

@@ -157,6 +157,7 @@ async fn replace_with(store: &ExportStore, verified: &VerifiedRoot, record: &Rec
 /// Forgets the content of a record that is about to change: an error may leave the former one or the new one.
 fn changing(store: &ExportStore, verified: &VerifiedRoot, volume: &str) {
     store.state().finished.remove(volume);
+    store.reservations.recent_archives.remove(&verified.identity.id, volume);
     store.reservations.record_index.remove(&verified.identity.id, volume);
 }
 

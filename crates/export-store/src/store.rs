@@ -456,15 +456,30 @@ impl ExportStore {
     /// Returns the archive of a volume, if it belongs to this backend.
     pub async fn find_archive(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
         let _lock = self.lock_volume(volume).await?;
-        let found = self
-            .with_verified(move |verified| async move { archives::find(self, &verified, volume).await })
-            .await?;
+        let find = move |verified: Arc<VerifiedRoot>| async move { archives::find(self, &verified, volume).await };
+        self.with_verified(find)
+            .await
+            .inspect(|found| self.track_found(volume, found.as_ref()))
+    }
+
+    /// Returns the archive of a volume like [`find_archive`](Self::find_archive), but without a request if this process made
+    /// it within ten seconds and nothing has changed its record since. For reports: whatever changes or removes an archive
+    /// is decided by what is on the export.
+    pub async fn find_archive_for_report(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
+        let _lock = self.lock_volume(volume).await?;
+        let find =
+            move |verified: Arc<VerifiedRoot>| async move { archives::find_for_report(self, &verified, volume).await };
+        self.with_verified(find)
+            .await
+            .inspect(|found| self.track_found(volume, found.as_ref()))
+    }
+
+    fn track_found(&self, volume: &str, found: Option<&RecordedArchive>) {
         let is_tracked = self.state().archives.contains(volume);
         if found.is_none() && is_tracked {
             // Its record was removed by a call whose reply was lost.
             archives::untrack(self, volume);
         }
-        Ok(found)
     }
 
     /// Returns the volumes whose archives this backend has: those that [`recover`](Self::recover) found and those

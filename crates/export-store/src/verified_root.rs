@@ -1,5 +1,6 @@
 //! The directories of the operator on an export whose identity is verified on the current connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::limits::QuotaFolders;
@@ -22,6 +23,8 @@ pub(crate) struct VerifiedRoot {
     pub cluster: FileRef,
     pub records: FileRef,
     pub trash: FileRef,
+    /// Distinguishes this root from any other: whatever is remembered with it is no longer valid after the next verification.
+    pub token: Arc<()>,
     /// The folders of the quota agent, once they were needed.
     pub quota: OnceCell<QuotaFolders>,
     /// The handles may no longer be valid: they are looked up again before the next change.
@@ -47,6 +50,7 @@ impl VerifiedRoot {
             cluster,
             records,
             trash,
+            token: Arc::default(),
             quota: OnceCell::new(),
             outdated: AtomicBool::new(false),
         }

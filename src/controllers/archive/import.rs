@@ -53,7 +53,7 @@ pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundReco
         }
         // Limited for each backend: one that does not respond delays only its own archives.
         let _slot = backend.archives.acquire(&object.spec.claim_ref.namespace).await;
-        let recorded = match export.find_archive(&name).await {
+        let recorded = match export.find_archive_for_report(&name).await {
             Ok(Some(recorded)) => recorded,
             Ok(None) => continue,
             Err(error) => {

@@ -45,7 +45,19 @@ pub struct Observation {
     pub expires: Option<Timestamp>,
 }
 
+/// Purpose of an observation.
+#[derive(Debug)]
+pub enum Purpose {
+    /// A report of the state and of the step that is due. The record of a new archive is not read again, and whether the
+    /// archive has expired depends on the watch caches.
+    Report,
+    /// The decision about an irreversible step: the record is read, and whether the archive has expired depends on these
+    /// values, if set.
+    Decision(Option<RetentionBasis>),
+}
+
 /// Values that decide if an archive has expired.
+#[derive(Debug)]
 pub struct RetentionBasis {
     /// Policy of the backend.
     pub policy: ArchivePolicy,
@@ -70,19 +82,21 @@ impl RetentionBasis {
     }
 }
 
-/// Reads the archive's record and everything else that the plan depends on. Whether the archive has expired depends on
-/// `live`, if set, and otherwise on the watch caches.
-pub async fn observe(
-    ctx: &Context,
-    object: &NfsArchive,
-    live: Option<RetentionBasis>,
-) -> Result<Observation, WriteError> {
+/// Reads the archive's record and everything else that the plan depends on.
+pub async fn observe(ctx: &Context, object: &NfsArchive, purpose: Purpose) -> Result<Observation, WriteError> {
     let deleting = object.metadata.deletion_timestamp.is_some();
-    let basis = live.or_else(|| RetentionBasis::cached(ctx, object));
-    let policy = basis.as_ref().map(|basis| &basis.policy);
+    let cached;
+    let basis = match &purpose {
+        Purpose::Decision(Some(live)) => Some(live),
+        Purpose::Report | Purpose::Decision(None) => {
+            cached = RetentionBasis::cached(ctx, object);
+            cached.as_ref()
+        }
+    };
+    let policy = basis.map(|basis| &basis.policy);
     let (location, recorded) = match locate(ctx, object) {
         Ok(location) => {
-            let recorded = read_export(ctx, object, &location, policy).await?;
+            let recorded = read_export(ctx, object, &location, policy, &purpose).await?;
             (Some(location), recorded)
         }
         Err(unreachable) => (None, (*unreachable).into()),
@@ -95,7 +109,7 @@ pub async fn observe(
     let earliest = policy.and_then(|policy| earliest_expiry(object, policy, retention));
     let expires = object.spec.expiration_time.as_ref().map(|at| at.0);
     let expires = expires.map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
-    let expired = basis.as_ref().and_then(|basis| {
+    let expired = basis.and_then(|basis| {
         let reached = earliest.is_none_or(|earliest| basis.now >= earliest);
         expired(object, &basis.policy, basis.newer, basis.now).filter(|_| reached)
     });
@@ -181,6 +195,7 @@ async fn read_export(
     object: &NfsArchive,
     location: &Location,
     policy: Option<&ArchivePolicy>,
+    purpose: &Purpose,
 ) -> Result<Recorded, WriteError> {
     // Limited for each backend: one that does not respond delays only its own archives.
     let _slot = location
@@ -188,7 +203,7 @@ async fn read_export(
         .archives
         .acquire(&object.spec.claim_ref.namespace)
         .await;
-    let recorded = match read_record(object, location).await {
+    let recorded = match read_record(object, location, purpose).await {
         Ok(Some(recorded)) => recorded,
         Ok(None) => return Ok(ExportState::NoRecord.into()),
         Err(error) => return Ok(read_failed(ctx, &location.backend, &error).into()),
@@ -248,10 +263,17 @@ async fn read_export(
     })
 }
 
-/// Reads the archive's record. Signs it if this cluster has not signed it and the object agrees with it.
-async fn read_record(object: &NfsArchive, location: &Location) -> Result<Option<RecordedArchive>, ExportError> {
+/// Returns the archive's record. Signs it if this cluster has not signed it and the object agrees with it.
+async fn read_record(
+    object: &NfsArchive,
+    location: &Location,
+    purpose: &Purpose,
+) -> Result<Option<RecordedArchive>, ExportError> {
     let (export, volume) = (&location.export, &location.archive.volume);
-    let recorded = export.find_archive(volume).await?;
+    let recorded = match purpose {
+        Purpose::Report => export.find_archive_for_report(volume).await?,
+        Purpose::Decision(_) => export.find_archive(volume).await?,
+    };
     match &recorded {
         Some(found)
             if found.trust != SignatureStatus::Signed && agrees_with_record(object, found, &location.backend.name) =>

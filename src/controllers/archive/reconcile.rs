@@ -11,7 +11,7 @@ use serde_json::json;
 use super::backup;
 use super::expiry::{acquire_purge_slot, read_retention, requeue_expired_siblings};
 use super::import::{self, FoundRecord};
-use super::observe::{Location, Observation, observe};
+use super::observe::{Location, Observation, Purpose, observe};
 use super::ops::{self, ArchiveOps, OpsError};
 use super::plan::{ArchiveStep, Report, plan};
 use super::status::status;
@@ -100,7 +100,7 @@ async fn describe(ctx: &Context, object: &Arc<NfsArchive>) -> Described {
 
 /// Reconciles an archive whose data exist, or existed.
 async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Action, WriteError> {
-    let observation = observe(ctx, &object, None).await?;
+    let observation = observe(ctx, &object, Purpose::Report).await?;
     if let Some(terms) = &observation.stricter_terms {
         ops::restore_terms(ctx, &object, terms).await?;
         return Ok(Action::requeue(NEXT_STEP_DELAY));
@@ -226,7 +226,7 @@ async fn execute_irreversible(
         observed,
         stricter_terms,
         ..
-    } = observe(ctx, &live, retention).await?;
+    } = observe(ctx, &live, Purpose::Decision(retention)).await?;
     if stricter_terms.is_some() || plan(&observed).0 != step {
         return Ok(Executed::Requeue(NEXT_STEP_DELAY));
     }

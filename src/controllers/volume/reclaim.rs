@@ -93,7 +93,10 @@ pub async fn reclaim(
         Ok(applied) => applied,
         Err(error) => return Ok(export_failed(ctx, &backend, &error)),
     };
-    backend.purge_requested.notify_one();
+    // Nothing of an archive or a retained directory is in the trash, which is listed for a purge.
+    if condition.reason == Reason::VolumeDeleted {
+        backend.purge_requested.notify_one();
+    }
     if condition.reason == Reason::VolumeArchived {
         order_archive_limit(ctx, &backend, &snapshot, &export, &request.volume).await;
     }

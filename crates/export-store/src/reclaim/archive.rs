@@ -1,12 +1,12 @@
 //! Archives: an unused name, and a directory that is restricted to the operator (data-safety rule 7).
 
-use crate::archives::{ArchivePhase, RecordedArchive};
+use crate::archives::RecordedArchive;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::archive_name;
 use crate::path_reservations::{Holder, Sharing};
+use crate::recent_archives::RecentArchive;
 use crate::reclaim::{Moved, NameOccupant, Reclaim, ReclaimAction};
 use crate::record::{ArchiveState, State};
-use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::{archives, layout, paths, reclaim, records};
 use nfs_client::FileRef;
@@ -14,12 +14,20 @@ use nfs_client::FileRef;
 /// Lower limits on name lengths of known servers, below the usual 255 (encrypted shares: 143).
 const SHORTER: [usize; 2] = [143, 64];
 
-/// Reserves an unused name for the archive.
+/// Reserves a name for the archive. The first one is not looked up before the rename does.
 pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<ArchiveState, ExportError> {
     // The previous name is taken.
     reclaim.target = None;
-    let chosen = archives::reserve_name(store, reclaim.verified, &reclaim.record, reclaim.longest_name);
-    let (target, reserved) = chosen.await?;
+    let (verified, record, longest_name) = (reclaim.verified, &reclaim.record, reclaim.longest_name);
+    let first = match record.state {
+        State::Live => archives::reserve_first_name(store, verified, record, longest_name),
+        // The name in the record may be taken.
+        _ => None,
+    };
+    let (target, reserved) = match first {
+        Some(first) => first,
+        None => archives::reserve_name(store, verified, record, longest_name).await?,
+    };
     let leaf = paths::leaf(&reclaim.nodes, &reclaim.record.directory);
     let was = leaf.map(|leaf| &leaf.attributes);
     reclaim.target = Some(reserved);
@@ -103,22 +111,12 @@ pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> 
         let warnings = archives::restrict(store, verified, &archive, &archived.target).await?;
         reclaim.warnings.extend(warnings);
     }
-    let record = reclaim.record.in_state(State::Archived(archived.clone()));
+    let record = reclaim.record.in_state(State::Archived(archived));
     records::replace_to_free_space(store, verified, &record).await?;
     // An archive of another backend on the export is that backend's.
-    if record.backend == store.config.backend {
-        reclaim.archived = Some(Box::new(RecordedArchive {
-            volume: record.volume.clone(),
-            claim: record.claim.clone(),
-            directory: record.directory.clone(),
-            file_id: reclaim.file_id,
-            archive: archived,
-            phase: ArchivePhase::Archived,
-            exists: true,
-            export_id: verified.identity.id.clone(),
-            trust: SignatureStatus::Signed,
-        }));
-    }
+    reclaim.archived = RecordedArchive::of_written(store, verified, &record).map(Box::new);
+    let recent = RecentArchive::new(verified, record.clone());
+    store.reservations.recent_archives.insert(&verified.identity.id, recent);
     reclaim.record = record;
     Ok(())
 }

@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use export_store::{ArchiveRef, ExportStore, Ordered, Reclaimed, RetentionTerms, TermsRevision, VolumeLimit};
+use export_store::{
+    ArchivePhase, ArchiveRef, ExportError, ExportStore, Ordered, Reclaimed, RetentionTerms, TermsRevision, VolumeLimit,
+};
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 
@@ -99,7 +101,19 @@ impl Counted {
         };
         let terms: RetentionTerms = found.archive.terms;
         self.store.bind_archive_object(&archive, &terms, &object).await.unwrap();
-        self.take()
+        // The reports about the new object.
+        for _ in 0..3 {
+            let reported = self.store.find_archive_for_report(&volume).await.unwrap().unwrap();
+            assert_eq!(reported.archive.revision.as_ref(), Some(&object));
+        }
+        let sent = self.take();
+        let on_the_export = self.store.find_archive(&volume).await.unwrap();
+        assert_eq!(
+            self.store.find_archive_for_report(&volume).await.unwrap(),
+            on_the_export
+        );
+        assert!(self.take() > 0, "it was read");
+        sent
     }
 }
 
@@ -127,9 +141,9 @@ async fn a_limit_takes_few_round_trips() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_operation_takes_few_round_trips() {
     for (version, most) in [
-        (VersionChoice::Exactly(Protocol::V4_1), [3, 5, 9]),
+        (VersionChoice::Exactly(Protocol::V4_1), [3, 5, 8]),
         // Opening and closing a file take requests of their own.
-        (VersionChoice::Exactly(Protocol::V4_0), [10, 9, 23]),
+        (VersionChoice::Exactly(Protocol::V4_0), [10, 9, 17]),
     ] {
         let sent = round_trips(version).await;
         assert!(
@@ -137,4 +151,55 @@ async fn each_operation_takes_few_round_trips() {
             "{version:?}: {sent:?}, at most {most:?}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_about_a_new_archive_reads_its_record_only_after_a_change_or_on_another_connection() {
+    let counted = Counted::over(VersionChoice::Exactly(Protocol::V4_1)).await;
+    let store = &counted.store;
+    let (file_id, _) = counted.provision("1").await;
+    store.archive(&reclaim("1", "1", file_id)).await.unwrap();
+    counted.take();
+    let report = async || {
+        let reported = store.find_archive_for_report("pvc-1").await.unwrap().unwrap();
+        (reported.phase, counted.take() > 0)
+    };
+    assert_eq!(report().await, (ArchivePhase::Archived, false));
+    let which = ArchiveRef {
+        volume: "pvc-1".into(),
+        claim_uid: claim("1").uid,
+        file_id,
+    };
+    let object = TermsRevision {
+        uid: "uid".into(),
+        generation: 1,
+    };
+    let terms = RetentionTerms::default();
+    let other = ArchiveRef {
+        claim_uid: "other".into(),
+        ..which.clone()
+    };
+    let refused = store.bind_archive_object(&other, &terms, &object).await.unwrap_err();
+    assert!(matches!(refused, ExportError::RecordForeign { .. }), "{refused}");
+    store.bind_archive_object(&which, &terms, &object).await.unwrap();
+    counted.take();
+    assert_eq!(report().await, (ArchivePhase::Archived, false));
+    assert!(store.begin_purge(&which, &terms, &object).await.unwrap());
+    counted.take();
+    assert_eq!(report().await, (ArchivePhase::Purging, true));
+    assert!(store.cancel_purge(&which).await.unwrap());
+    counted.take();
+    assert_eq!(report().await, (ArchivePhase::Archived, true));
+
+    let (file_id, _) = counted.provision("2").await;
+    store.archive(&reclaim("2", "2", file_id)).await.unwrap();
+    counted.fixture.proxy.cut();
+    // Connects again.
+    store.find_archive("pvc-1").await.unwrap();
+    counted.take();
+    store.find_archive_for_report("pvc-2").await.unwrap().unwrap();
+    assert!(
+        counted.take() > 0,
+        "another export may be in the place of the former one"
+    );
 }
