@@ -13,9 +13,10 @@ impl KernelVm {
     /// path, inside and for clients.
     pub async fn new_dataset(&self, properties: &[&str]) -> Result<String> {
         let name = format!("fs-{}", random_suffix());
-        // Without crossmnt, clients see an empty directory in the place of a snapshot.
-        let rules = "rw,no_root_squash,insecure,crossmnt";
-        let script = format!(". /sbin/functions; dataset {name} {rules} {}", properties.join(" "));
+        // Without crossmnt, clients see an empty directory in the place of a snapshot. ZFS exports it itself: when it
+        // creates another file system, it withdraws what it does not know.
+        let properties = [&["sharenfs=rw,no_root_squash,insecure,crossmnt"], properties].concat();
+        let script = format!("zfs create -o {} tank/{name}", properties.join(" -o "));
         self.run(&script).await?;
         Ok(format!("/tank/{name}"))
     }
