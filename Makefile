@@ -67,16 +67,19 @@ test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests
 	$(TEST) --doc
 	@$(MAKE) --no-print-directory sim-test
 	@# Without the emulated machine, the tests that need it are skipped; this is repeated at the end.
+	@# So are those that need ZFS, if the machine with it was not built before, which takes minutes.
 	@began=$$(date +%s); \
 	$(RIG) kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
+	[ -n "$$skip" ] || $(RIG) zfs-vm --check || without_zfs="--skip zfs::"; \
 	$(RIG) node-assets || without_node="--skip node::"; \
 	echo "tests of the crates and of the rig, and end-to-end tests"; \
-	$(TEST) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip $$without_node && \
+	$(TEST) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip $$without_zfs $$without_node && \
 	echo "whether every column of docs/reliability.md was tested" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without $(TEST) -q --test live -- --ignored --exact $(LAST_TEST) && \
 	{ [ -n "$$without_node" ] || $(SUBMAKE) pod; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
-	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi
+	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi && \
+	if [ -n "$$skip$$without_zfs" ]; then echo "NOT TESTED: ZFS; make test-zfs compiles and tests it, and later runs of make test include it" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
 	@$(RIG) rights "$(AUDIT)"
 	@$(RIG) clean
@@ -92,9 +95,10 @@ test-oldest: tests ## Run the tests that need a cluster on the oldest Kubernetes
 	@rm -rf "$(AUDIT_OLDEST)"
 	$(TEST) --test cluster
 	$(TEST) --test chart
+	@# ZFS does not depend on the release: make test tests it.
 	@$(RIG) kernel-vm || { skip="--skip kernel::"; \
 	echo "NOT TESTED on this release: volumes that the Linux kernel mounts; for the cause, see above" >&2; }; \
-	$(TEST) --test e2e -- --test-threads=$(TEST_THREADS) $$skip
+	$(TEST) --test e2e -- --test-threads=$(TEST_THREADS) --skip zfs:: $$skip
 	@if $(RIG) node-assets; then $(TEST) --test node && $(SUBMAKE) pod; \
 	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; for the cause, see above" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
@@ -105,7 +109,14 @@ test-oldest: tests ## Run the tests that need a cluster on the oldest Kubernetes
 test-kernel: tests ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
 	@$(RIG) kernel-vm
 	$(TEST) --test kernel_vm
-	$(TEST) --no-fail-fast --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS)
+	@$(RIG) zfs-vm --check || skip="--skip zfs::"; \
+	$(TEST) --no-fail-fast --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS) $$skip
+	@$(RIG) clean
+
+.PHONY: test-zfs
+test-zfs: tests ## Compile ZFS for the emulated machine, and run the tests against it
+	@$(RIG) zfs-vm
+	$(TEST) --no-fail-fast --test store --test e2e zfs:: -- --test-threads=$(TEST_THREADS)
 	@$(RIG) clean
 
 .PHONY: test-pod

@@ -25,14 +25,17 @@ use nfs_client::{FileKind, FileRef, Name, NfsError, Status, Time};
 
 pub(crate) use created::{CreatedSnapshot, maintain};
 
-/// Where servers expose snapshots of a directory: ZFS (at the root of a dataset), most appliances, and CephFS. They need not
-/// be listed.
-const DIRECTORIES: [&str; 3] = [".zfs/snapshot", ".snapshot", ".snap"];
+/// Where ZFS exposes snapshots, at the root of a dataset. It mounts each one that is entered.
+const ZFS: &str = ".zfs/snapshot";
+/// Where servers expose snapshots of a directory: ZFS, most appliances, and CephFS. They need not be listed.
+const DIRECTORIES: [&str; 3] = [ZFS, ".snapshot", ".snap"];
 /// Why no snapshot can be read or created without any of them, and the remedy.
 const NOT_EXPOSED: &str =
     "the server exposes no snapshots at the path of the backend; let it expose .zfs/snapshot, .snapshot or .snap there";
 /// Maximum number of snapshots among which the newest is searched: each costs two calls, and some servers mount it then.
 const MAX_SNAPSHOTS: usize = 2048;
+/// Number of lookups of a snapshot that the server mounts. The second one finds it mounted, unless it was unmounted again.
+const MOUNT_ATTEMPTS: usize = 4;
 /// Number of snapshots that are looked at concurrently.
 const CONCURRENCY: usize = 8;
 
@@ -88,6 +91,33 @@ async fn walk(store: &ExportStore, from: &FileRef, names: &[Name]) -> Result<Opt
     }
 }
 
+/// Returns the root of a snapshot; `None` if there is none.
+///
+/// Until it is mounted, ZFS has a handle of its own for it, in which nothing is found. Using that handle mounts the snapshot,
+/// and the server calls it stale: a node looks the name up again then, and finds the snapshot.
+async fn enter(
+    store: &ExportStore,
+    (path, directory): (&str, &FileRef),
+    name: &Name,
+) -> Result<Option<FileRef>, ExportError> {
+    let mut last = None;
+    for _ in 0..MOUNT_ATTEMPTS {
+        let found = walk(store, directory, std::slice::from_ref(name)).await?;
+        let (Some(snapshot), true) = (&found, path == ZFS) else {
+            return Ok(found);
+        };
+        match store.nfs.full_attributes(&snapshot.handle).await {
+            Ok(_) => return Ok(found),
+            Err(error) if error.status() == Some(Status::Stale) => last = Some(error),
+            Err(error) => return Err(error).context(|| format!("entering snapshot {name}")),
+        }
+    }
+    match last {
+        Some(error) => Err(error).context(|| format!("entering snapshot {name}, which the server mounts")),
+        None => Ok(None),
+    }
+}
+
 /// Reports whether a lookup failed because there is nothing to enter.
 fn is_absence(error: &NfsError) -> bool {
     matches!(
@@ -127,7 +157,7 @@ pub(crate) async fn open(
             name
         }
     };
-    let Some(snapshot) = walk(store, &directory, std::slice::from_ref(&name)).await? else {
+    let Some(snapshot) = enter(store, (path, &directory), &name).await? else {
         return Err(unavailable(format!("{path} has no snapshot {name}")));
     };
     let record = proof(store, verified, (&snapshot, &name), (request, live)).await?;
@@ -157,11 +187,13 @@ pub(crate) async fn find_again(
     verified: &VerifiedRoot,
     (name, record): (&Name, &Record),
 ) -> Result<Option<FileRef>, ExportError> {
-    let Some((_, directory)) = open_directory(store, &verified.root).await? else {
+    let Some((path, directory)) = open_directory(store, &verified.root).await? else {
         return Ok(None);
     };
-    let names: Vec<Name> = std::iter::once(name.clone()).chain(record.directory.names()).collect();
-    walk(store, &directory, &names).await
+    match enter(store, (path, &directory), name).await? {
+        Some(snapshot) => walk(store, &snapshot, &record.directory.names()).await,
+        None => Ok(None),
+    }
 }
 
 /// Returns the record of the volume in a snapshot, if it proves whose the directory was.
@@ -214,7 +246,7 @@ async fn newest(store: &ExportStore, directory: &FileRef, path: &str) -> Result<
     let count = names.len();
     let mut looks = stream::iter(names)
         .map(async |name| {
-            let snapshot = walk(store, directory, std::slice::from_ref(&name)).await?;
+            let snapshot = enter(store, (path, directory), &name).await?;
             let renewal = match snapshot {
                 Some(snapshot) => last_renewal(store, &snapshot).await?,
                 None => None,

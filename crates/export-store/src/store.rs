@@ -86,6 +86,8 @@ pub(crate) struct StoreState {
     pub copying: BTreeMap<String, String>,
     /// Snapshots that copies of this process created and have not removed yet.
     pub snapshots: BTreeSet<Name>,
+    /// Snapshots for copies that have ended, which are to be removed.
+    pub left_snapshots: BTreeSet<Name>,
     /// The server has created a snapshot.
     pub creates_snapshots: bool,
     /// Records of tombstones to purge, by volume.
@@ -635,11 +637,12 @@ impl ExportStore {
     }
 
     /// Checks that the server creates snapshots for the copies that require one (see [`SnapshotUse`](crate::SnapshotUse)):
-    /// creates one and removes it, once. Removes those that earlier processes left. Call it with each probe.
+    /// creates one and removes it, once. Removes those that earlier copies left, and returns the number of those that the
+    /// server does not remove yet. Call it with each probe.
     ///
     /// # Errors
     /// [`ExportError::SnapshotUnavailable`] if the server creates none.
-    pub async fn maintain_snapshots(&self) -> Result<(), ExportError> {
+    pub async fn maintain_snapshots(&self) -> Result<usize, ExportError> {
         self.with_verified(move |verified| async move { snapshots::maintain(self, &verified).await })
             .await
     }

@@ -159,7 +159,11 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
 async fn check_snapshots(object: &NfsBackend, export: &ExportStore) -> Option<PlannedCondition> {
     object.spec.snapshots.as_ref().filter(|settings| settings.create)?;
     Some(match export.maintain_snapshots().await {
-        Ok(()) => PlannedCondition::holds(Reason::SnapshotCreated, "the server creates snapshots for backups"),
+        Ok(0) => PlannedCondition::holds(Reason::SnapshotCreated, "the server creates snapshots for backups"),
+        Ok(left) => PlannedCondition::holds(
+            Reason::SnapshotCreated,
+            format!("the server creates snapshots for backups; {left} are removed once it no longer uses them"),
+        ),
         Err(error) => failed(&error),
     })
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds `vmlinuz`, `initrd` and `packages` in the current directory from the Debian packages in ./packages.d.
 # Nothing is installed: packages are unpacked, and the files of the machine are copied from them.
+# MORE_PROGRAMS and MORE_MODULES are added. Modules in ./extra are added to those of the kernel.
 set -eu
 
 # Programs of the machine in addition to busybox. Their libraries are copied, too.
@@ -10,9 +11,11 @@ sbin/mount.nfs sbin/umount.nfs sbin/rpcbind sbin/rpc.statd
 sbin/mke2fs sbin/mkfs.xfs sbin/mkfs.btrfs bin/btrfs usr/sbin/setquota usr/sbin/repquota
 sbin/quotaon sbin/quotaoff usr/sbin/xfs_quota usr/sbin/xfs_io usr/bin/chattr
 bin/mount usr/bin/setpriv
+${MORE_PROGRAMS:-}
 "
 # Drivers, file systems, NFS server and client. Dependencies are added; checksum modules are loaded by name at run time.
-modules="virtio_pci virtio_net loop ext4 xfs btrfs quota_v2 crc32c_generic sunrpc nfs nfsv3 nfsv4 nfsd rpcsec_gss_krb5"
+modules="virtio_pci virtio_net loop ext4 xfs btrfs quota_v2 crc32c_generic sunrpc nfs nfsv3 nfsv4 nfsd rpcsec_gss_krb5
+${MORE_MODULES:-}"
 
 from=$PWD/unpacked
 to=$PWD/root
@@ -63,6 +66,7 @@ release=$(basename "$from"/*lib/modules/*)
 tree=$from/lib/modules/$release
 [ -d "$tree" ] || tree=$from/usr/lib/modules/$release
 cp "$from/boot/vmlinuz-$release" vmlinuz
+[ ! -d extra ] || cp -r extra "$tree/"
 find "$tree" -name '*.ko.xz' -exec "$busybox" unxz {} +
 mkdir -p "$to/lib64/modules/$release"
 "$busybox" depmod -b "$(dirname "$(dirname "$(dirname "$tree")")")" "$release"
@@ -87,4 +91,4 @@ cp agent functions "$to/sbin/"
 chmod 0755 "$to/init" "$to/sbin/agent"
 "$busybox" depmod -b "$to" "$release"
 (cd "$to" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null) >initrd
-rm -rf "$from" "$to" packages.d libraries module-files
+rm -rf "$from" "$to" packages.d extra libraries module-files

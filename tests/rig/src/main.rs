@@ -30,6 +30,12 @@ enum Command {
     },
     /// Build the virtual machine with the Linux kernel's NFS server and client. Fails if this machine cannot run it.
     KernelVm,
+    /// Build a virtual machine that also has ZFS, which is compiled. Fails if this machine cannot do that.
+    ZfsVm {
+        /// Only check that it was built before.
+        #[arg(long)]
+        check: bool,
+    },
     /// Start a cluster whose node runs pods, in its own namespaces, until Ctrl-C. Needs root.
     Node,
     /// Install everything that a node and the image build need. Fails if this machine cannot run a node.
@@ -91,6 +97,7 @@ async fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::Assets { only_up } => assets(only_up).await,
         Command::KernelVm => kernel_vm().await,
+        Command::ZfsVm { check } => zfs_vm(check).await,
         Command::Node => match node_command::run().await {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -135,6 +142,18 @@ async fn kernel_vm() -> Result<()> {
     println!("emulator:      {}", assets.emulator.display());
     println!("its kernel:    {}", assets.kernel.display());
     println!("a newer one:   {}", newer.kernel.display());
+    Ok(())
+}
+
+async fn zfs_vm(check: bool) -> Result<()> {
+    if check && !KernelVmAssets::has_zfs()? {
+        return Err(rig::Error::Missing {
+            what: "the virtual machine with ZFS".into(),
+            remedy: "build it with `make test-zfs`, which compiles ZFS".into(),
+        });
+    }
+    let assets = KernelVmAssets::find_or_build_with_zfs().await?;
+    println!("with ZFS:      {}", assets.kernel.display());
     Ok(())
 }
 

@@ -76,13 +76,31 @@ impl Release {
     }
 
     async fn other(codename: &str, lists: &Path) -> Result<Self> {
+        let mirrors = mirrors().await?;
+        let (_, mirror) = mirrors.last().ok_or_else(no_mirror)?;
+        Self::listed(&format!("{mirror} {codename} main"), lists).await
+    }
+
+    /// Returns this machine's own release with its section contrib: free software that needs something that Debian does
+    /// not consider free. Its package lists are in a new directory `lists`.
+    pub(super) async fn own_with_contrib(lists: &Path) -> Result<Self> {
+        refresh().await?;
+        let mirrors = mirrors().await?;
+        // Not the updates of a release, whose names have a suffix.
+        let (codename, mirror) = mirrors
+            .iter()
+            .find(|(codename, _)| !codename.contains('-'))
+            .ok_or_else(no_mirror)?;
+        Self::listed(&format!("{mirror} {codename} main contrib"), lists).await
+    }
+
+    /// `archive` is the mirror, the release and its sections.
+    async fn listed(archive: &str, lists: &Path) -> Result<Self> {
         for name in ["state/lists/partial", "cache/archives/partial"] {
             let path = lists.join(name);
             fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         }
-        let mirror = mirror().await?;
-        let sources =
-            format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {codename} main\n");
+        let sources = format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {archive}\n");
         for (name, text) in [("sources.list", sources.as_str()), ("state/status", "")] {
             let path = lists.join(name);
             fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
@@ -134,17 +152,23 @@ impl Release {
     }
 }
 
-/// Returns the address from which the packages of this machine's own Debian release come.
-async fn mirror() -> Result<String> {
-    let format = "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)";
+/// Returns the releases of Debian of which this machine has package lists, and the addresses from which they come.
+async fn mirrors() -> Result<Vec<(String, String)>> {
+    let format = "$(ORIGIN) $(LABEL) $(COMPONENT) $(CODENAME) $(REPO_URI)";
     let printed = run(apt_get(&["indextargets", "--format", format, "Created-By: Packages"])).await?;
-    let mut mirrors = printed
+    let mirrors = printed
         .lines()
-        .filter_map(|line| line.strip_prefix("Debian Debian main "));
-    mirrors.next_back().map(str::to_owned).ok_or_else(|| Error::Missing {
+        .filter_map(|line| line.strip_prefix("Debian Debian main ")?.split_once(' '));
+    Ok(mirrors
+        .map(|(codename, mirror)| (codename.to_owned(), mirror.to_owned()))
+        .collect())
+}
+
+fn no_mirror() -> Error {
+    Error::Missing {
         what: "a mirror of Debian".into(),
         remedy: "list one in /etc/apt/sources.list, and run `apt-get update`".into(),
-    })
+    }
 }
 
 /// Reports whether a package contains a shared library, by its name.

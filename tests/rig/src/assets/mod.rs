@@ -12,6 +12,7 @@ mod newer_ganesha;
 mod node;
 mod prometheus;
 mod unpacked;
+mod zfs;
 
 use std::{
     fmt,

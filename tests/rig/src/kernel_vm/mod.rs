@@ -8,6 +8,7 @@ mod ganesha;
 mod program;
 mod script;
 mod shared;
+mod zfs;
 
 use std::{path::PathBuf, time::Duration};
 

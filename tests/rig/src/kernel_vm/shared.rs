@@ -47,17 +47,23 @@ impl Deref for ExclusiveKernelVm {
 impl KernelVm {
     /// Returns the process's machine, for a test that changes neither other tests' directories nor the server.
     pub async fn shared() -> Result<SharedKernelVm> {
-        let vm = shared().await?;
+        let vm = plain().await?;
         Ok(SharedKernelVm {
             vm,
             _guard: LOCK.read().await,
         })
     }
 
+    /// Returns the process's machine with ZFS, for a test with file systems of its own.
+    pub async fn shared_with_zfs() -> Result<&'static Self> {
+        static SHARED: SharedMachine = OnceCell::const_new();
+        shared(&SHARED, start_with_zfs).await
+    }
+
     /// Returns the process's machine when no other test uses it, for a test that restarts the server or changes its
     /// exports.
     pub async fn exclusive() -> Result<ExclusiveKernelVm> {
-        let vm = shared().await?;
+        let vm = plain().await?;
         Ok(ExclusiveKernelVm {
             vm,
             _guard: LOCK.write().await,
@@ -65,10 +71,19 @@ impl KernelVm {
     }
 }
 
+type SharedMachine = OnceCell<Result<(KernelVm, RunDir), String>>;
+
+async fn plain() -> Result<&'static KernelVm> {
+    static SHARED: SharedMachine = OnceCell::const_new();
+    shared(&SHARED, start).await
+}
+
 /// Returns the machine. The first caller starts it. A failed start is not retried and fails every test.
-async fn shared() -> Result<&'static KernelVm> {
-    static SHARED: OnceCell<Result<(KernelVm, RunDir), String>> = OnceCell::const_new();
-    let started = SHARED
+async fn shared<F>(machine: &'static SharedMachine, start: fn() -> F) -> Result<&'static KernelVm>
+where
+    F: Future<Output = Result<(KernelVm, RunDir)>> + 'static,
+{
+    let started = machine
         .get_or_init(|| start_in_background("shared machine", start))
         .await;
     let started = started.as_ref().map_err(|error| Error::SharedStart(error.clone()));
@@ -77,7 +92,15 @@ async fn shared() -> Result<&'static KernelVm> {
 
 async fn start() -> Result<(KernelVm, RunDir)> {
     let run = RunDir::new()?;
-    let vm = KernelVm::start(&run).await?;
+    Ok(logged(KernelVm::start(&run).await?, run))
+}
+
+async fn start_with_zfs() -> Result<(KernelVm, RunDir)> {
+    let run = RunDir::new()?;
+    Ok(logged(KernelVm::start_with_zfs(&run).await?, run))
+}
+
+fn logged(vm: KernelVm, run: RunDir) -> (KernelVm, RunDir) {
     eprintln!("rig: kernel log of the virtual machine: {}", vm.log().display());
-    Ok((vm, run))
+    (vm, run)
 }

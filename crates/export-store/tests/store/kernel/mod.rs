@@ -5,6 +5,7 @@ mod copying;
 mod full;
 mod refusals;
 mod snapshots;
+mod zfs;
 
 use std::sync::Arc;
 
