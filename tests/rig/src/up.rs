@@ -154,9 +154,9 @@ impl Demo {
     async fn apply_samples(&mut self, nfs: &NfsServer) -> Result<Value> {
         let samples = repository_root().join("config/samples");
         let change = json!({ "spec": { "server": "127.0.0.1", "path": "/export", "nfs": { "port": nfs.port() } } });
-        let backend = self.patch_locally(&samples.join("backend.yaml"), &change).await?;
+        let adapted = self.patch_locally(&samples.join("backend.yaml"), &change).await?;
         let backend_path = self.samples.join("backend.yaml");
-        fs::write(&backend_path, backend).with_context(|| format!("write {}", backend_path.display()))?;
+        fs::write(&backend_path, adapted).with_context(|| format!("write {}", backend_path.display()))?;
         for path in [
             backend_path,
             samples.join("storageclass.yaml"),
