@@ -38,7 +38,7 @@ pub enum AgentError {
     },
     /// The type of the file system has no project quotas.
     #[error(
-        "{} is on {file_system}, and the agent supports xfs and ext4: move the export to one of them, or limit it with the \
+        "{} is on {file_system}, and the agent supports xfs, ext4 and zfs: move the export to one of them, or limit it with the \
          quotas of {file_system} and remove spec.quota from its backends",
         path.display()
     )]

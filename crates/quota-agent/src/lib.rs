@@ -9,7 +9,7 @@
 //!
 //! # Adapters
 //!
-//! For another kind of server, implement [`Quotas`]. [`LinuxQuotas`] is the implementation for XFS and ext4.
+//! For another kind of server, implement [`Quotas`]. [`LinuxQuotas`] is the implementation for XFS, ext4 and ZFS.
 
 mod agent;
 mod cluster;
@@ -27,7 +27,7 @@ mod watch;
 
 pub use agent::{Agent, Settings, run};
 pub use error::AgentError;
-pub use linux::LinuxQuotas;
+pub use linux::{LinuxQuotas, XfsQuotas, ZfsQuotas};
 pub use projects::{ProjectRange, ReservedProjects};
 pub use quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 

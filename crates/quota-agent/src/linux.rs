@@ -1,4 +1,5 @@
-//! Project quotas of XFS and ext4, through the tools `xfs_quota` and `xfs_io`. Both work on ext4, too.
+//! Project quotas of file systems of Linux. Those of XFS and ext4 are set through the tools `xfs_quota` and `xfs_io`, which
+//! both work on ext4, too; those of ZFS in [`zfs`].
 //!
 //! Files are passed to `xfs_io` as `/proc/PID/fd/N` of this process: nobody can replace what such a path names, unlike
 //! a name in a directory in which a tenant writes. `chattr` cannot be used: it does not follow such paths, and by name it
@@ -8,6 +9,7 @@
 mod mount;
 mod output;
 mod tool;
+mod zfs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,6 +20,7 @@ use export_store::quota::AgentProblem;
 
 use self::mount::Mount;
 use self::tool::{Printed, XFS_IO, XFS_QUOTA};
+pub use self::zfs::ZfsQuotas;
 use crate::error::AgentError;
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 
@@ -28,12 +31,13 @@ const BLOCK: u64 = 1024;
 /// Prints usage and limits of projects in lines without names, also those in which nothing is used.
 const REPORT: &str = "report -p -n -N -b -i";
 
-/// Project quotas of one XFS or ext4 file system.
+/// Project quotas of one file system of this machine.
 #[derive(Debug)]
-pub struct LinuxQuotas {
-    export: PathBuf,
-    device: u64,
-    mount_point: PathBuf,
+pub enum LinuxQuotas {
+    /// On XFS or ext4.
+    Xfs(XfsQuotas),
+    /// On ZFS.
+    Zfs(ZfsQuotas),
 }
 
 impl LinuxQuotas {
@@ -43,7 +47,69 @@ impl LinuxQuotas {
     /// The type is not supported, or a tool is missing.
     pub fn new(export: &Path, device: u64) -> Result<Self, AgentError> {
         let mount = Mount::of(export, device)?;
-        mount.check_type(export)?;
+        match &*mount.file_system {
+            "xfs" | "ext4" => XfsQuotas::new(export, device, mount).map(Self::Xfs),
+            "zfs" => ZfsQuotas::new(export, device, mount).map(Self::Zfs),
+            _ => Err(mount.unsupported(export)),
+        }
+    }
+
+    /// Returns the mount point of the file system.
+    pub fn mount_point(&self) -> &Path {
+        match self {
+            Self::Xfs(quotas) => &quotas.mount_point,
+            Self::Zfs(quotas) => quotas.mount_point(),
+        }
+    }
+}
+
+impl Quotas for LinuxQuotas {
+    async fn capabilities(&self) -> Capabilities {
+        match self {
+            Self::Xfs(quotas) => quotas.capabilities().await,
+            Self::Zfs(quotas) => quotas.capabilities().await,
+        }
+    }
+
+    async fn accounted(&self) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
+        match self {
+            Self::Xfs(quotas) => quotas.accounted().await,
+            Self::Zfs(quotas) => quotas.accounted().await,
+        }
+    }
+
+    async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
+        match self {
+            Self::Xfs(quotas) => quotas.set_limits(limits).await,
+            Self::Zfs(quotas) => quotas.set_limits(limits).await,
+        }
+    }
+
+    async fn tags(&self, directories: &[BorrowedFd<'_>]) -> Result<Vec<Option<Tag>>, QuotasError> {
+        match self {
+            Self::Xfs(quotas) => quotas.tags(directories).await,
+            Self::Zfs(quotas) => quotas.tags(directories).await,
+        }
+    }
+
+    async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<Changed<Vec<Option<Tag>>>, QuotasError> {
+        match self {
+            Self::Xfs(quotas) => quotas.assign(assignments).await,
+            Self::Zfs(quotas) => quotas.assign(assignments).await,
+        }
+    }
+}
+
+/// Project quotas of one XFS or ext4 file system.
+#[derive(Debug)]
+pub struct XfsQuotas {
+    export: PathBuf,
+    device: u64,
+    mount_point: PathBuf,
+}
+
+impl XfsQuotas {
+    fn new(export: &Path, device: u64, mount: Mount) -> Result<Self, AgentError> {
         for tool in [XFS_QUOTA, XFS_IO] {
             tool.find()?;
         }
@@ -52,11 +118,6 @@ impl LinuxQuotas {
             device,
             mount_point: mount.point,
         })
-    }
-
-    /// Returns the mount point of the file system.
-    pub fn mount_point(&self) -> &Path {
-        &self.mount_point
     }
 
     /// Returns why limits are not enforced. On ext4, the option of the mount stays when somebody runs `quotaoff`.
@@ -88,7 +149,7 @@ impl LinuxQuotas {
     }
 }
 
-impl Quotas for LinuxQuotas {
+impl Quotas for XfsQuotas {
     async fn capabilities(&self) -> Capabilities {
         let (file_system, problem) = match Mount::of(&self.export, self.device) {
             Ok(mount) => {
@@ -144,7 +205,7 @@ impl Quotas for LinuxQuotas {
             let paths: Vec<String> = batch.iter().map(path_of).collect();
             let mut script = String::new();
             for path in &paths {
-                let _ = writeln!(script, "open -r -n {path}\nlsproj\nlsattr\nclose");
+                script += &script_of(path, "");
             }
             let printed = XFS_IO.run(&[], None, script).await?;
             let found = output::tags(&printed.text);
@@ -160,11 +221,7 @@ impl Quotas for LinuxQuotas {
             let mut script = String::new();
             for (path, assignment) in paths.iter().zip(batch) {
                 let inherits = if assignment.inherits { "chattr +P\n" } else { "" };
-                let project = assignment.project;
-                let _ = writeln!(
-                    script,
-                    "open -r -n {path}\nchproj {project}\n{inherits}lsproj\nlsattr\nclose"
-                );
+                script += &script_of(path, &format!("chproj {}\n{inherits}", assignment.project));
             }
             let printed = XFS_IO.run(&[], None, script).await?;
             let tags = output::tags(&printed.text);
@@ -188,6 +245,11 @@ fn ranges(projects: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
         }
     }
     ranges
+}
+
+/// Returns commands for `xfs_io`: changes of a file, and reading its tag.
+fn script_of(path: &str, changes: &str) -> String {
+    format!("open -r -n {path}\n{changes}lsproj\nlsattr\nclose\n")
 }
 
 /// Returns a path that names what the descriptor names.

@@ -20,7 +20,7 @@ async fn size(vm: &KernelVm, at: &str) -> rig::Result<u64> {
 }
 
 /// Waits until a mounted volume has a size, within 1 %.
-async fn wait_size(vm: &KernelVm, at: &str, expected: u64) -> Test {
+pub(super) async fn wait_size(vm: &KernelVm, at: &str, expected: u64) -> Test {
     let waited = wait::until("the size", TIMEOUT, async || {
         let size = size(vm, at).await.map_err(|error| error.to_string())?;
         match size.abs_diff(expected) * 100 <= expected {

@@ -7,3 +7,4 @@ mod mounts;
 mod node;
 mod options;
 mod quotas;
+mod zfs;

@@ -9,8 +9,8 @@ pub(super) struct Mount {
     pub point: PathBuf,
     /// Type, such as `xfs`.
     pub file_system: String,
-    /// Device or other source.
-    source: String,
+    /// Device or other source: of ZFS, the name of the file system.
+    pub source: String,
     /// Options of the file system.
     options: String,
 }
@@ -41,7 +41,7 @@ impl Mount {
             let mount = Self {
                 point: unescape(point),
                 file_system: fields.next()?.to_owned(),
-                source: fields.next()?.to_owned(),
+                source: unescape(fields.next()?).to_str()?.to_owned(),
                 options: fields.next()?.to_owned(),
             };
             (device == number).then_some((root != "/", mount))
@@ -49,14 +49,11 @@ impl Mount {
         mounts.min_by_key(|(is_part, _)| *is_part).map(|(_, mount)| mount)
     }
 
-    /// Checks that the agent can set project quotas on a file system of this type.
-    pub fn check_type(&self, export: &Path) -> Result<(), AgentError> {
-        match &*self.file_system {
-            "xfs" | "ext4" => Ok(()),
-            other => Err(AgentError::FileSystem {
-                path: export.to_owned(),
-                file_system: other.to_owned(),
-            }),
+    /// Returns the error for a type on which the agent cannot set project quotas.
+    pub fn unsupported(&self, export: &Path) -> AgentError {
+        AgentError::FileSystem {
+            path: export.to_owned(),
+            file_system: self.file_system.clone(),
         }
     }
 
@@ -106,26 +103,28 @@ mod tests {
 31 22 8:17 / /srv/my\\040export rw shared:7 - xfs /dev/sdb1 rw,attr2,inode64,prjquota
 32 22 8:33 / /srv/other rw - xfs /dev/sdc1 rw,noquota
 33 22 8:49 / /srv/counted rw - xfs /dev/sdd1 rw,pqnoenforce
-34 22 0:45 / /tank/nfs rw - zfs tank/nfs rw,xattr,posixacl
+34 22 0:45 / /tank/nfs rw - zfs tank/my\\040nfs rw,xattr,posixacl
+35 22 0:46 / /srv/btrfs rw - btrfs /dev/sde1 rw
 ";
 
     #[test]
     fn the_whole_file_system_is_preferred_and_spaces_are_unescaped() {
         let mount = Mount::find(TABLE, "8:17").unwrap();
         assert_eq!(mount.point, Path::new("/srv/my export"));
-        assert!(mount.has_quotas() && mount.check_type(Path::new("/srv")).is_ok());
+        assert!(mount.has_quotas());
+        assert_eq!(Mount::find(TABLE, "0:45").unwrap().source, "tank/my nfs");
         assert_eq!(Mount::find(TABLE, "8:2"), None);
     }
 
     #[test]
     fn a_file_system_of_another_type_is_refused_with_the_remedy() {
-        let zfs = Mount::find(TABLE, "0:45").unwrap();
-        let refused = zfs.check_type(Path::new("/tank/nfs")).unwrap_err().to_string();
+        let btrfs = Mount::find(TABLE, "0:46").unwrap();
+        let refused = btrfs.unsupported(Path::new("/srv/btrfs")).to_string();
         assert!(
-            refused.starts_with("/tank/nfs is on zfs, and the agent supports xfs and ext4"),
+            refused.starts_with("/srv/btrfs is on btrfs, and the agent supports xfs, ext4 and zfs"),
             "{refused}"
         );
-        assert!(refused.contains("quotas of zfs and remove spec.quota"), "{refused}");
+        assert!(refused.contains("quotas of btrfs and remove spec.quota"), "{refused}");
     }
 
     #[test]

@@ -19,14 +19,8 @@ const NOISE: [&str; 2] = ["Cannot read termcap database;", "using dumb terminal 
 /// Maximum length of an excerpt, in bytes.
 const MAX_EXCERPT: usize = 300;
 
-pub(super) const XFS_QUOTA: Tool = Tool {
-    name: "xfs_quota",
-    package: "xfsprogs",
-};
-pub(super) const XFS_IO: Tool = Tool {
-    name: "xfs_io",
-    package: "xfsprogs",
-};
+pub(super) const XFS_QUOTA: Tool = Tool::new("xfs_quota", "xfsprogs");
+pub(super) const XFS_IO: Tool = Tool::new("xfs_io", "xfsprogs");
 
 /// What a tool printed.
 pub(super) struct Printed {
@@ -36,7 +30,7 @@ pub(super) struct Printed {
     pub errors: Option<String>,
 }
 
-/// A program. The package has the same name for Debian and Red Hat.
+/// A program. The package of those of XFS has the same name for Debian and Red Hat.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tool {
     pub name: &'static str,
@@ -44,6 +38,10 @@ pub(super) struct Tool {
 }
 
 impl Tool {
+    pub const fn new(name: &'static str, package: &'static str) -> Self {
+        Self { name, package }
+    }
+
     /// Returns its path.
     pub fn find(self) -> Result<PathBuf, QuotasError> {
         let mut paths = FOLDERS.iter().map(|folder| Path::new(folder).join(self.name));

@@ -82,10 +82,10 @@ impl Dataset {
 
     /// Unmounts a snapshot, as ZFS itself does five minutes after it was mounted if nobody uses it.
     async fn expire(&self, snapshot: &str) {
-        // A request may just have filled the server's table of exports again, which refers to the mount.
+        // The server uses it for up to a minute after the last request.
         let script = format!(
-            "for _ in 1 2 3 4 5 6 7 8 9; do
-                 exportfs -f; umount {}/.zfs/snapshot/{snapshot} && exit; sleep 1
+            "for _ in $(seq 60); do
+                 exportfs -f; umount {}/.zfs/snapshot/{snapshot} 2>/dev/null && exit; sleep 1
              done; exit 1",
             self.path
         );
