@@ -2,16 +2,28 @@
 
 use serde_json::Value;
 
-/// Returns the value at a path, as [`Value::pointer`] does, but without allocations: a run reads objects all the time.
+/// Returns the value at a path, as [`Value::pointer`] does, but without allocations: a run reads objects all the time, so
+/// that each field is looked at once.
 pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut found = object;
-    for field in path.split('/').skip(1) {
+    let mut rest = path.strip_prefix('/');
+    while let Some(path) = rest {
+        let mut is_escaped = false;
+        let end = path.bytes().position(|byte| {
+            is_escaped |= byte == b'~';
+            byte == b'/'
+        });
+        let (field, next) = match end {
+            Some(end) => (path.get(..end)?, path.get(end + 1..)),
+            None => (path, None),
+        };
         found = match found {
-            Value::Object(fields) if field.contains('~') => fields.get(&field.replace("~1", "/").replace("~0", "~"))?,
+            Value::Object(fields) if is_escaped => fields.get(&field.replace("~1", "/").replace("~0", "~"))?,
             Value::Object(fields) => fields.get(field)?,
             Value::Array(items) => items.get(field.parse::<usize>().ok()?)?,
             _ => return None,
         };
+        rest = next;
     }
     Some(found)
 }
@@ -55,4 +67,35 @@ pub fn claim_path(namespace: &str, name: &str) -> String {
 /// Returns the path of a volume in the API.
 pub fn volume_path(name: &str) -> String {
     format!("/api/v1/persistentvolumes/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_found_as_json_pointers_find_them() {
+        let object = json!({"a": {"b/c": [{"d": 1}, "e"], "~": {}}, "": {"": 2}});
+        for path in [
+            "",
+            "/",
+            "//",
+            "/a",
+            "/a/",
+            "/a/b~1c",
+            "/a/b~1c/0/d",
+            "/a/b~1c/1",
+            "/a/b~1c/2",
+            "/a/b~1c/d",
+            "/a/~0",
+            "/a/~0/x",
+            "/a/b",
+            "/b",
+            "/a/b~1c/1/x",
+        ] {
+            assert_eq!(at(&object, path), object.pointer(path), "{path:?}");
+        }
+    }
 }

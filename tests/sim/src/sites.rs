@@ -49,10 +49,10 @@ impl Sites {
     /// Returns the export of a volume, and the volume's directory relative to it.
     pub fn of_volume<'a>(&self, volume: &'a Value) -> Option<(usize, &'a str)> {
         let (address, path) = (text(volume, "/spec/nfs/server"), text(volume, "/spec/nfs/path"));
-        let index = self
-            .0
-            .iter()
-            .position(|site| site.address == address && path.starts_with(&format!("{}/", site.path)))?;
+        let index = self.0.iter().position(|site| {
+            let below = path.strip_prefix(site.path);
+            site.address == address && below.is_some_and(|below| below.starts_with('/'))
+        })?;
         let directory = path.strip_prefix(self.get(index)?.path)?.trim_start_matches('/');
         Some((index, directory))
     }

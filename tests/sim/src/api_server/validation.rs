@@ -5,11 +5,11 @@ use serde_json::Value;
 
 use super::answer::Refusal;
 use super::kinds::Kind;
-use crate::objects::text;
+use crate::objects::{at, text};
 
 /// Checks that a change of an object is allowed.
 pub fn check_update(kind: &Kind, name: &str, before: &Value, after: &Value) -> Result<(), Refusal> {
-    let immutable_as = |path: &str, field: &str| match before.pointer(path) == after.pointer(path) {
+    let immutable_as = |path: &str, field: &str| match at(before, path) == at(after, path) {
         true => Ok(()),
         false => Err(Refusal::invalid(kind, name, field, "field is immutable")),
     };
@@ -25,10 +25,10 @@ pub fn check_update(kind: &Kind, name: &str, before: &Value, after: &Value) -> R
                 let mut spec = object.get("spec").cloned().unwrap_or_default();
                 if let Some(fields) = spec.as_object_mut() {
                     // A bound volume may grow.
-                    if before.pointer("/status/phase").is_some_and(|phase| phase == "Bound") {
+                    if at(before, "/status/phase").is_some_and(|phase| phase == "Bound") {
                         fields.remove("resources");
                     }
-                    if before.pointer("/spec/volumeName").is_none() {
+                    if at(before, "/spec/volumeName").is_none() {
                         fields.remove("volumeName");
                     }
                 }
@@ -69,15 +69,10 @@ fn check_request(kind: &Kind, name: &str, before: &Value, after: &Value) -> Resu
 
 /// An object that is being deleted gets no more finalizers.
 pub fn check_finalizers(kind: &Kind, name: &str, before: &Value, after: &Value) -> Result<(), Refusal> {
-    if before.pointer("/metadata/deletionTimestamp").is_none() {
+    if at(before, "/metadata/deletionTimestamp").is_none() {
         return Ok(());
     }
-    let finalizers = |object: &Value| {
-        object
-            .pointer("/metadata/finalizers")
-            .and_then(Value::as_array)
-            .cloned()
-    };
+    let finalizers = |object: &Value| at(object, "/metadata/finalizers").and_then(Value::as_array).cloned();
     let known = finalizers(before).unwrap_or_default();
     match finalizers(after)
         .unwrap_or_default()

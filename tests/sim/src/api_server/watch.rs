@@ -15,6 +15,7 @@ use super::http::Link;
 use super::list;
 use super::request::{Parameters, Target};
 use super::store::{ChangeKind, Store};
+use crate::objects::at;
 
 /// Interval of bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -194,7 +195,7 @@ impl Watch {
 }
 
 fn selects(name: Option<&str>, object: &Value) -> bool {
-    name.is_none_or(|name| object.pointer("/metadata/name").is_some_and(|found| found == name))
+    name.is_none_or(|name| at(object, "/metadata/name").is_some_and(|found| found == name))
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl Writer<'_> {
                 let kind = Kind::named("Namespace").unwrap_or(self.kind());
                 Err(Refusal::not_found(kind, namespace))
             }
-            Some(found) if found.object.pointer("/metadata/deletionTimestamp").is_some() => {
+            Some(found) if at(&found.object, "/metadata/deletionTimestamp").is_some() => {
                 Err(Refusal::terminating(self.kind(), name, namespace))
             }
             Some(_) => Ok(()),
@@ -384,7 +384,7 @@ impl Writer<'_> {
             }
         }
         let mut after = (*before).clone();
-        let is_deleting = before.pointer("/metadata/deletionTimestamp").is_some();
+        let is_deleting = at(&before, "/metadata/deletionTimestamp").is_some();
         if !is_deleting {
             let time = self.store.time();
             patch::merge(&mut after, &json!({"metadata": {"deletionTimestamp": time}}));
@@ -437,11 +437,11 @@ fn text<'a>(object: &'a Value, path: &str) -> Option<&'a str> {
 /// Returns true if an object is being deleted and nothing keeps it.
 fn is_removable(object: &Value) -> bool {
     let is_empty = |path: &str| {
-        let list = object.pointer(path).and_then(Value::as_array);
+        let list = at(object, path).and_then(Value::as_array);
         list.is_none_or(Vec::is_empty)
     };
     let is_namespace = object.get("kind").is_some_and(|kind| kind == "Namespace");
-    object.pointer("/metadata/deletionTimestamp").is_some()
+    at(object, "/metadata/deletionTimestamp").is_some()
         && is_empty("/metadata/finalizers")
         && (!is_namespace || is_empty("/spec/finalizers"))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::actors::nodes::{DataFile, TAG, parse};
-use crate::nfs_server::file_system::{FileSystem, Ino, Object, PAGE};
+use crate::nfs_server::file_system::{FileSystem, Ino, Inode, Object, PAGE};
 use crate::sites::Site;
 
 /// Name of the disk of each server.
@@ -16,7 +16,7 @@ pub const OWN_FOLDER: &str = ".nfs-operator";
 const PARENT_RECORDS: &str = "/parents/";
 
 /// A file on the disk that a pod wrote, or a copy of it.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Occurrence {
     /// The file.
     pub file: DataFile,
@@ -25,7 +25,7 @@ pub struct Occurrence {
 }
 
 /// The content of a disk.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Disk {
     /// Files that pods wrote, and copies of them.
     pub data: BTreeMap<Object, Occurrence>,
@@ -35,8 +35,12 @@ pub struct Disk {
     pub directories: BTreeMap<String, Object>,
     /// The paths of all directories.
     pub paths: BTreeMap<Object, String>,
-    /// The parent directories that the operator recorded as its own.
-    pub recorded_parents: Vec<String>,
+    /// The parent directories that the operator recorded as its own, by their records.
+    pub recorded_parents: BTreeMap<Object, String>,
+    /// Where each object is that has a path.
+    places: BTreeMap<Ino, (Object, String)>,
+    /// The newest change that was read.
+    seen: u64,
 }
 
 /// Returns the path in the record of a parent directory.
@@ -51,38 +55,96 @@ impl Disk {
     /// Reads the disk of an export as it is now.
     pub fn read(site: &Site) -> Self {
         let mut found = Self::default();
-        let state = site.server.state();
-        let Ok(disk) = state.namespace.disk(site.disk) else {
-            return found;
-        };
+        found.update(site);
+        found
+    }
+
+    /// Reads what has changed on the disk of the same export since the last time. Most of a disk never changes.
+    pub fn update(&mut self, site: &Site) {
+        if let Ok(disk) = site.server.state().namespace.disk(site.disk) {
+            self.follow(disk);
+        }
+    }
+
+    /// Reads what has changed in a file system. A change is noticed by the change attribute of the object: a rename, a link
+    /// and the removal of a name change that of the object, too.
+    fn follow(&mut self, disk: &FileSystem) {
+        if self.seen == disk.newest_change() {
+            return;
+        }
         let mut directories = Directories::new(disk);
-        for (number, inode) in disk.inodes() {
-            let (Some(path), Ok(object)) = (directories.path(number), disk.object(number)) else {
-                continue;
-            };
-            let Some(content) = inode.content() else {
-                found.directories.insert(path.clone(), object);
-                found.paths.insert(object, path);
-                continue;
-            };
-            // What pods write is shorter than the operator's reserve.
-            let begin = || content.read(0, TAG.len() as u64);
-            let is_read = || path.contains(PARENT_RECORDS) || begin() == TAG.as_bytes();
-            if is_own(&path) && (content.size() > PAGE || !is_read()) {
-                continue;
-            }
-            let content = content.bytes();
-            match parse(&content) {
-                Some(file) => {
-                    found.data.insert(object, Occurrence { file, path });
-                }
-                None if is_own(&path) => found.recorded_parents.extend(recorded_parent(&path, &content)),
-                None => {
-                    found.files.insert(path, content);
-                }
+        if self.has_moved_directory(disk, &mut directories) {
+            // Everything in it is elsewhere.
+            *self = Self::default();
+        }
+        self.forget_removed(disk);
+        let seen = std::mem::replace(&mut self.seen, disk.newest_change());
+        let changed = || disk.inodes().filter(|(_, inode)| inode.change > seen);
+        // First: another object may have the path of one that was moved.
+        changed().for_each(|(number, _)| self.forget(number));
+        for (number, inode) in changed() {
+            if let (Some(path), Ok(object)) = (directories.path(number), disk.object(number)) {
+                self.add(object, path, inode);
             }
         }
-        found
+    }
+
+    fn has_moved_directory(&self, disk: &FileSystem, directories: &mut Directories<'_>) -> bool {
+        let changed = disk.inodes().filter(|(_, inode)| inode.change > self.seen);
+        let mut changed = changed.filter(|(_, inode)| inode.directory().is_some());
+        changed.any(|(number, _)| {
+            let known = self.places.get(&number);
+            let known = known.filter(|(object, _)| disk.object(number) == Ok(*object));
+            known.is_some_and(|(_, path)| directories.path(number).as_ref() != Some(path))
+        })
+    }
+
+    /// Forgets the objects that do not exist any more.
+    fn forget_removed(&mut self, disk: &FileSystem) {
+        let places = self.places.iter();
+        let removed = places.filter(|(number, (object, _))| disk.object(**number) != Ok(*object));
+        let removed: Vec<Ino> = removed.map(|(number, _)| *number).collect();
+        removed.into_iter().for_each(|number| self.forget(number));
+    }
+
+    fn forget(&mut self, number: Ino) {
+        let Some((object, path)) = self.places.remove(&number) else {
+            return;
+        };
+        self.data.remove(&object);
+        self.paths.remove(&object);
+        self.recorded_parents.remove(&object);
+        self.directories.remove(&path);
+        self.files.remove(&path);
+    }
+
+    fn add(&mut self, object: Object, path: String, inode: &Inode) {
+        self.places.insert(object.ino, (object, path.clone()));
+        let Some(content) = inode.content() else {
+            self.directories.insert(path.clone(), object);
+            self.paths.insert(object, path);
+            return;
+        };
+        // What pods write is shorter than the operator's reserve.
+        let begin = || content.read(0, TAG.len() as u64);
+        let is_read = || path.contains(PARENT_RECORDS) || begin() == TAG.as_bytes();
+        if is_own(&path) && (content.size() > PAGE || !is_read()) {
+            return;
+        }
+        let content = content.bytes();
+        match parse(&content) {
+            Some(file) => {
+                self.data.insert(object, Occurrence { file, path });
+            }
+            None if is_own(&path) => {
+                if let Some(parent) = recorded_parent(&path, &content) {
+                    self.recorded_parents.insert(object, parent);
+                }
+            }
+            None => {
+                self.files.insert(path, content);
+            }
+        }
     }
 
     /// Returns the files in a directory, at any depth.
@@ -140,4 +202,82 @@ pub fn is_archive(path: &str) -> bool {
 pub fn is_in_trash(path: &str) -> bool {
     let last = path.rsplit('/').next().unwrap_or_default();
     is_own(path) && path.contains("/trash/") || last.starts_with(".nfs-operator-deleted")
+}
+
+/// Returns true for a directory, and for everything in it.
+pub fn is_within(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::actors::nodes;
+    use crate::chance::Chance;
+    use crate::nfs_server::file_system::{
+        AttributeChanges, Caller, Content, Directory, FileSystemOptions, Kind, Removal,
+    };
+
+    const ROOT: Caller = Caller::ROOT;
+
+    /// Returns a directory that exists: the root, the operator's folder, one of the two in it, or one of users.
+    fn directory(disk: &FileSystem, chance: &Chance) -> Ino {
+        let all = disk.inodes().filter(|(_, inode)| inode.directory().is_some());
+        let all: Vec<Ino> = all.map(|(number, _)| number).collect();
+        *chance.choose(&all).unwrap()
+    }
+
+    /// Changes a disk in some way, or not at all: most ways are refused now and then.
+    fn change(disk: &mut FileSystem, chance: &Chance, number: u64) {
+        let names = ["parents", "trash", "a", "b", "c"];
+        let name = || chance.choose(&names).unwrap().as_bytes();
+        let (from, to) = (directory(disk, chance), directory(disk, chance));
+        let (set, found) = (AttributeChanges::default(), disk.lookup(&ROOT, from, name()));
+        let _refused = match chance.below(8) {
+            0 | 1 => {
+                let folder = Kind::Directory(Directory::new(from));
+                disk.create(&ROOT, from, name(), folder, set).map(drop)
+            }
+            2 => disk
+                .create(&ROOT, from, name(), Kind::Regular(Content::default()), set)
+                .map(drop),
+            3 => found.and_then(|file| {
+                let texts = [
+                    nodes::content(&("claim".to_owned(), number)),
+                    format!(r#"{{"path": "parent-{number}"}}"#),
+                    "other".to_owned(),
+                ];
+                let mut content = Content::default();
+                content.write(0, chance.choose(&texts).unwrap().as_bytes());
+                disk.set_content(file, content)
+            }),
+            4 => disk.remove(&ROOT, from, name(), Removal::Any),
+            5 | 6 => disk.rename(&ROOT, (from, name()), (to, name())),
+            _ => found.and_then(|file| disk.link(&ROOT, file, to, name())),
+        };
+    }
+
+    #[test]
+    fn reading_what_has_changed_gives_the_same_as_reading_everything() {
+        for seed in 1..200 {
+            let chance = Chance::new(seed, "disk");
+            let mut disk = FileSystem::new(FileSystemOptions::default());
+            let root = disk.root();
+            let own = Kind::Directory(Directory::new(root));
+            disk.create(&ROOT, root, OWN_FOLDER.as_bytes(), own, AttributeChanges::default())
+                .unwrap();
+            let mut known = Disk::default();
+            for number in 0..60 {
+                change(&mut disk, &chance, number);
+                if chance.below(3) == 0 {
+                    known.follow(&disk);
+                    let mut new = Disk::default();
+                    new.follow(&disk);
+                    assert_eq!(known, new, "seed {seed}, after {number} changes");
+                }
+            }
+        }
+    }
 }

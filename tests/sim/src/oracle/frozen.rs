@@ -29,8 +29,7 @@ impl Oracle {
             return Ok(());
         }
         self.seen = now;
-        for ((_, site), expected) in self.sites.iter().zip(&frozen.0) {
-            let disk = Disk::read(site);
+        for (disk, expected) in self.read_disks().iter().zip(&frozen.0) {
             for (object, path) in expected {
                 let found = disk.data.get(object).map(|occurrence| occurrence.path.as_str());
                 if found != Some(path) {

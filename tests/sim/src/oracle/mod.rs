@@ -34,6 +34,7 @@ use readers::Readers;
 use sources::Backups;
 use trees::{Fate, Tree, TreeKey};
 
+use disk::is_within;
 pub use disk::{DISK, Disk};
 
 /// The kinds of objects that it looks at.
@@ -74,8 +75,8 @@ pub struct Oracle {
     strangers: Vec<BTreeMap<String, Vec<u8>>>,
     /// What it saw last: the resource version, and the newest change of each disk.
     seen: (u64, Vec<u64>),
-    /// The disks as they were read last, with their newest changes.
-    disks: Vec<(u64, Arc<Disk>)>,
+    /// The disks as they were read last.
+    disks: Vec<Arc<Disk>>,
     /// From when on archives may be purged, as things are between two resource versions.
     purges: ((u64, u64), Vec<(String, Timestamp)>),
 }
@@ -137,18 +138,17 @@ impl Oracle {
         self.check_copies(&disks)
     }
 
-    /// Reads the disks that have changed.
+    /// Reads what has changed on the disks.
     fn read_disks(&mut self) -> Vec<Arc<Disk>> {
-        let (_, changes) = &self.seen;
-        let known = std::mem::take(&mut self.disks);
-        let disks = self.sites.iter().zip(changes).map(|((index, site), change)| {
-            let unchanged = known.get(index).filter(|(seen, _)| seen == change);
-            unchanged
-                .cloned()
-                .unwrap_or_else(|| (*change, Arc::new(Disk::read(site))))
-        });
-        self.disks = disks.collect();
-        self.disks.iter().map(|(_, disk)| Arc::clone(disk)).collect()
+        self.disks.resize_with(self.sites.iter().count(), Arc::default);
+        for ((_, site), disk) in self.sites.iter().zip(&mut self.disks) {
+            match Arc::get_mut(disk) {
+                Some(disk) => disk.update(site),
+                // Somebody has what it was.
+                None => *disk = Arc::new(Disk::read(site)),
+            }
+        }
+        self.disks.clone()
     }
 
     /// Returns what differs if anything has changed that it looks at.
@@ -168,15 +168,14 @@ impl Oracle {
                 let path = text(&volume, "/spec/nfs/path");
                 return Err(Violation(format!("volume {} is at {path}", name(&volume))));
             };
-            let directory = directory.to_owned();
             let overlaps = |other: &&Located| {
-                let (one, other_one) = (format!("{directory}/"), format!("{}/", other.directory));
-                other.site == site && (one.starts_with(&other_one) || other_one.starts_with(&one))
+                other.site == site && (is_within(directory, &other.directory) || is_within(&other.directory, directory))
             };
             if let Some(other) = located.iter().find(overlaps) {
                 let other = &other.directory;
                 return Err(Violation(format!("two volumes overlap: {directory} and {other}")));
             }
+            let directory = directory.to_owned();
             located.push(Located {
                 volume,
                 site,

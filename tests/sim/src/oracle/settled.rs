@@ -4,20 +4,21 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::disk::{OWN_FOLDER, is_in_trash};
+use super::disk::{OWN_FOLDER, is_in_trash, is_within};
 use super::{Disk, Oracle, archives};
 use crate::actors::users::NAMESPACES;
 use crate::objects::{is_deleting, name, text, uid};
 
 impl Oracle {
     /// Returns what the operator still has to do, or nothing.
-    pub fn unsettled(&self) -> Vec<String> {
+    pub fn unsettled(&mut self) -> Vec<String> {
+        let disks = self.read_disks();
         let mut left = Vec::new();
         self.unsettled_claims(&mut left);
         self.unsettled_volumes(&mut left);
         self.unsettled_archives(&mut left);
-        for (index, site) in self.sites.iter() {
-            self.unsettled_disk(index, &Disk::read(site), &mut left);
+        for (index, disk) in disks.iter().enumerate() {
+            self.unsettled_disk(index, disk, &mut left);
         }
         left
     }
@@ -117,15 +118,13 @@ impl Oracle {
             let belongs = path.is_empty()
                 || path.starts_with(OWN_FOLDER)
                 || NAMESPACES.contains(&path.as_str())
-                || known
-                    .iter()
-                    .any(|known| known == path || path.starts_with(&format!("{known}/")))
+                || known.iter().any(|known| is_within(path, known))
                 || self.is_above_strangers(site, path);
             if !belongs {
                 left.push(format!("{path} belongs to nobody"));
             }
         }
-        for parent in &disk.recorded_parents {
+        for parent in disk.recorded_parents.values() {
             let below = format!("{parent}/");
             let mut paths = disk.directories.keys().chain(disk.files.keys());
             let is_empty = !paths.any(|path| path.starts_with(&below));
