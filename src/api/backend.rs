@@ -425,8 +425,8 @@ pub struct CopySettings {
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotSettings {
     /// Creates a snapshot of the whole export for each backup with `consistency`, and removes it when the data are copied. The
-    /// server must let clients do that, as CephFS does (`mkdir` in `.snap`). The condition SnapshotsCreatable reports whether it
-    /// does.
+    /// server must let clients do that, as CephFS and ZFS (with `zfs_admin_snapshot`) can. The condition SnapshotsCreatable
+    /// reports whether it does.
     #[serde(default)]
     pub create: bool,
 }

@@ -194,7 +194,11 @@ async fn creates_snapshots(version: Protocol) {
     zfs.run("echo then >old/file").await;
     assert_eq!(zfs.export.maintain_snapshots().await.unwrap(), 1);
     let [trial, own] = ["trial", "uid-of-one"].map(|what| format!("nfs-operator-uid-of-kernel-{what}"));
-    assert_eq!(zfs.snapshots().await, std::slice::from_ref(&trial), "the server has mounted it");
+    assert_eq!(
+        zfs.snapshots().await,
+        std::slice::from_ref(&trial),
+        "the server has mounted it"
+    );
     zfs.take("nightly").await;
     let copied = zfs.back_up_from("one", file_id, true).await.unwrap();
     assert!(copied.is_of_one_moment(), "{copied}");
