@@ -49,7 +49,7 @@ async fn a_second_backup_shares_unchanged_files_is_verified_and_survives_the_fir
     fs::write(root.join("other"), "changed")?;
     let (second, two, message) = made(&env, "two").await?;
     assert!(
-        message.contains("1 of them, 12, unchanged since the previous backup"),
+        message.contains("1 of them, 12 bytes, unchanged since the previous backup"),
         "{message}"
     );
     let inode = |path: PathBuf| fs::metadata(path).map(|found| found.ino());

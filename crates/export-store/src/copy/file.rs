@@ -488,12 +488,38 @@ fn is_same_content(one: &FullAttributes, other: &FullAttributes) -> bool {
     one.attributes.size == other.attributes.size && one.times.modified == other.times.modified
 }
 
-/// Reports whether another attempt may succeed.
+/// Reports whether another attempt may succeed. Now and then, a server answers a single call with nonsense: nfs-ganesha 4.3
+/// returned nothing for a part of a file over NFSv3 that it returned before and after.
 pub(super) fn is_transient(error: &NfsError) -> bool {
     error.outcome_unknown()
         || matches!(
             error,
-            NfsError::NotResponding { .. } | NfsError::ConnectionLost { .. } | NfsError::Unreachable { .. }
+            NfsError::NotResponding { .. }
+                | NfsError::ConnectionLost { .. }
+                | NfsError::Unreachable { .. }
+                | NfsError::Protocol { .. }
         )
         || matches!(error.status(), Some(Status::Stale | Status::Delayed | Status::InUse))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_asked_for_again_and_a_refusal_is_final() {
+        let nonsense = NfsError::Protocol {
+            action: "reading a file",
+            cause: "empty READ before the end of the file".to_owned(),
+            outcome_unknown: false,
+        };
+        assert!(is_transient(&nonsense));
+        let refused = |status| NfsError::Status {
+            action: "reading a file",
+            status,
+        };
+        assert!(is_transient(&refused(Status::Delayed)));
+        assert!(!is_transient(&refused(Status::Access)));
+        assert!(!is_transient(&refused(Status::NoSpace)));
+    }
 }
