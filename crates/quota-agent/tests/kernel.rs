@@ -263,6 +263,11 @@ async fn use_export(vm: &KernelVm, path: String, (server, port): (Server, u16)) 
 async fn an_export_has_one_agent(vm: &KernelVm, path: &str) {
     let script = format!(
         "/run/quota-agent serve {path}/two /run/quota-keys >/run/first.log 2>&1 & first=$!
+         # Until it has locked both directories: otherwise, the second one may be the first.
+         until [ $(grep -c \"FLOCK.* $first \" /proc/locks) -ge 2 ]; do
+             kill -0 $first || {{ cat /run/first.log; exit 91; }}
+             sleep 0.1
+         done
          mkdir -p /run/bound
          unshare -m sh -c '
              mount --make-rprivate / 2>/dev/null; mount --bind {path}/two /run/bound && umount -l {path} || exit 90
