@@ -1,65 +1,23 @@
 //! Backups that are stored on another backend than their claim.
 
 use std::fs;
-use std::path::PathBuf;
 
+use rig::TestEnv;
 use rig::objects::{merge, reference};
-use rig::{Export, NfsOptions, NfsServer, RunDir, TestEnv};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::server::{Server, backed_up_to};
 use super::{archive_of_backup, backup_of, ready, refused, restoring};
-use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
-
-/// A server with a backend whose backups are stored on the backend `safe` of the shared server.
-struct Primary {
-    nfs: NfsServer,
-    path: String,
-    class: Value,
-    /// Dropped last: the server's folder.
-    _run: RunDir,
-}
-
-impl Primary {
-    async fn start(env: &TestEnv, backups: Value) -> Result<Self, Failure> {
-        let (run, path) = (RunDir::new()?, format!("/primary-{}", env.name));
-        let options = NfsOptions {
-            exports: vec![Export::new(path.as_str())],
-            ..NfsOptions::default()
-        };
-        let nfs = NfsServer::start(&run, options).await?;
-        let spec = json!({"path": path, "nfs": {"port": nfs.port()}, "probeInterval": "1s", "backups": backups});
-        shared::backend(env, "primary", spec).await?;
-        Ok(Self {
-            nfs,
-            path,
-            class: shared::class(env, "primary", "primary", json!({})).await?,
-            _run: run,
-        })
-    }
-
-    /// Returns the directory of a volume on the disk of the server.
-    fn directory(&self, volume: &Value) -> Result<PathBuf, Failure> {
-        let path = text(volume, "/spec/nfs/path").strip_prefix(&self.path);
-        let inside = path.ok_or("the volume is elsewhere")?.trim_start_matches('/');
-        Ok(self.nfs.data_dir(&self.path)?.join(inside))
-    }
-}
-
-/// Returns settings that let tenants make backups, which are stored on the backend `safe`.
-fn to_safe(env: &TestEnv) -> Value {
-    json!({
-        "selfService": {"maxBytesPerNamespace": "10Mi"},
-        "destination": {"backendName": env.unique_name("safe")},
-    })
-}
+use crate::support::shared::{self, TIMEOUT, Test};
 
 #[tokio::test]
 async fn a_backup_on_another_server_is_restored_after_the_first_server_was_destroyed() -> Test {
     let env = TestEnv::new("destroyed").await?;
     shared::backend(&env, "safe", json!({"probeInterval": "1s"})).await?;
     let safe_class = shared::class(&env, "safe", "safe", json!({})).await?;
-    let primary = Primary::start(&env, to_safe(&env)).await?;
-    let (_, volume) = shared::bound(&env, "data", &primary.class).await?;
+    let primary = Server::start(&env, "primary", backed_up_to(&env, "safe")).await?;
+    let class = shared::class(&env, "primary", "primary", json!({})).await?;
+    let (_, volume) = shared::bound(&env, "data", &class).await?;
     let directory = primary.directory(&volume)?;
     fs::create_dir(directory.join("folder"))?;
     for name in ["data", "folder/more"] {
@@ -77,7 +35,7 @@ async fn a_backup_on_another_server_is_restored_after_the_first_server_was_destr
     assert_eq!(archive["status"]["backendName"], safe);
     assert_eq!(backup["status"]["backendName"], safe);
     assert_eq!(shared::archives(env.data())?.len(), 1);
-    let left = fs::read_dir(primary.nfs.data_dir(&primary.path)?)?.flatten();
+    let left = fs::read_dir(primary.data()?)?.flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert!(
         !left.iter().any(|name| name.to_string_lossy().starts_with("archived-")),
@@ -85,7 +43,7 @@ async fn a_backup_on_another_server_is_restored_after_the_first_server_was_destr
     );
 
     primary.nfs.kill9().await?;
-    fs::remove_dir_all(primary.nfs.data_dir(&primary.path)?)?;
+    fs::remove_dir_all(primary.data()?)?;
     let restored = restoring(env.claim("again", &safe_class), "nightly");
     let restored = env.objects.create(&restored).await?;
     let copy = env.directory(&env.wait_bound(&restored).await?)?;
@@ -102,8 +60,9 @@ async fn a_backup_on_another_server_is_restored_after_the_first_server_was_destr
 #[tokio::test]
 async fn a_backup_waits_for_its_destination_and_stays_where_it_began() -> Test {
     let env = TestEnv::new("destination").await?;
-    let primary = Primary::start(&env, to_safe(&env)).await?;
-    let (_, volume) = shared::bound(&env, "data", &primary.class).await?;
+    let primary = Server::start(&env, "primary", backed_up_to(&env, "safe")).await?;
+    let class = shared::class(&env, "primary", "primary", json!({})).await?;
+    let (_, volume) = shared::bound(&env, "data", &class).await?;
     fs::write(primary.directory(&volume)?.join("data"), "text")?;
     let backup = env.objects.create(&backup_of(&env, "nightly", "data")).await?;
     let message = refused(&env, &backup, "BackendNotFound").await?;
@@ -137,8 +96,9 @@ async fn a_backup_waits_for_its_destination_and_stays_where_it_began() -> Test {
 async fn an_administrator_names_the_destination_of_one_backup() -> Test {
     let env = TestEnv::new("named-destination").await?;
     shared::backend(&env, "safe", json!({"probeInterval": "1s"})).await?;
-    let primary = Primary::start(&env, json!({})).await?;
-    let (_, volume) = shared::bound(&env, "data", &primary.class).await?;
+    let primary = Server::start(&env, "primary", json!({"backups": {}})).await?;
+    let class = shared::class(&env, "primary", "primary", json!({})).await?;
+    let (_, volume) = shared::bound(&env, "data", &class).await?;
     fs::write(primary.directory(&volume)?.join("data"), "text")?;
     let mut archive = reference(
         "nfs-operator.io/v1alpha1",

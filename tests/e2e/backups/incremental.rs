@@ -3,17 +3,13 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rig::TestEnv;
 use serde_json::{Value, json};
 
-use super::{archive_of_backup, backup_of, class_with_backups, ready, restoring};
+use super::{SETTLED, archive_of_backup, backup_of, class_with_backups, ready, restoring};
 use crate::cli::program::program;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
-
-/// Time after which a change is old enough to be told from one during a backup: 60 s, in seconds of the server's clock.
-const SETTLED: Duration = Duration::from_secs(62);
 
 /// Makes a backup. Returns its object, its directory and what it reports.
 async fn made(env: &TestEnv, name: &str) -> Result<(Value, PathBuf, String), Failure> {

@@ -4,83 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use rig::objects::{condition, merge, reference};
-use rig::{Access, Export, NfsOptions, NfsServer, RunDir, StableStorage, TestEnv, wait};
+use rig::{Access, TestEnv, wait};
 use serde_json::{Value, json};
 
-use super::{archive_of_backup, backup_of, nfs_backup, ready, refused, restoring};
+use super::server::{Server, backed_up_to};
+use super::{SETTLED, archive_of_backup, backup_of, nfs_backup, ready, refused, restoring};
 use crate::cli::program::program;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 
-/// Time after which a change is old enough to be told from one during a backup: 60 s, in seconds of the server's clock.
-const SETTLED: Duration = Duration::from_secs(62);
-
 /// A bandwidth at which a backup takes a second for each MiB.
 const SLOW: &str = "1Mi";
-
-/// A server with a backend.
-struct Server {
-    nfs: NfsServer,
-    export: String,
-    backend: String,
-    /// Dropped last: the server's folder.
-    _run: RunDir,
-}
-
-impl Server {
-    /// Starts a server with a ready backend. `spec` is merged into it.
-    async fn start(env: &TestEnv, backend: &str, (v3, spec): (bool, Value)) -> Result<Self, Failure> {
-        let (run, export) = (RunDir::new()?, format!("/{backend}-{}", env.name));
-        let options = NfsOptions {
-            exports: vec![Export::new(export.as_str())],
-            v3,
-            ..NfsOptions::default()
-        };
-        let nfs = NfsServer::start(&run, options).await?;
-        let mut settings = json!({"path": export, "nfs": {"port": nfs.port()}, "probeInterval": "1s"});
-        if v3 {
-            let version = json!({"nfs": {"version": "3", "mountPort": nfs.mount_port()}});
-            merge(&mut settings, &version);
-        }
-        merge(&mut settings, &spec);
-        shared::backend(env, backend, settings).await?;
-        Ok(Self {
-            nfs,
-            export,
-            backend: env.unique_name(backend),
-            _run: run,
-        })
-    }
-
-    fn data(&self) -> rig::Result<PathBuf> {
-        self.nfs.data_dir(&self.export)
-    }
-
-    /// Returns the directory of a volume on the disk of the server.
-    fn directory(&self, volume: &Value) -> Result<PathBuf, Failure> {
-        let path = Path::new(text(volume, "/spec/nfs/path")).strip_prefix(&self.export)?;
-        Ok(self.data()?.join(path))
-    }
-
-    /// Kills the server, and starts it again after a while.
-    async fn restart(&mut self) -> Test {
-        self.nfs.kill9().await?;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        self.nfs.restart(StableStorage::Kept).await?;
-        Ok(())
-    }
-}
-
-/// Returns the settings of a backend whose claims are backed up to another one of this name.
-fn backed_up_to(env: &TestEnv, destination: &str) -> Value {
-    json!({"backups": {
-        "selfService": {"maxBytesPerNamespace": "1Gi"},
-        "destination": {"backendName": env.unique_name(destination)},
-    }})
-}
 
 /// Creates the claim `data` of 64 MiB, with a file of 1 MiB for each number. Returns its directory.
 async fn claim_with_files(env: &TestEnv, server: &Server, files: u8) -> Result<PathBuf, Failure> {
@@ -127,13 +63,13 @@ fn files_below(directory: &Path) -> std::io::Result<usize> {
     Ok(found)
 }
 
-/// Checks that the only archive on a server has the files of [`fill`].
-fn is_complete(server: &Server, files: u8) -> Test {
-    let archives = shared::archives(&server.data()?)?;
+/// Checks that the only archive on an export has the files of [`fill`].
+fn is_complete(export: &Path, files: u8) -> Test {
+    let archives = shared::archives(export)?;
     let [archive] = archives.as_slice() else {
         return Err(format!("{archives:?}").into());
     };
-    let archive = server.data()?.join(archive);
+    let archive = export.join(archive);
     for number in 0..files {
         let content = fs::read(archive.join(format!("file-{number}")))?;
         assert!(content == vec![number; 1 << 20], "file-{number}");
@@ -181,21 +117,7 @@ async fn a_backup_during_which_the_operator_is_killed_resumes_file_by_file() -> 
         .await?;
     let message = text(&message, "/message").to_owned();
     assert!(message.contains("copied by an interrupted attempt"), "{message}");
-    let archives: Vec<_> = env
-        .names()?
-        .into_iter()
-        .filter(|name| name.starts_with("archived-"))
-        .collect();
-    let [archive] = archives.as_slice() else {
-        return Err(format!("{archives:?}").into());
-    };
-    for number in 0..200 {
-        let file = format!("file-{number}");
-        assert!(
-            fs::read(env.data()?.join(archive).join(&file))? == vec![number; 1 << 20],
-            "{file}"
-        );
-    }
+    is_complete(&env.data()?, 200)?;
     shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }
@@ -203,8 +125,8 @@ async fn a_backup_during_which_the_operator_is_killed_resumes_file_by_file() -> 
 #[tokio::test]
 async fn a_backup_over_two_protocols_outlives_restarts_of_both_servers() -> Test {
     let env = TestEnv::new("backup-restarts").await?;
-    let mut safe = Server::start(&env, "safe", (true, json!({"copies": {"maxBytesPerSecond": SLOW}}))).await?;
-    let mut primary = Server::start(&env, "primary", (false, backed_up_to(&env, "safe"))).await?;
+    let mut safe = Server::start_with_v3(&env, "safe", json!({"copies": {"maxBytesPerSecond": SLOW}})).await?;
+    let mut primary = Server::start(&env, "primary", backed_up_to(&env, "safe")).await?;
     claim_with_files(&env, &primary, 24).await?;
     let backup = env.objects.create(&backup_of(&env, "nightly", "data")).await?;
     copied(&safe, 4).await?;
@@ -213,7 +135,7 @@ async fn a_backup_over_two_protocols_outlives_restarts_of_both_servers() -> Test
     safe.restart().await?;
     let made = ready(&env, &backup).await?;
     assert_eq!(made["status"]["copied"]["files"], 24, "{made}");
-    is_complete(&safe, 24)?;
+    is_complete(&safe.data()?, 24)?;
     let target = format!("127.0.0.1:{}", safe.export);
     let (port, mount_port) = (safe.nfs.port().to_string(), safe.nfs.mount_port().to_string());
     let arguments = [
@@ -239,8 +161,8 @@ async fn a_backup_over_two_protocols_outlives_restarts_of_both_servers() -> Test
 #[tokio::test]
 async fn a_backup_waits_for_a_destination_that_cannot_be_written() -> Test {
     let env = TestEnv::new("backup-read-only").await?;
-    let mut safe = Server::start(&env, "safe", (false, json!({}))).await?;
-    let primary = Server::start(&env, "primary", (false, backed_up_to(&env, "safe"))).await?;
+    let mut safe = Server::start(&env, "safe", json!({})).await?;
+    let primary = Server::start(&env, "primary", backed_up_to(&env, "safe")).await?;
     claim_with_files(&env, &primary, 2).await?;
     let export = safe.export.clone();
     safe.nfs
@@ -261,14 +183,14 @@ async fn a_backup_waits_for_a_destination_that_cannot_be_written() -> Test {
         .change_export(&export, |export| export.access = Access::ReadWrite)
         .await?;
     ready(&env, &backup).await?;
-    is_complete(&safe, 2)
+    is_complete(&safe.data()?, 2)
 }
 
 #[tokio::test]
 async fn a_backup_of_data_that_change_all_the_time_is_made_and_reports_the_changes() -> Test {
     let env = TestEnv::new("backup-changing").await?;
-    let safe = Server::start(&env, "safe", (false, json!({"copies": {"maxBytesPerSecond": SLOW}}))).await?;
-    let primary = Server::start(&env, "primary", (false, backed_up_to(&env, "safe"))).await?;
+    let safe = Server::start(&env, "safe", json!({"copies": {"maxBytesPerSecond": SLOW}})).await?;
+    let primary = Server::start(&env, "primary", backed_up_to(&env, "safe")).await?;
     let directory = claim_with_files(&env, &primary, 4).await?;
     let (done, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let writer = std::thread::spawn({

@@ -8,14 +8,20 @@ mod incremental;
 mod interruptions;
 mod schedules;
 mod self_service;
+mod server;
 mod snapshots;
 mod views;
+
+use std::time::Duration;
 
 use rig::objects::{Objects, merge, reference, with_fields};
 use rig::{TestEnv, wait};
 use serde_json::{Value, json};
 
 use crate::support::shared::{self, TIMEOUT, text};
+
+/// Time after which a change is old enough to be told from one during a backup: 60 s, in seconds of the server's clock.
+const SETTLED: Duration = Duration::from_secs(62);
 
 /// Returns an NfsBackup of a namespace.
 pub fn nfs_backup(namespace: &str, name: &str, spec: &Value) -> Value {

@@ -183,6 +183,22 @@ impl Objects {
         .await
     }
 
+    /// Waits until at least `number` of the objects that [`count`](Self::count) looks at match.
+    pub(crate) async fn wait_count(
+        &self,
+        like: &Value,
+        what: &str,
+        (number, timeout): (usize, Duration),
+        matches: impl Fn(&Value) -> bool,
+    ) -> Result<()> {
+        wait::until(what, timeout, async || match self.count(like, &matches).await {
+            Ok(found) if found >= number => Ok(()),
+            Ok(found) => Err(format!("{found} of {number}")),
+            Err(error) => Err(error.to_string()),
+        })
+        .await
+    }
+
     /// Waits until `check` returns `Ok` for an object. The error of a timeout contains the last `Err` of `check`.
     pub async fn wait<T>(
         &self,

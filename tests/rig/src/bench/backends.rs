@@ -19,7 +19,6 @@ use crate::{
     objects::{condition, reference},
     operator::Operator,
     run_dir::RunDir,
-    wait,
 };
 
 const SERVERS: usize = 20;
@@ -139,14 +138,10 @@ async fn start_servers(run: &RunDir, backends: usize) -> Result<Vec<NfsServer>> 
 async fn wait_all_ready(env: &BenchEnv, backends: usize) -> Result<()> {
     let like = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "any");
     let is_ready = |backend: &Value| condition(backend, "Ready").is_some_and(|ready| ready["status"] == "True");
-    wait::until("all backends to be Ready", READY_TIMEOUT, async || {
-        let ready = env.objects.count(&like, is_ready).await;
-        match ready.map_err(|error| error.to_string())? {
-            ready if ready >= backends => Ok(()),
-            ready => Err(format!("{ready} of {backends}")),
-        }
-    })
-    .await
+    let expected = (backends, READY_TIMEOUT);
+    env.objects
+        .wait_count(&like, "all backends to be Ready", expected, is_ready)
+        .await
 }
 
 /// What single claims of a class cost.

@@ -11,7 +11,7 @@ use super::{
     env::{BenchEnv, EnvSettings, NAME, is_bound},
     progress, table, workload,
 };
-use crate::{error::Result, objects::reference, run_dir::RunDir, wait};
+use crate::{error::Result, objects::reference, run_dir::RunDir};
 
 /// Requests per second and at once (`--kube-api-qps`, `--kube-api-burst`). The first are the defaults of
 /// kube-controller-manager.
@@ -66,12 +66,8 @@ async fn create(env: &BenchEnv, options: &BenchOptions, numbers: Range<usize>) -
 async fn wait_bound(env: &BenchEnv, count: usize) -> Result<()> {
     let like = reference("v1", "PersistentVolumeClaim", Some(NAME), "any");
     let timeout = Duration::from_secs(60) + Duration::from_secs_f64(count as f64 / MIN_BINDS_PER_SECOND);
-    wait::until("claims to be Bound", timeout, async || {
-        let bound = env.objects.count(&like, is_bound).await;
-        match bound.map_err(|error| error.to_string())? {
-            bound if bound >= count => Ok(()),
-            bound => Err(format!("{bound} of {count}")),
-        }
-    })
-    .await
+    let expected = (count, timeout);
+    env.objects
+        .wait_count(&like, "claims to be Bound", expected, is_bound)
+        .await
 }

@@ -257,14 +257,10 @@ impl BenchEnv {
         self.start_binder().await?;
         let timeout = READY_TIMEOUT + Duration::from_secs((count / MIN_BINDS_PER_SECOND) as u64);
         let like = reference("v1", "PersistentVolume", None, "any");
-        wait::until("all volumes to be Bound", timeout, async || {
-            let bound = self.objects.count(&like, is_bound).await;
-            match bound.map_err(|error| error.to_string())? {
-                bound if bound >= count => Ok(()),
-                bound => Err(format!("{bound} of {count}")),
-            }
-        })
-        .await
+        let expected = (count, timeout);
+        self.objects
+            .wait_count(&like, "all volumes to be Bound", expected, is_bound)
+            .await
     }
 
     /// Waits until the operator uses no CPU time because it has processed all events of its watches.

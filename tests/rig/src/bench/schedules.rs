@@ -15,7 +15,6 @@ use crate::{
     objects::{condition, reference, with_fields},
     operator::Operator,
     run_dir::RunDir,
-    wait,
 };
 
 /// A namespace has at most 100 schedules.
@@ -117,12 +116,8 @@ async fn wait_scheduled(env: &BenchEnv, schedules: usize) -> Result<()> {
         let next = found.pointer("/status/nextScheduleTime");
         condition(found, "Ready").is_some() && next.is_some_and(Value::is_string)
     };
-    wait::until("all to be scheduled", TIMEOUT, async || {
-        let scheduled = env.objects.count(&of_all_namespaces, is_scheduled).await;
-        match scheduled.map_err(|error| error.to_string())? {
-            scheduled if scheduled >= schedules => Ok(()),
-            scheduled => Err(format!("{scheduled} of {schedules}")),
-        }
-    })
-    .await
+    let expected = (schedules, TIMEOUT);
+    env.objects
+        .wait_count(&of_all_namespaces, "all to be scheduled", expected, is_scheduled)
+        .await
 }

@@ -190,14 +190,10 @@ async fn wait_for_conditions(env: &BenchEnv, count: usize) -> Result<()> {
     let is_provisioned = |claim: &Value| {
         condition(claim, "nfs-operator.io/Provisioned").is_some_and(|condition| condition["status"] == "True")
     };
-    wait::until("the condition of every claim", CONDITION_TIMEOUT, async || {
-        let provisioned = env.objects.count(&like, is_provisioned).await;
-        match provisioned.map_err(|error| error.to_string())? {
-            provisioned if provisioned >= count => Ok(()),
-            provisioned => Err(format!("{provisioned} of {count}")),
-        }
-    })
-    .await
+    let expected = (count, CONDITION_TIMEOUT);
+    env.objects
+        .wait_count(&like, "the condition of every claim", expected, is_provisioned)
+        .await
 }
 
 /// Binds claims to their volumes as the binder does, at a hundred times its rate in most clusters.
