@@ -217,17 +217,17 @@ impl CapacityTracker {
         answer
     }
 
-    /// Ends the expansion of a volume that is not expanded anymore: its current size counts. Returns true if one was in
-    /// progress.
-    pub fn finish_expansion(&self, volume: &str) -> bool {
+    /// Returns true if an expansion of a volume is in progress.
+    pub fn is_expanding(&self, volume: &str) -> bool {
+        self.state().growing_to.contains_key(volume)
+    }
+
+    /// Ends the expansion of a volume that is not expanded anymore: its current size counts.
+    pub fn finish_expansion(&self, volume: &str) {
         let mut state = self.state();
-        if !state.growing_to.contains_key(volume) {
-            return false;
-        }
         if let Some(former) = state.take(volume) {
             state.put(volume, former.allocation, None);
         }
-        true
     }
 
     /// Forgets a deleted volume. Returns true if it used capacity of a backend.

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 pub use accounted::accounted_usage;
 pub use agent::AgentWatch;
-pub use orders::{clear_report, condition_now, order_archive, order_provisioned, order_volume, report_on_claim};
+pub use orders::{
+    clear_report, condition_now, order_archive, order_new_archive, order_provisioned, order_volume, report_on_claim,
+};
 
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};

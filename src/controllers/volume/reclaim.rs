@@ -29,7 +29,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::reached_limit;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use crate::state::quota::order_archive;
+use crate::state::quota::order_new_archive;
 use export_store::{ArchivePhase, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive};
 
 /// Reclaims a volume that is released according to the watch cache, and whose record has this owner.
@@ -97,8 +97,10 @@ pub async fn reclaim(
     if condition.reason == Reason::VolumeDeleted {
         backend.purge_requested.notify_one();
     }
-    if condition.reason == Reason::VolumeArchived {
-        order_archive_limit(ctx, &backend, &snapshot, &export, &request.volume).await;
+    if condition.reason == Reason::VolumeArchived
+        && let Some(bytes) = ctx.capacity.size_of(&request.volume)
+    {
+        order_new_archive(&backend, &export, (&request.volume, bytes)).await;
     }
     // Before the volume is deleted: if this process ends here, the next one finds the volume and the archive again.
     if condition.reason == Reason::VolumeArchived
@@ -119,27 +121,6 @@ pub async fn reclaim(
         );
     }
     Ok(ReclaimOutcome::Reclaimed { condition, had_problem })
-}
-
-/// Orders the limit that the archive of a volume keeps, or has lifted. The archive exists whether that succeeds or not, and
-/// the limit follows the directory until then; the next comparison of all orders repeats it.
-async fn order_archive_limit(
-    ctx: &Context,
-    backend: &Backend,
-    snapshot: &ProbeSnapshot,
-    export: &ExportStore,
-    volume: &str,
-) {
-    let (Some(settings), Some(bytes)) = (&snapshot.object.spec.quota, ctx.capacity.size_of(volume)) else {
-        return;
-    };
-    if let Err(error) = order_archive(backend, export, settings, (volume, bytes)).await {
-        tracing::debug!(
-            backend = backend.name,
-            volume,
-            "the limit of the archive is ordered later: {error}"
-        );
-    }
 }
 
 /// Returns the namespace of a volume's claim.

@@ -93,6 +93,23 @@ pub async fn order_archive(
         .map(drop)
 }
 
+/// Orders the limit of an archive that was just made. The archive exists whether that succeeds or not, and the limit follows
+/// the directory until then.
+pub async fn order_new_archive(backend: &Backend, export: &ExportStore, archive: (&str, u128)) {
+    let known = backend.last_probe();
+    let Some(settings) = &known.object.spec.quota else {
+        return;
+    };
+    if let Err(error) = order_archive(backend, export, settings, archive).await {
+        tracing::debug!(
+            backend = backend.name,
+            archive = archive.0,
+            "the limit of the archive is ordered later: {error}"
+        );
+        backend.quota.sync_requested.notify_one();
+    }
+}
+
 /// Reports on a claim whether the limit of its volume is in force. Writes only what changed.
 pub async fn report_on_claim(
     ctx: &Context,

@@ -45,7 +45,7 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
         }
         // The copy is complete, so it is deleted as an archive.
         Ok(DiscardOutcome::Complete) => match export.requested_archive(&name, &uid).await {
-            Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
+            Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, (&backend, &export), &recorded).await,
             Ok(RequestedArchive::Unfinished | RequestedArchive::Taken(_)) => remove_finalizer(ctx, object).await,
             Err(error) => Ok(export_failed(ctx, &backend, &error)),
         },

@@ -27,10 +27,11 @@ use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::ClaimSource;
+use crate::state::quota::order_new_archive;
 use export_store::text::format_bytes;
 use export_store::{
-    ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, SnapshotSelector, SnapshotUse,
-    StagedLimit,
+    ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, ExportStore, RecordedArchive, SnapshotSelector,
+    SnapshotUse, StagedLimit,
 };
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
@@ -212,16 +213,16 @@ pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, failu
 pub(super) async fn describe_copy(
     ctx: &Context,
     object: &NfsArchive,
-    backend: &Backend,
+    (backend, export): (&Backend, &ExportStore),
     recorded: &RecordedArchive,
 ) -> Result<BackupOutcome, WriteError> {
     if let Err(condition) = check_copy(object, recorded) {
         return Ok(BackupOutcome::Waiting(condition));
     }
     backend.purge_requested.notify_one();
-    // The order still names the staged copy.
-    backend.quota.sync_requested.notify_one();
     let archive = described(object, recorded, &backend.name);
+    // The order still names the staged copy.
+    order_new_archive(backend, export, (&object.name_any(), archived_bytes(&archive))).await;
     let report = Report {
         state: state_of_kept(object.spec.legal_hold, false),
         available: data_present("the data exists", recorded.archive.copy.as_ref()),

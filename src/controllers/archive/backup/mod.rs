@@ -78,7 +78,7 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
     match find_backup(&backend, &export, object).await {
-        Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
+        Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, (&backend, &export), &recorded).await,
         Ok(RequestedArchive::Unfinished) => start_copy(ctx, object).await,
         Ok(RequestedArchive::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
         Err(error) => Ok(export_failed(ctx, &backend, &error)),

@@ -1,11 +1,11 @@
 //! The limit of a volume whose size changes. With `enforce: Required`, an expansion is complete only once the new limit is in
 //! force; otherwise, a program would see the new size and could not use it.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
 use super::super::limit::order_size;
-use super::plan::{reported_bytes, volume_bytes};
+use super::plan::volume_bytes;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::VOLUME_BACKEND;
 use crate::state::context::Context;
@@ -51,8 +51,10 @@ pub(super) async fn order(ctx: &Context, backend: &str, (volume, bytes): (&Persi
             ctx.request_probe(&backend.name);
             match settings.is_required() {
                 true => Limit::Pending,
-                // The next comparison of all orders repeats it.
-                false => Limit::Settled,
+                false => {
+                    backend.quota.sync_requested.notify_one();
+                    Limit::Settled
+                }
             }
         }
     }
@@ -63,32 +65,5 @@ pub(super) async fn order_current(ctx: &Context, volume: &PersistentVolume) -> L
     match (volume.annotations().get(VOLUME_BACKEND), volume_bytes(volume)) {
         (Some(backend), Some(bytes)) => order(ctx, backend, (volume, bytes)).await,
         _ => Limit::Settled,
-    }
-}
-
-/// Orders the size that a volume has, after an expansion was given up before it succeeded.
-pub(super) async fn restore(claim: &PersistentVolumeClaim, volume: &str, ctx: &Context) {
-    let Some(bytes) = ctx.capacity.size_of(volume) else {
-        return;
-    };
-    let Some(backend) = ctx.capacity.backend_of(volume).and_then(|name| ctx.backends.get(&name)) else {
-        return;
-    };
-    // The expansion succeeded, and the watch has not delivered the larger volume yet. A comparison may have ordered the
-    // former size meanwhile.
-    if reported_bytes(claim) > bytes {
-        backend.quota.sync_requested.notify_one();
-        return;
-    }
-    let known = backend.last_probe();
-    if let (Some(settings), Some(export)) = (&known.object.spec.quota, &known.store)
-        && let Err(error) = order_size(&backend, export, settings, (volume, bytes)).await
-    {
-        tracing::warn!(
-            backend = backend.name,
-            volume,
-            "failed to order the former limit: {error}"
-        );
-        backend.quota.sync_requested.notify_one();
     }
 }

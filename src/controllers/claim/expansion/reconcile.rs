@@ -41,11 +41,7 @@ pub async fn reconcile(
     let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) else {
         return Ok(None);
     };
-    if is_settled(claim) {
-        if ctx.capacity.finish_expansion(volume) {
-            // It was given up: the order may be that of the larger size.
-            limit::restore(claim, volume, ctx).await;
-        }
+    if is_settled(claim) && !ctx.capacity.is_expanding(volume) {
         return Ok(None);
     }
     // The claim and its volume are read: at most a few at a time, in turns by namespace.
@@ -66,22 +62,31 @@ pub async fn reconcile(
 async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch: Epoch) -> Result<Action, WriteError> {
     let claims = claims(seen, ctx);
     let volumes = Api::<PersistentVolume>::all(ctx.clients.calls.clone());
-    let claim = read_live(&claims, &seen.name_any()).await?;
-    // A recreated claim with the same name has its own event.
-    if claim.uid() != seen.uid() {
-        return Err(WriteError::Replaced);
-    }
     let volume = read_live(&volumes, volume).await?;
     // The claim may name any volume.
-    if !is_bound_to(&volume, &claim) {
+    if !is_bound_to(&volume, seen) {
         return Ok(Action::await_change());
     }
+    let claim = match read_live(&claims, &seen.name_any()).await {
+        Err(WriteError::NotFound) => None,
+        // A recreated claim with the same name has its own event.
+        found => Some(found?).filter(|claim| claim.uid() == seen.uid()),
+    };
+    let Some(claim) = claim else {
+        finish(ctx, &volume);
+        return Ok(Action::await_change());
+    };
     let plan = plan(&claim, &volume, &ctx.settings);
+    let was_expanding = ctx.capacity.is_expanding(&volume.name_any());
     if !matches!(plan, ExpansionPlan::Grow { .. }) {
-        index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-        ctx.capacity.finish_expansion(&volume.name_any());
+        finish(ctx, &volume);
     }
     match plan {
+        // The order may be that of a larger size, if the expansion was given up, or of the former one, if all orders were
+        // compared meanwhile.
+        ExpansionPlan::Nothing if was_expanding && claim.metadata.deletion_timestamp.is_none() => {
+            limit::order_current(ctx, &volume).await;
+        }
         ExpansionPlan::Nothing => {}
         ExpansionPlan::Grow { size, bytes, backend } => match reserve(ctx, &volume.name_any(), &backend, bytes) {
             Reservation::Reserved => {
@@ -120,6 +125,12 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
         },
     }
     Ok(Action::await_change())
+}
+
+/// Ends the expansion of a volume that was read: the watch may not have delivered its size yet.
+fn finish(ctx: &Context, volume: &PersistentVolume) {
+    index_volume(volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+    ctx.capacity.finish_expansion(&volume.name_any());
 }
 
 /// Reads the current object from the API server.
