@@ -535,6 +535,19 @@ impl Client {
         either!(&self.client, client => client.link_entry(from, fileid, to, self.options()).await)
     }
 
+    /// Creates hard links to entries of a directory with these fileids, under the same names in another directory, in as few
+    /// calls as the server allows. Returns for each entry, in order, what [`link_entry`](Self::link_entry) does; a link that was
+    /// created by a call whose reply was lost is refused as `Exists`. An error that is not the server's answer to an entry
+    /// leaves it open which of the links exist.
+    pub async fn link_entries(
+        &self,
+        from: &FileHandle,
+        to: &FileHandle,
+        entries: &[(Name, u64)],
+    ) -> Result<Vec<Result<FullAttributes, Status>>, NfsError> {
+        either!(&self.client, client => client.link_entries(from, to, entries, self.options()).await)
+    }
+
     /// Creates a symbolic link. `Exists` if the name is taken.
     pub async fn create_symlink(
         &self,

@@ -48,6 +48,22 @@ impl Entry<'_> {
     }
 }
 
+/// Files of a directory that have not changed since a base was copied.
+pub(super) struct LinkBatch {
+    /// Index of the base.
+    pub base: usize,
+    pub files: Vec<UnchangedFile>,
+}
+
+/// A file that has not changed since a base was copied.
+pub(super) struct UnchangedFile {
+    pub name: Name,
+    /// Its attributes in the listing.
+    pub listed: Box<FullAttributes>,
+    /// What the base has of it.
+    pub known: FileEntry,
+}
+
 /// Result of linking to a file of a base.
 enum BaseLink {
     Linked,
@@ -108,13 +124,7 @@ impl FileCopier {
     async fn attempt(&self, entry: &Entry<'_>, listed: Option<&FullAttributes>) -> Result<Attempt, CopyError> {
         let progress = &self.context.progress;
         if let Some(listed) = listed {
-            // Of a file with several names, an interrupted attempt may have copied only some. They are linked to each
-            // other below.
-            let kinds: &[BaseKind] = match listed.attributes.links > 1 {
-                true => &[BaseKind::Backup],
-                false => &[BaseKind::Backup, BaseKind::Interrupted],
-            };
-            if self.reuse(entry, listed, kinds).await?.is_some() {
+            if self.reuse(entry, listed, usable_kinds(listed)).await?.is_some() {
                 return Ok(Attempt::Done);
             }
         }
@@ -151,6 +161,78 @@ impl FileCopier {
         copied.map(|(attempt, _)| attempt)
     }
 
+    /// Returns the index of the first base to which a listed file can be linked, because it has not changed since, and what that
+    /// base has of it.
+    pub(super) async fn find_unchanged(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        listed: &FullAttributes,
+    ) -> Option<(usize, FileEntry)> {
+        let kinds = usable_kinds(listed);
+        for (index, from) in directory.bases().iter().enumerate() {
+            if from.may_link()
+                && kinds.contains(&from.kind())
+                && let Some(known) = self.unchanged_file(from, name, listed).await
+            {
+                return Some((index, known));
+            }
+        }
+        None
+    }
+
+    /// Links unchanged files of a directory to those of a base in as few calls as possible. Copies those that cannot be linked
+    /// like any other.
+    pub(super) async fn link_batch(&self, directory: &Directory, batch: LinkBatch) -> Outcome {
+        for unlinked in self.try_link_batch(directory, batch).await? {
+            self.copy(directory, &unlinked.name, Some(&unlinked.listed)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the files that were not linked. What the server refused, or what became of a call without a reply, shows when
+    /// each of them is linked alone.
+    async fn try_link_batch(&self, directory: &Directory, batch: LinkBatch) -> Result<Vec<UnchangedFile>, CopyError> {
+        let LinkBatch { base, files } = batch;
+        let Some(from) = directory.bases().get(base).filter(|from| from.may_link()) else {
+            return Ok(files);
+        };
+        let _file = self.context.share.file().await;
+        // They count like any files of the backup, which is complete without the base.
+        let mut charges = Vec::with_capacity(files.len());
+        for file in &files {
+            let charge = self.context.charge();
+            charge.add(file.listed.used.min(file.listed.attributes.size))?;
+            charges.push(charge);
+        }
+        let names: Vec<_> = files
+            .iter()
+            .map(|file| (file.name.clone(), file.known.copy()))
+            .collect();
+        let target = self.context.target();
+        let linked = match target.link_entries(from.handle(), directory.to(), &names).await {
+            Ok(linked) => linked,
+            Err(error) if is_transient(&error) => return Ok(files),
+            Err(error) => return Err(CopyError::of_call(directory.path(), error)),
+        };
+        let mut unlinked = Vec::new();
+        for ((file, linked), charge) in files.into_iter().zip(linked).zip(charges) {
+            match linked {
+                Ok(linked) if has_attributes_of(&linked, &file.listed) => {
+                    charge.keep();
+                    let entry = Entry {
+                        directory,
+                        name: &file.name,
+                    };
+                    self.count_reused(&entry, from.kind(), (&file.known, &file.listed))
+                        .await?;
+                }
+                _ => unlinked.push(file),
+            }
+        }
+        Ok(unlinked)
+    }
+
     /// Links a file to that of the first base of these kinds that has it, if it has not changed since. Returns what the
     /// manifest has about it, or `None` if it must be copied.
     async fn reuse(
@@ -169,20 +251,29 @@ impl FileCopier {
         Ok(None)
     }
 
+    /// Returns what a base has of a file, if the file has not changed since.
+    async fn unchanged_file(&self, from: &BaseDirectory, name: &Name, now: &FullAttributes) -> Option<FileEntry> {
+        if now.attributes.kind != FileKind::Regular {
+            return None;
+        }
+        // The base may be of a time after the snapshot: a change between the two must show.
+        let is_old_enough =
+            || !self.context.is_snapshot || is_settled(now.ctime.map(|at| at.seconds), self.context.settled_before);
+        from.file(name)
+            .await
+            .filter(|file| file.is_unchanged(now) && is_old_enough())
+    }
+
     async fn reuse_from(
         &self,
         entry: &Entry<'_>,
         from: &BaseDirectory,
         now: &FullAttributes,
     ) -> Result<Option<FileEntry>, CopyError> {
-        if now.attributes.kind != FileKind::Regular || !(from.may_link() || self.content.may_copy_on_target()) {
+        if !(from.may_link() || self.content.may_copy_on_target()) {
             return Ok(None);
         }
-        // The base may be of a time after the snapshot: a change between the two must show.
-        let is_old_enough =
-            || !self.context.is_snapshot || is_settled(now.ctime.map(|at| at.seconds), self.context.settled_before);
-        let unchanged = |file: &FileEntry| file.is_unchanged(now) && is_old_enough();
-        let Some(file) = from.file(entry.name).await.filter(unchanged) else {
+        let Some(file) = self.unchanged_file(from, entry.name, now).await else {
             return Ok(None);
         };
         let _file = self.context.share.file().await;
@@ -202,11 +293,22 @@ impl FileCopier {
             },
         };
         charge.keep();
+        self.count_reused(entry, from.kind(), (&file, now)).await?;
+        Ok(Some(file))
+    }
+
+    /// Adds a file that a base had to the manifest and the progress.
+    async fn count_reused(
+        &self,
+        entry: &Entry<'_>,
+        kind: BaseKind,
+        (file, now): (&FileEntry, &FullAttributes),
+    ) -> Outcome {
         if let Some(manifest) = entry.directory.manifest() {
             manifest.add_file(entry.name, file.clone()).await?;
         }
         let progress = &self.context.progress;
-        let (files, bytes) = match from.kind() {
+        let (files, bytes) = match kind {
             BaseKind::Backup => (&progress.reused_files, &progress.reused_bytes),
             BaseKind::Interrupted => (&progress.resumed_files, &progress.resumed_bytes),
         };
@@ -218,7 +320,7 @@ impl FileCopier {
         ] {
             CopyProgress::add(count, by);
         }
-        Ok(Some(file))
+        Ok(())
     }
 
     /// Creates the link to a file of a base.
@@ -467,6 +569,15 @@ impl FileCopier {
         }
         CopyProgress::one(&progress.files);
         Ok(Attempt::Done)
+    }
+}
+
+/// Returns the kinds of bases from which a file is linked. Of a file with several names, an interrupted attempt may have copied
+/// only some: they are linked to each other.
+fn usable_kinds(listed: &FullAttributes) -> &'static [BaseKind] {
+    match listed.attributes.links > 1 {
+        true => &[BaseKind::Backup],
+        false => &[BaseKind::Backup, BaseKind::Interrupted],
     }
 }
 

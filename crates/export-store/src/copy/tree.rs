@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::copy::attributes::AttributeCopier;
 use crate::copy::context::CopyContext;
-use crate::copy::file::FileCopier;
+use crate::copy::file::{FileCopier, LinkBatch, UnchangedFile};
 use crate::copy::limits::QUEUED_NAMES;
 use crate::copy::manifest::{BaseDirectory, DirectoryManifest, ManifestWriter};
 use crate::copy::path::CopyPath;
@@ -18,6 +18,8 @@ use nfs_client::{ChangeToken, FileHandle, FileKind, FileRef, FullAttributes, Nam
 
 /// Maximum number of times to list a directory that changes during each listing.
 const MAX_LISTINGS: u32 = 3;
+/// Maximum number of files that are linked to a base in one task.
+const MAX_LINKS: usize = 32;
 /// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
@@ -224,22 +226,77 @@ impl TreeCopier {
         self.context.verify_endpoints().await?;
         CopyProgress::add(&self.context.progress.elsewhere, page.elsewhere as u64);
         let open = &mut walk.current().data;
-        let mut subdirectories = 0;
+        let (mut subdirectories, mut batch) = (0, None);
         for entry in page.entries {
             match entry.kind {
                 Some(FileKind::Other) => CopyProgress::one(&self.context.progress.special),
                 Some(FileKind::Regular | FileKind::Symlink) => {
-                    self.spawn_file(open, entry.name, entry.details).await?;
+                    self.copy_or_batch(open, (entry.name, entry.details), &mut batch)
+                        .await?;
                 }
                 Some(FileKind::Directory) | None => {
                     subdirectories += size_of::<Name>() + entry.name.as_bytes().len();
                 }
             }
         }
+        if let Some(batch) = batch {
+            self.spawn_batch(open, batch).await?;
+        }
         open.queued.replace(subdirectories).map_err(|why| CopyError::TooDeep {
             path: open.directory.path().to_string(),
             why,
         })
+    }
+
+    /// Adds a file that has not changed since a base was copied to the batch, which is linked once it is full or the next file is
+    /// in another base. Starts copying any other file.
+    async fn copy_or_batch(
+        self: &Arc<Self>,
+        open: &mut OpenCopy,
+        (name, listed): (Name, Option<Box<FullAttributes>>),
+        batch: &mut Option<LinkBatch>,
+    ) -> Outcome {
+        let Some(listed) = listed else {
+            return self.spawn_file(open, name, None).await;
+        };
+        let unchanged = match open.listings {
+            1 => self.files.find_unchanged(&open.directory, &name, &listed).await,
+            _ => None,
+        };
+        let Some((base, known)) = unchanged else {
+            return self.spawn_file(open, name, Some(listed)).await;
+        };
+        if let Some(full) = batch.take_if(|batch| batch.base != base || batch.files.len() >= MAX_LINKS) {
+            self.spawn_batch(open, full).await?;
+        }
+        let files = &mut batch
+            .get_or_insert_with(|| LinkBatch {
+                base,
+                files: Vec::new(),
+            })
+            .files;
+        files.push(UnchangedFile { name, listed, known });
+        Ok(())
+    }
+
+    /// Starts linking files to those of a base as soon as this copy may have one more file in progress.
+    async fn spawn_batch(self: &Arc<Self>, open: &mut OpenCopy, batch: LinkBatch) -> Outcome {
+        let permit = self.context.share.queue_file().await;
+        let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
+        self.spawn(open, async move {
+            let linked = copier.files.link_batch(&directory, batch).await;
+            drop(permit);
+            linked
+        })
+    }
+
+    /// Starts a task of the current directory, and returns the first failure of those that have ended.
+    fn spawn(&self, open: &mut OpenCopy, task: impl Future<Output = Outcome> + Send + 'static) -> Outcome {
+        open.files.spawn(task);
+        while let Some(done) = open.files.try_join_next() {
+            task_result(done)?;
+        }
+        Ok(())
     }
 
     /// Starts copying a file as soon as this copy may have one more.
@@ -252,18 +309,14 @@ impl TreeCopier {
         let permit = self.context.share.queue_file().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
         let is_repeated = open.listings > 1;
-        open.files.spawn(async move {
+        self.spawn(open, async move {
             if is_repeated && copier.is_copied(&directory, &name).await? {
                 return Ok(());
             }
             let copied = copier.files.copy(&directory, &name, listed.as_deref()).await;
             drop(permit);
             copied
-        });
-        while let Some(done) = open.files.try_join_next() {
-            task_result(done)?;
-        }
-        Ok(())
+        })
     }
 
     /// Copies a subdirectory of the current directory: concurrently if the limits allow it, otherwise before

@@ -23,6 +23,8 @@ const REMOVE_BATCH: &str = "removing entries";
 
 /// Removals in flight at a time: half of the slots, so that a batch leaves room for other calls.
 const MAX_IN_FLIGHT: usize = 64;
+/// Links of a batch in flight at a time. Batches are created concurrently.
+const MAX_LINKS_IN_FLIGHT: usize = 8;
 
 impl Client {
     /// Creates a directory with the requested mode. Returns false with it: the caller sets the owner, and the mode again if it
@@ -188,6 +190,31 @@ impl Client {
         let details = self.full_attributes(&object.handle, options).await?;
         self.link(&object.handle, to.0, to.1, options).await?;
         Ok(details)
+    }
+
+    /// Creates hard links to entries of a directory with these fileids, under the same names in another directory, several
+    /// at a time.
+    pub async fn link_entries(
+        &self,
+        from: &FileHandle,
+        to: &FileHandle,
+        entries: &[(Name, u64)],
+        options: CallOptions,
+    ) -> Result<Vec<Result<FullAttributes, Status>>, NfsError> {
+        let (mut remaining, mut in_flight) = (entries.iter(), FuturesOrdered::new());
+        let mut outcomes = Vec::with_capacity(entries.len());
+        loop {
+            while in_flight.len() < MAX_LINKS_IN_FLIGHT
+                && let Some((name, fileid)) = remaining.next()
+            {
+                in_flight.push_back(self.link_entry((from, name), *fileid, (to, name), options));
+            }
+            match in_flight.next().await {
+                Some(linked) => outcomes.push(split_status(linked)?),
+                None => break,
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Removes the object with this fileid, which must be of this kind.

@@ -19,9 +19,12 @@ use crate::{
 const CREATE: &str = "creating a directory";
 const SET: &str = "setting attributes";
 const VERIFY: &str = "checking for changes";
+const LINK: &str = "creating a hard link";
 const REMOVE: &str = "removing";
 const REMOVE_BATCH: &str = "removing entries";
 
+/// Number of operations that create a hard link to an entry.
+const LINK_OPERATIONS: usize = 7;
 /// Room for the headers of a request and one more name, in bytes.
 const REQUEST_HEADERS: usize = 1024;
 
@@ -50,6 +53,26 @@ pub(super) fn directory_created(reply: &mut Reply) -> Result<(), NfsError> {
     reply.op(op::CREATE)?;
     reply.change_info()?;
     reply.take(|results| attributes::read_bitmap(results).map(drop))
+}
+
+/// Appends the creation of a hard link to the object with this name and fileid: [`LINK_OPERATIONS`] operations.
+fn append_link(compound: &mut Compound, from: (&FileHandle, &Name), fileid: u64, to: (&FileHandle, &Name)) {
+    compound.at(from.0).lookup(from.1).verify(fileid);
+    compound.attributes(attributes::FULL_ATTRIBUTES).op(op::SAVEFH);
+    compound.at(to.0).modifying_op(op::LINK).opaque(to.1.as_bytes());
+}
+
+/// Decodes the results of [`append_link`]: the object's attributes from before.
+fn linked(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
+    for operation in [op::PUTFH, op::LOOKUP, op::VERIFY] {
+        reply.op(operation)?;
+    }
+    let object = details(reply)?;
+    for operation in [op::SAVEFH, op::PUTFH, op::LINK] {
+        reply.op(operation)?;
+    }
+    reply.change_info()?;
+    Ok(object)
 }
 
 fn rename_compound(
@@ -227,7 +250,7 @@ impl Client {
         name: &Name,
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        let mut compound = Compound::new("creating a hard link");
+        let mut compound = Compound::new(LINK);
         compound.at(object).op(op::SAVEFH);
         compound.at(directory).modifying_op(op::LINK).opaque(name.as_bytes());
         let mut reply = self.call(options, &compound).await?;
@@ -245,20 +268,53 @@ impl Client {
         to: (&FileHandle, &Name),
         options: CallOptions,
     ) -> Result<FullAttributes, NfsError> {
-        let mut compound = Compound::new("creating a hard link");
-        compound.at(from.0).lookup(from.1).verify(fileid);
-        compound.attributes(attributes::FULL_ATTRIBUTES).op(op::SAVEFH);
-        compound.at(to.0).modifying_op(op::LINK).opaque(to.1.as_bytes());
-        let mut reply = self.call(options, &compound).await?;
-        for operation in [op::PUTFH, op::LOOKUP, op::VERIFY] {
-            reply.op(operation)?;
+        let mut compound = Compound::new(LINK);
+        append_link(&mut compound, from, fileid, to);
+        linked(&mut self.call(options, &compound).await?)
+    }
+
+    /// Creates hard links to entries of a directory with these fileids, under the same names in another directory, as many in a
+    /// compound as the server allows. A compound stops at the first failure; the entries after it are sent again.
+    pub async fn link_entries(
+        &self,
+        from: &FileHandle,
+        to: &FileHandle,
+        entries: &[(Name, u64)],
+        options: CallOptions,
+    ) -> Result<Vec<Result<FullAttributes, Status>>, NfsError> {
+        let mut outcomes = Vec::with_capacity(entries.len());
+        while let Some(remaining) = entries.get(outcomes.len()..).filter(|remaining| !remaining.is_empty()) {
+            let mut compound = Compound::new(LINK);
+            let longest = self.max_request().saturating_sub(REQUEST_HEADERS);
+            let room = (self.max_operations() / LINK_OPERATIONS).max(1);
+            for (name, fileid) in remaining.iter().take(room) {
+                if compound.count() > 0 && compound.len() > longest {
+                    break;
+                }
+                append_link(&mut compound, (from, name), *fileid, (to, name));
+            }
+            // The reply to a large compound exceeds the reply cache. A link that is created twice is refused as `Exists`.
+            compound.cache_reply = false;
+            compound.retry_on_delay = false;
+            let mut reply = self.call(options, &compound).await?;
+            if reply.is_rejected_as_too_large() {
+                self.reduce_max_operations(&compound)?;
+                continue;
+            }
+            for _ in 0..compound.count() / LINK_OPERATIONS {
+                let outcome = split_status(linked(&mut reply))?;
+                let stopped = outcome.is_err();
+                // Some servers detect only in the middle of a compound that it is too long.
+                if stopped && reply.is_too_large() && self.reduce_max_operations(&compound).is_ok() {
+                    break;
+                }
+                outcomes.push(outcome);
+                if stopped {
+                    break;
+                }
+            }
         }
-        let object = details(&mut reply)?;
-        for operation in [op::SAVEFH, op::PUTFH, op::LINK] {
-            reply.op(operation)?;
-        }
-        reply.change_info()?;
-        Ok(object)
+        Ok(outcomes)
     }
 
     /// Removes the object with this fileid, which must be of this kind.

@@ -1,9 +1,9 @@
 //! Small files.
 
 use futures::future::join_all;
-use nfs_client::{FileKind, NfsError, Status};
+use nfs_client::{Client, FileHandle, FileKind, NfsError, Status};
 
-use super::{Bench, Outcome, listed, name, refused, yes};
+use super::{Bench, Outcome, listed, mode, name, refused, yes};
 
 pub async fn created_and_read(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
@@ -131,5 +131,44 @@ pub async fn linked(bench: Bench) -> Outcome {
         .await
         .unwrap();
     assert_eq!(export.attributes(&file.handle).await.unwrap().links, 1);
+    linked_together(&export, &folder).await;
     yes()
+}
+
+/// Links entries of a directory in a batch. An entry that is refused does not keep the others from being linked.
+async fn linked_together(export: &Client, folder: &FileHandle) {
+    let below = export
+        .make_directory(folder, &name("links"), mode(0o700))
+        .await
+        .unwrap();
+    let to = below.node.handle;
+    let mut entries = Vec::new();
+    for number in 0..40 {
+        let called = name(&format!("entry {number}"));
+        let file = export.create_file(folder, &called, b"xy", 0o600).await.unwrap();
+        entries.push((called, file.attributes.fileid));
+    }
+    export.create_file(&to, &entries[3].0, b"", 0o600).await.unwrap();
+    export.remove_file(folder, &entries[17].0, entries[17].1).await.unwrap();
+    entries[38].1 += 1_000_000;
+    let linked = export.link_entries(folder, &to, &entries).await.unwrap();
+    assert_eq!(linked.len(), entries.len());
+    for (number, (linked, (called, fileid))) in linked.into_iter().zip(&entries).enumerate() {
+        let expected = match number {
+            3 => Err(Status::Exists),
+            17 => Err(Status::NotFound),
+            38 => Err(Status::NotSame),
+            _ => Ok(()),
+        };
+        assert_eq!(
+            linked.as_ref().map(drop).map_err(Clone::clone),
+            expected,
+            "entry {number}"
+        );
+        let Ok(before) = linked else { continue };
+        let found = export.lookup(&to, called).await.unwrap().unwrap();
+        assert_eq!((found.attributes.fileid, found.attributes.links), (*fileid, 2));
+        assert_eq!((before.attributes.fileid, before.attributes.size), (*fileid, 2));
+    }
+    assert!(export.link_entries(folder, &to, &[]).await.unwrap().is_empty());
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nfs_client::{
-    Client, Conditional, NewDirectory, NewFile, NfsError, Protocol, RemoveOutcome, Rename, SetAttributes, Target,
-    Unchanged, VersionChoice,
+    Client, Conditional, NewDirectory, NewFile, NfsError, Protocol, RemoveOutcome, Rename, SetAttributes, Status,
+    Target, Unchanged, VersionChoice,
 };
 use rig::proxy::{Action, Direction};
 use rig::{NfsServer, Proxy, RunDir};
@@ -36,6 +36,7 @@ const OPERATIONS: &[(&str, bool)] = &[
     ("replace_file", true),
     ("link", true),
     ("link_entry", true),
+    ("link_entries", true),
     ("list", false),
     ("list_with_usage", false),
     ("list_with_attributes", false),
@@ -203,6 +204,13 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
             let from = (here, &name("file"));
             drop(export.link_entry(from, fileid("file"), (here, &name("linked"))).await?);
         }
+        "link_entries" => {
+            let entries = [(name("file"), fileid("file"))];
+            let linked = export.link_entries(here, &unchanged[0].directory, &entries).await?;
+            // Without a cached reply, a repeated link exists.
+            let is_linked = |linked: &Result<_, Status>| matches!(linked, Ok(_) | Err(Status::Exists));
+            assert!(linked.len() == 1 && linked.iter().all(is_linked), "{linked:?}");
+        }
         "list" => assert_eq!(export.list(here, None).await?.entries.len(), 5),
         "list_with_usage" => assert_eq!(export.list_with_usage(here, None, 32 << 10).await?.entries.len(), 5),
         "list_with_attributes" => {
@@ -314,7 +322,7 @@ async fn every_operation_is_cut(protocol: Protocol) {
                 let case = format!("{operation} over {protocol}, {direction:?} record {place}: {outcome:?}");
                 match outcome {
                     Ok(()) => assert_eq!(after, done, "{case}"),
-                    Err(error) if *changes && (bare || *operation == "remove_batch") => {
+                    Err(error) if *changes && (bare || ["remove_batch", "link_entries"].contains(operation)) => {
                         assert!(error.outcome_unknown(), "{case}");
                         assert!(is_between(operation, &before, &after, &done), "{case}: {after:?}");
                     }
