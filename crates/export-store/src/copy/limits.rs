@@ -28,6 +28,11 @@ const OWN_FILES: usize = 4;
 /// Maximum number of files of one copy that are in progress or wait for their turn: enough to keep a server busy over a
 /// round trip.
 const FILES_OF_A_COPY: usize = 32;
+/// Maximum number of files that are linked to a base in one batch.
+pub(super) const LINKS_OF_A_BATCH: usize = 32;
+/// Number of files in progress as which a batch counts. It has less memory than so many files, and few batches keep a server
+/// busy.
+const FILES_OF_A_BATCH: u32 = 4;
 /// Maximum number of directories copied concurrently, in addition to the first one of each copy.
 const FORKS: usize = 8;
 
@@ -156,6 +161,11 @@ impl CopyShare {
     /// Waits until this copy may have one more file in progress or waiting. Uses nothing that other copies need.
     pub(super) async fn queue_file(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         Arc::clone(&self.queue).acquire_owned().await
+    }
+
+    /// Waits until this copy may have one more batch of links in progress or waiting.
+    pub(super) async fn queue_links(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        Arc::clone(&self.queue).acquire_many_owned(FILES_OF_A_BATCH).await
     }
 
     /// Allows one more directory to be copied concurrently, if possible.

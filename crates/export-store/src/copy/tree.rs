@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::copy::attributes::AttributeCopier;
 use crate::copy::context::CopyContext;
 use crate::copy::file::{FileCopier, LinkBatch, UnchangedFile};
-use crate::copy::limits::QUEUED_NAMES;
+use crate::copy::limits::{LINKS_OF_A_BATCH, QUEUED_NAMES};
 use crate::copy::manifest::{BaseDirectory, DirectoryManifest, ManifestWriter};
 use crate::copy::path::CopyPath;
 use crate::copy::{CopyError, CopyProgress, Outcome};
@@ -18,8 +18,6 @@ use nfs_client::{ChangeToken, FileHandle, FileKind, FileRef, FullAttributes, Nam
 
 /// Maximum number of times to list a directory that changes during each listing.
 const MAX_LISTINGS: u32 = 3;
-/// Maximum number of files that are linked to a base in one task.
-const MAX_LINKS: usize = 32;
 /// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
@@ -266,7 +264,7 @@ impl TreeCopier {
         let Some((base, known)) = unchanged else {
             return self.spawn_file(open, name, Some(listed)).await;
         };
-        if let Some(full) = batch.take_if(|batch| batch.base != base || batch.files.len() >= MAX_LINKS) {
+        if let Some(full) = batch.take_if(|batch| batch.base != base || batch.files.len() >= LINKS_OF_A_BATCH) {
             self.spawn_batch(open, full).await?;
         }
         let files = &mut batch
@@ -279,9 +277,9 @@ impl TreeCopier {
         Ok(())
     }
 
-    /// Starts linking files to those of a base as soon as this copy may have one more file in progress.
+    /// Starts linking files to those of a base as soon as this copy may have one more batch.
     async fn spawn_batch(self: &Arc<Self>, open: &mut OpenCopy, batch: LinkBatch) -> Outcome {
-        let permit = self.context.share.queue_file().await;
+        let permit = self.context.share.queue_links().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(&open.directory));
         self.spawn(open, async move {
             let linked = copier.files.link_batch(&directory, batch).await;
