@@ -123,10 +123,10 @@ impl FileCopier {
 
     async fn attempt(&self, entry: &Entry<'_>, listed: Option<&FullAttributes>) -> Result<Attempt, CopyError> {
         let progress = &self.context.progress;
-        if let Some(listed) = listed {
-            if self.reuse(entry, listed, usable_kinds(listed)).await?.is_some() {
-                return Ok(Attempt::Done);
-            }
+        if let Some(listed) = listed
+            && self.reuse(entry, listed, usable_kinds(listed)).await?.is_some()
+        {
+            return Ok(Attempt::Done);
         }
         self.context.throttle(0).await;
         let turn = self.turn().await;
