@@ -216,7 +216,8 @@ mod tests {
     #[test]
     fn nothing_is_expected_of_new_claims_and_of_schedules_that_are_new_edited_or_were_suspended() {
         let ran = daily(20, &json!({}));
-        let is_overdue = |backups: &[NfsBackup], newest| overdue(&[ran.clone()], backups, newest, on(20, 1));
+        let is_overdue =
+            |backups: &[NfsBackup], newest| overdue(std::slice::from_ref(&ran), backups, newest, on(20, 1));
         assert_eq!(is_overdue(&[], None), None);
         assert_eq!(is_overdue(&[waiting(&ran, 20)], None), Some(false));
         // Nothing was requested from day 2 to 19, and what is requested now is being copied.
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn nothing_is_expected_of_claims_that_are_gone_or_no_longer_selected() {
         let ran = daily(3, &json!({}));
-        let is_overdue = |backup: NfsBackup| overdue(&[ran.clone()], &[backup], None, on(3, 1));
+        let is_overdue = |backup: NfsBackup| overdue(std::slice::from_ref(&ran), &[backup], None, on(3, 1));
         for reason in ["CopySourceNotReady", "CopySourceGone"] {
             assert_eq!(is_overdue(request(&ran, "data", 2, "Pending", reason)), None);
         }
@@ -265,7 +266,7 @@ mod tests {
     fn a_schedule_whose_requests_fail_is_expected_to_have_made_them_by_the_time_after() {
         let is_overdue = |change: &Value, now| {
             let ran = daily(2, change);
-            overdue(&[ran.clone()], &[complete(&ran, 2)], Some(on(2, 0)), now)
+            overdue(std::slice::from_ref(&ran), &[complete(&ran, 2)], Some(on(2, 0)), now)
         };
         let unchanged = json!({});
         assert_eq!(is_overdue(&unchanged, on(3, 23)), Some(false));
