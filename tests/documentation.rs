@@ -178,6 +178,7 @@ fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
     metrics.backups.read_with(|| BackupFigures {
         schedules: BTreeMap::from([("Scheduled".to_owned(), 1)]),
         newest: BTreeMap::from([(("team".to_owned(), "data".to_owned()), Timestamp::UNIX_EPOCH)]),
+        overdue: BTreeMap::from([(("team".to_owned(), "data".to_owned()), true)]),
     });
     metrics.api_requests.record(&Method::GET, None, Duration::from_secs(1));
     let scanned = OrphansStatus {

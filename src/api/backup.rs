@@ -129,6 +129,12 @@ impl NfsBackup {
         source.claim_name.as_deref().filter(|_| source.archive_name.is_none())
     }
 
+    /// Returns true if the data are not complete yet.
+    pub fn is_unfinished(&self) -> bool {
+        let state = self.observed().state.unwrap_or(ArchiveSummary::Pending);
+        matches!(state, ArchiveSummary::Pending | ArchiveSummary::Copying)
+    }
+
     /// Returns true if this object only shows the archive that has its name. The operator creates and deletes these.
     pub fn is_view(&self) -> bool {
         self.spec.source.archive_name.as_ref() == Some(&self.name_any())

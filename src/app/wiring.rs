@@ -110,10 +110,13 @@ pub(super) fn wire(
     endpoints
         .metrics
         .count_waiting(move || claim::waiting_by_reason(counted.state().iter().map(Arc::as_ref)));
-    let (measured, archives_of_claims, of_each_claim) = (schedules.clone(), archives.clone(), options.volume_metrics);
+    let (measured, measured_clock) = (schedules.clone(), clock.clone());
+    let of_each_claim = options.volume_metrics.then(|| (archives.clone(), backups.clone()));
     endpoints.metrics.backups.read_with(move || {
-        let archives = of_each_claim.then(|| archives_of_claims.state());
-        figures(measured.state().into_iter(), archives.into_iter().flatten())
+        let of_each_claim = of_each_claim.as_ref();
+        let of_each_claim = of_each_claim.map(|(archives, backups)| (archives.state(), backups.state()));
+        let (archives, backups) = of_each_claim.unwrap_or_default();
+        figures(&measured.state(), &archives, &backups, measured_clock.now())
     });
     let controller = options.provisioners.first().map_or(DEFAULT_PROVISIONER, String::as_str);
     let ctx = Context {

@@ -50,7 +50,8 @@ pub struct RunArguments {
     /// Maximum number of files counted per second on each backend that has `spec.usage`.
     #[arg(long, env = "NFS_OPERATOR_COUNT_RATE", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count_rate: u32,
-    /// Export metrics per volume: two series for each volume whose usage was measured, and one for each claim with a backup.
+    /// Export metrics per volume: two series for each volume whose usage was measured, one for each claim with a backup, and one
+    /// for each claim with scheduled backups.
     #[arg(long, env = "NFS_OPERATOR_VOLUME_METRICS", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     volume_metrics: bool,
     /// Address of /metrics. It serves /healthz and /readyz, too.

@@ -5,7 +5,7 @@
 //! - [`retention`]: when an archive expires.
 //! - [`backup_base`]: the earlier backups whose unchanged files a backup shares.
 //! - [`self_service`]: which backups tenants may create.
-//! - [`schedule`]: when backups are due.
+//! - [`schedule`]: when backups are due; [`overdue_backups`]: which claims have none in time.
 //! - [`mount_options`]: the mount options of a volume.
 //! - [`quantity`]: parser of Kubernetes quantities.
 //! - [`storage_capacity`]: what the scheduler is told about the nodes and sizes that late-binding classes serve.
@@ -17,6 +17,7 @@ pub mod backup_destination;
 pub mod directory_pattern;
 pub mod mount_options;
 pub mod object_name;
+pub mod overdue_backups;
 pub mod placement;
 pub mod quantity;
 pub mod reclaim;

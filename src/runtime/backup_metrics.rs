@@ -18,6 +18,9 @@ pub struct BackupFigures {
     /// Time of the data of the newest backup: when they were archived, or of the snapshot; by namespace and name of the claim.
     /// Empty unless metrics of each claim are enabled.
     pub newest: BTreeMap<(String, String), Timestamp>,
+    /// Whether the newest backup is older than the schedules that select the claim expect, by namespace and name of the claim.
+    /// Empty unless metrics of each claim are enabled.
+    pub overdue: BTreeMap<(String, String), bool>,
 }
 
 type ReadFigures = Box<dyn Fn() -> BackupFigures + Send + Sync>;
@@ -54,6 +57,13 @@ impl Collector for BackupMetrics {
         for ((namespace, claim), time) in figures.newest {
             let labels = [("claim", claim), ("claim_namespace", namespace)];
             ConstGauge::new(time.as_second()).encode(family.encode_family(&labels)?)?;
+        }
+        let help = "1 if no backup of the claim began since the last one that a schedule requested long enough ago, 0 otherwise";
+        let name = "nfs_operator_claim_backup_overdue";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for ((namespace, claim), is_overdue) in figures.overdue {
+            let labels = [("claim", claim), ("claim_namespace", namespace)];
+            ConstGauge::new(i64::from(is_overdue)).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

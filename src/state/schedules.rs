@@ -1,5 +1,6 @@
 //! The schedules of the schedule watch: how many of a namespace are served, and what their changes requeue.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,7 +9,8 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::{NfsArchive, NfsBackupSchedule};
+use crate::api::{NfsArchive, NfsBackup, NfsBackupSchedule};
+use crate::decide::overdue_backups::overdue_backups;
 use crate::runtime::backup_metrics::BackupFigures;
 use crate::state::context::Context;
 
@@ -46,10 +48,12 @@ pub fn check_number(ctx: &Context, schedule: &NfsBackupSchedule) -> Result<(), P
     Err(PlannedCondition::fails(Reason::TooManySchedules, message))
 }
 
-/// Returns the figures for the metrics. `archives` is empty unless metrics of each claim are enabled.
+/// Returns the figures for the metrics. `archives` and `backups` are empty unless metrics of each claim are enabled.
 pub fn figures(
-    schedules: impl Iterator<Item = Arc<NfsBackupSchedule>>,
-    archives: impl Iterator<Item = Arc<NfsArchive>>,
+    schedules: &[Arc<NfsBackupSchedule>],
+    archives: &[Arc<NfsArchive>],
+    backups: &[Arc<NfsBackup>],
+    now: Timestamp,
 ) -> BackupFigures {
     let mut figures = BackupFigures::default();
     for schedule in schedules {
@@ -59,7 +63,12 @@ pub fn figures(
             *figures.schedules.entry(reason.to_string()).or_default() += 1;
         }
     }
-    for archive in archives.filter(|archive| archive.is_on_demand() && archive.is_good()) {
+    // A snapshot may be older than the schedule expects: its maximum age is that of the backup.
+    let mut begun = BTreeMap::new();
+    for archive in archives
+        .iter()
+        .filter(|archive| archive.is_on_demand() && archive.is_good())
+    {
         let claim = &archive.spec.claim_ref;
         let observed = archive.observed();
         let snapshot = observed
@@ -72,7 +81,14 @@ pub fn figures(
             let newest = newest.or_insert(time.0);
             *newest = time.0.max(*newest);
         }
+        if let Some(time) = &observed.archive_time {
+            let newest = begun.entry((claim.namespace.clone(), claim.name.clone()));
+            let newest = newest.or_insert(time.0);
+            *newest = time.0.max(*newest);
+        }
     }
+    let (schedules, backups) = (schedules.iter().map(Arc::as_ref), backups.iter().map(Arc::as_ref));
+    figures.overdue = overdue_backups(schedules, backups, &begun, now);
     figures
 }
 
@@ -96,8 +112,6 @@ pub fn observe_cached(event: &Event<NfsBackupSchedule>, ctx: &Context) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
@@ -128,11 +142,42 @@ mod tests {
             Arc::new(serde_json::from_value(object).unwrap())
         };
         let schedules = ["Scheduled", "ClaimsSkipped", "Scheduled", "written-by-a-tenant"].map(schedule);
-        let figures = figures(schedules.into_iter(), archives.into_iter());
+        let figures = figures(&schedules, &archives, &[], Timestamp::UNIX_EPOCH);
         let of_claim = ("team".to_owned(), "data".to_owned());
         let newest = BTreeMap::from([(of_claim, "2026-01-03T00:00:00Z".parse().unwrap())]);
         assert_eq!(figures.newest, newest);
         let by_reason = [("ClaimsSkipped".to_owned(), 1), ("Scheduled".to_owned(), 2)];
         assert_eq!(figures.schedules, BTreeMap::from(by_reason));
+    }
+
+    #[test]
+    fn a_backup_of_an_old_snapshot_is_not_overdue() {
+        let spec = json!({"schedule": "@daily", "claims": {"selector": {}}});
+        let status = json!({"lastScheduleTime": "2026-01-03T00:00:00Z", "nextScheduleTime": "2026-01-04T00:00:00Z"});
+        let metadata = json!({"name": "s", "namespace": "team", "uid": "u"});
+        let schedule = json!({"metadata": metadata, "spec": spec, "status": status});
+        let schedule: Arc<NfsBackupSchedule> = Arc::new(serde_json::from_value(schedule).unwrap());
+        let request = |time: &str| -> Arc<NfsBackup> {
+            let reference = json!({"name": "s", "uid": "u", "scheduledTime": time});
+            let spec = json!({"source": {"claimName": "data"}, "scheduleRef": reference});
+            let metadata = json!({"name": "b", "namespace": "team"});
+            Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+        };
+        let backups = ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"].map(request);
+        let archive = |time: &str| -> Arc<NfsArchive> {
+            let snapshot = json!({"name": "weekly", "lastProbeTime": "2025-12-28T00:00:00Z"});
+            let status = json!({"state": "Available", "fileID": "7", "volumeName": "pvc-1", "archiveTime": time, "snapshot": snapshot});
+            let spec = json!({"claimRef": {"namespace": "team", "name": "data"}});
+            Arc::new(
+                serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec, "status": status})).unwrap(),
+            )
+        };
+        let overdue = |archives: &[Arc<NfsArchive>]| {
+            let now = "2026-01-03T01:00:00Z".parse().unwrap();
+            let figures = figures(std::slice::from_ref(&schedule), archives, &backups, now);
+            figures.overdue.into_values().collect::<Vec<_>>()
+        };
+        assert_eq!(overdue(&[archive("2026-01-02T00:00:05Z")]), [false]);
+        assert_eq!(overdue(&[archive("2026-01-01T00:00:05Z")]), [true]);
     }
 }

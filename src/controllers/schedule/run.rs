@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
 
-use crate::api::archive::ArchiveSummary;
 use crate::api::backup::{BackupSource, NfsBackup, NfsBackupSpec, ScheduleReference};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::schedule::NfsBackupSchedule;
@@ -88,11 +87,9 @@ impl Unfinished {
     fn observe(ctx: &Context, schedule: &NfsBackupSchedule, at: Timestamp) -> Self {
         let mut unfinished = Self::default();
         for backup in ctx.stores.backups.state() {
-            let state = backup.observed().state.unwrap_or(ArchiveSummary::Pending);
-            let is_unfinished = matches!(state, ArchiveSummary::Pending | ArchiveSummary::Copying);
             let reference = backup.spec.schedule_ref.as_ref();
-            let Some(reference) = reference.filter(|_| is_unfinished && backup.namespace() == schedule.namespace())
-            else {
+            let is_counted = backup.is_unfinished() && backup.namespace() == schedule.namespace();
+            let Some(reference) = reference.filter(|_| is_counted) else {
                 continue;
             };
             unfinished.count += 1;

@@ -262,3 +262,71 @@ async fn times_without_the_operator_are_made_up_for_once_unless_their_deadline_p
     assert_eq!(uids(&again), uids(&made));
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_scheduled_backups_are_gone_is_overdue_until_there_is_another_one() -> Test {
+    let allowed = json!({"backups": {"selfService": {"maxBytesPerNamespace": "10Gi"}}});
+    let mut spec = json!({"probeInterval": "1s"});
+    merge(&mut spec, &allowed);
+    let env = DedicatedCluster::start_with_args(spec, &["--volume-metrics"]).await?;
+    let claim = env.claim("data");
+    env.objects.create(&claim).await?;
+    env.bound(&claim).await?;
+    let once = nfs_backup("default", "once", &json!({"source": {"claimName": "data"}}));
+    let once = env.objects.create(&once).await?;
+    env.objects
+        .wait_condition(&once, "Ready", "True", None, TIMEOUT)
+        .await?;
+    let every_minute = json!({"schedule": "* * * * *", "claims": {"matchNames": ["data"]}});
+    let often = env.objects.create(&schedule("default", "often", &every_minute)).await?;
+    let overdue = async || {
+        let text = env.operator.metrics().await.map_err(|error| error.to_string())?;
+        let series = "nfs_operator_claim_backup_overdue{claim=\"data\",claim_namespace=\"default\"} ";
+        let value = text.lines().find_map(|line| line.strip_prefix(series));
+        Ok::<_, String>(value.map(str::to_owned))
+    };
+    let is_reported = async |expected: Option<&str>| {
+        wait::until("whether the claim is overdue", TIMEOUT, async || {
+            match overdue().await? {
+                value if value.as_deref() == expected => Ok(()),
+                value => Err(format!("{value:?}, not {expected:?}")),
+            }
+        })
+        .await
+    };
+    assert_eq!(overdue().await?, None, "one that was requested once");
+    wait::until("backups of two times", TIMEOUT, async || {
+        let all = backups(&env.objects, "default")
+            .await
+            .map_err(|error| error.to_string())?;
+        let scheduled = all.iter().filter(|backup| backup["spec"]["scheduleRef"].is_object());
+        match scheduled
+            .filter(|backup| backup["status"]["state"] == "Available")
+            .count()
+        {
+            0 | 1 => Err(format!("{all:?}")),
+            _ => Ok(()),
+        }
+    })
+    .await?;
+    is_reported(Some("0")).await?;
+    let backend = env.backend_object(&json!({}));
+    env.objects.patch(&backend, json!({"spec": {"backups": null}})).await?;
+    wait::until("the claim without backups to be overdue", TIMEOUT, async || {
+        // One may be complete after the others were deleted.
+        for archive in env.archives().await.map_err(|error| error.to_string())? {
+            let archive = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, &archive);
+            env.objects.delete(&archive).await.map_err(|error| error.to_string())?;
+        }
+        match overdue().await? {
+            Some(value) if value == "1" => Ok(()),
+            value => Err(format!("{value:?}")),
+        }
+    })
+    .await?;
+    env.objects.patch(&backend, json!({ "spec": allowed })).await?;
+    is_reported(Some("0")).await?;
+    env.objects.patch(&often, json!({"spec": {"suspend": true}})).await?;
+    is_reported(None).await?;
+    Ok(())
+}

@@ -12,7 +12,8 @@ use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// Queries of the dashboard that have no series in a healthy cluster, by a part of the query, with the reason.
-const WITHOUT_DATA: [(&str, &str); 8] = [
+const WITHOUT_DATA: [(&str, &str); 9] = [
+    ("nfs_operator_claim_backup_overdue", "the schedule has not run"),
     ("nfs_operator_copy_bytes", "no copy is in progress"),
     ("nfs_operator_copy_bytes_expected", "no copy is in progress"),
     ("nfs_operator_copy_files", "no copy is in progress"),
