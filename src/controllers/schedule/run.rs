@@ -12,9 +12,11 @@ use crate::api::backup::{BackupSource, NfsBackup, NfsBackupSpec, ScheduleReferen
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::schedule::NfsBackupSchedule;
 use crate::decide::schedule::{ParsedSchedule, backup_name, is_of_schedule};
+use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
+use export_store::text::abbreviate;
 
 /// Maximum number of claims of one schedule: its backups are requested one after the other (docs/security.md, Budget).
 const MAX_CLAIMS: usize = 500;
@@ -26,6 +28,9 @@ const PAGE: u32 = 500;
 /// Maximum number of claims in the message, which is written to every schedule.
 const MAX_NAMED: usize = 10;
 
+/// Maximum length of the API server's refusal of a backup in the message, in bytes.
+const MAX_REFUSAL: usize = 300;
+
 /// The result of a scheduled time.
 #[derive(Debug, Default)]
 pub(super) struct Run {
@@ -35,7 +40,7 @@ pub(super) struct Run {
 }
 
 /// Why a claim gets no backup at a scheduled time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Skipped {
     #[error("does not exist: create it, or remove it from spec.claims.matchNames")]
     Missing,
@@ -43,6 +48,9 @@ enum Skipped {
     Unfinished,
     #[error("another NfsBackup has the name of its backup: delete that")]
     NameTaken,
+    /// By a ResourceQuota or a policy.
+    #[error("its NfsBackup is refused: {0}")]
+    Refused(String),
     #[error("a schedule backs up at most {MAX_CLAIMS} claims: divide them among several")]
     TooManyClaims,
     #[error("{MAX_UNFINISHED} scheduled backups of the namespace are not complete: see their conditions")]
@@ -125,8 +133,7 @@ pub(super) async fn request_backups(
             () if unfinished.claims.contains(&claim) => Some(Skipped::Unfinished),
             () if run.requested >= MAX_CLAIMS => Some(Skipped::TooManyClaims),
             () if unfinished.count + run.requested >= MAX_UNFINISHED => Some(Skipped::TooManyUnfinished),
-            () if create(ctx, schedule, &claim, at).await? => None,
-            () => Some(Skipped::NameTaken),
+            () => create(ctx, schedule, &claim, at).await?,
         };
         match skipped {
             Some(why) => run.skipped.push((claim, why)),
@@ -162,8 +169,13 @@ async fn selected_claims(
     }
 }
 
-/// Creates the backup of a claim unless it exists. Returns false if another object has its name.
-async fn create(ctx: &Context, schedule: &NfsBackupSchedule, claim: &str, at: Timestamp) -> Result<bool, WriteError> {
+/// Creates the backup of a claim unless it exists. Returns why it cannot be created, if the next attempt could not either.
+async fn create(
+    ctx: &Context,
+    schedule: &NfsBackupSchedule,
+    claim: &str,
+    at: Timestamp,
+) -> Result<Option<Skipped>, WriteError> {
     let namespace = schedule.namespace().unwrap_or_default();
     let backup = NfsBackup {
         metadata: ObjectMeta {
@@ -189,7 +201,10 @@ async fn create(ctx: &Context, schedule: &NfsBackupSchedule, claim: &str, at: Ti
     };
     let api: Api<NfsBackup> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
     match api.create(&PostParams::default(), &backup).await {
-        Ok(_) => Ok(true),
+        Ok(_) => Ok(None),
+        Err(error) if matches!(writes::http_status(&error), Some(403 | 422)) => {
+            Ok(Some(Skipped::Refused(abbreviate(&api_error_text(&error), MAX_REFUSAL))))
+        }
         Err(error) if writes::http_status(&error) == Some(409) => {
             let existing = reads::get_backup(&ctx.clients.calls, &namespace, &backup.name_any()).await;
             let existing = existing.map_err(WriteError::action("read the backup of a schedule"))?;
@@ -197,7 +212,7 @@ async fn create(ctx: &Context, schedule: &NfsBackupSchedule, claim: &str, at: Ti
             let is_same = |existing: NfsBackup| {
                 existing.spec.schedule_ref == backup.spec.schedule_ref && existing.claim_name() == Some(claim)
             };
-            Ok(existing.is_some_and(is_same))
+            Ok((!existing.is_some_and(is_same)).then_some(Skipped::NameTaken))
         }
         Err(error) => Err(WriteError::action("create the backup of a schedule")(error)),
     }
@@ -208,7 +223,10 @@ mod tests {
     use super::*;
 
     fn condition(requested: usize, skipped: &[(&str, Skipped)]) -> PlannedCondition {
-        let skipped = skipped.iter().map(|(claim, why)| ((*claim).to_owned(), *why)).collect();
+        let skipped = skipped
+            .iter()
+            .map(|(claim, why)| ((*claim).to_owned(), why.clone()))
+            .collect();
         Run { requested, skipped }.condition(Timestamp::UNIX_EPOCH)
     }
 
@@ -222,7 +240,7 @@ mod tests {
         assert!(some.message.starts_with("requested 1 backup at"), "{}", some.message);
         assert!(some.message.contains("skipped 2: a (its previous"), "{}", some.message);
         assert_eq!(condition(0, &[]).reason, Reason::NoClaimsSelected);
-        let many = condition(0, &[("a", Skipped::TooManyUnfinished); 100]);
-        assert!(many.message.len() < 1500, "{}", many.message);
+        let many = condition(0, &vec![("a", Skipped::Refused("x".repeat(MAX_REFUSAL))); 100]);
+        assert!(many.message.len() < 4500, "{}", many.message);
     }
 }

@@ -330,3 +330,47 @@ async fn a_claim_whose_scheduled_backups_are_gone_is_overdue_until_there_is_anot
     is_reported(None).await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_claim_whose_backup_is_refused_is_skipped_and_the_others_are_backed_up() -> Test {
+    let env = TestEnv::new("schedule-refused").await?;
+    let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "20Mi"})).await?;
+    for name in ["a-refused", "b-permitted"] {
+        let claim = env.objects.create(&env.claim(name, &class)).await?;
+        env.wait_bound(&claim).await?;
+    }
+    let kind = "admissionregistration.k8s.io/v1";
+    let policy_name = format!("refuses-{}", env.name);
+    let mut policy = reference(kind, "ValidatingAdmissionPolicy", None, &policy_name);
+    let backups = json!({
+        "apiGroups": ["nfs-operator.io"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["nfsbackups"],
+    });
+    let constraints = json!({
+        "resourceRules": [backups],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": env.name}},
+    });
+    let validation = json!({"expression": "object.spec.source.claimName != 'a-refused'", "message": "one too many"});
+    merge(
+        &mut policy,
+        &json!({"spec": {"matchConstraints": constraints, "validations": [validation]}}),
+    );
+    env.objects.create(&policy).await?;
+    let mut binding = reference(kind, "ValidatingAdmissionPolicyBinding", None, &policy_name);
+    merge(
+        &mut binding,
+        &json!({"spec": {"policyName": policy_name, "validationActions": ["Deny"]}}),
+    );
+    env.objects.create(&binding).await?;
+    let claims = json!({"matchNames": ["a-refused", "b-permitted"]});
+    let every_minute = json!({"schedule": "* * * * *", "claims": claims});
+    let often = env.objects.create(&schedule(&env.name, "often", &every_minute)).await?;
+    let message = reported(&env.objects, &often, "ClaimsSkipped").await?;
+    assert!(message.contains("requested 1 backup at"), "{message}");
+    assert!(message.contains("a-refused (its NfsBackup is refused: "), "{message}");
+    assert!(message.contains("one too many"), "{message}");
+    env.objects.patch(&often, json!({"spec": {"suspend": true}})).await?;
+    for object in [&binding, &policy] {
+        env.objects.delete(object).await?;
+    }
+    Ok(())
+}
