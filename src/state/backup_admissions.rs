@@ -27,7 +27,7 @@ pub struct Admission {
 }
 
 impl BackupAdmissions {
-    /// Counts an archive that is about to be created, if `check` allows it next to the others. `cached` are all archives of
+    /// Counts an archive that is about to be created or described, if `check` allows it next to the others. `cached` are all archives of
     /// the watch cache.
     pub fn admit(
         &self,
@@ -43,7 +43,9 @@ impl BackupAdmissions {
             let namespace = &other.spec.claim_ref.namespace;
             match backend.as_str() {
                 // A previous process created it. Its backend and size are not known yet.
-                "" if !admitted.contains_key(&name) => used.count += u64::from(*namespace == admission.namespace),
+                "" if name != archive && !admitted.contains_key(&name) => {
+                    used.count += u64::from(*namespace == admission.namespace)
+                }
                 "" => {}
                 _ => {
                     admitted.remove(&name);
@@ -145,6 +147,24 @@ mod tests {
             used(&BackupAdmissions::default(), "b", &[archive("a", "")]),
             usage(1, 0, 0)
         );
+        let itself = [archive("a", ""), archive("b", "")];
+        assert_eq!(used(&BackupAdmissions::default(), "b", &itself), usage(1, 0, 0));
+    }
+
+    #[test]
+    fn a_claim_that_grew_before_its_backup_was_described_counts_with_its_new_size() {
+        let admissions = BackupAdmissions::default();
+        let larger = || Admission {
+            bytes: 30,
+            ..admission("team", "main")
+        };
+        let refuse = |_: &BackupUsage| Err(PlannedCondition::fails(crate::api::Reason::BackupQuotaExceeded, "full"));
+        assert_eq!(used(&admissions, "a", &[]), usage(0, 0, 0));
+        let created = [archive("a", "")];
+        assert!(admissions.admit("a", larger(), &created, refuse).is_err());
+        assert_eq!(used(&admissions, "b", &created), usage(1, 10, 10));
+        assert_eq!(admissions.admit("a", larger(), &created, |_| Ok(())), Ok(()));
+        assert_eq!(used(&admissions, "b", &created), usage(1, 30, 30));
     }
 
     #[test]

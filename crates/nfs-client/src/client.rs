@@ -535,6 +535,9 @@ impl Client {
         either!(&self.client, client => client.link_entry(from, fileid, to, self.options()).await)
     }
 
+    /// Maximum number of calls that one [`link_entries`](Self::link_entries) has in flight, which NFSv3 needs for each entry.
+    pub const MAX_LINKS_IN_FLIGHT: usize = 4;
+
     /// Creates hard links to entries of a directory with these fileids, under the same names in another directory, in as few
     /// calls as the server allows. Returns for each entry, in order, what [`link_entry`](Self::link_entry) does; a link that was
     /// created by a call whose reply was lost is refused as `Exists`. An error that is not the server's answer to an entry

@@ -14,7 +14,7 @@ use crate::decide::self_service::is_archive_of;
 pub(super) enum BackupStep {
     /// Request an archive.
     Request,
-    /// Delete the object: what it showed no longer exists, or its retention has ended and its archive was purged.
+    /// Delete the object: what it showed no longer exists, or its retention has ended and it has no archive.
     Delete,
     /// Only report.
     Report(Report),
@@ -64,11 +64,12 @@ impl Observed<'_> {
                 "NfsArchive {name} exists and was not created for this NfsBackup: delete this object, and create another one"
             ));
         }
-        if self.backup.observed().archive_uid.is_none() {
-            return BackupStep::Request;
-        }
+        // Also one that still waits: its data would be deleted as soon as they were copied.
         if self.backup.expiration_time().is_some_and(|at| at <= self.now) {
             return BackupStep::Delete;
+        }
+        if self.backup.observed().archive_uid.is_none() {
+            return BackupStep::Request;
         }
         missing(format!(
             "NfsArchive {name} was deleted, or restored to a claim: the backup no longer exists, so delete this object"
@@ -236,6 +237,13 @@ mod tests {
             ArchiveSummary::Available,
             "the archive decides"
         );
+    }
+
+    #[test]
+    fn a_backup_whose_retention_ended_while_it_waited_is_not_made() {
+        let with = |retention: &str| backup(&json!({"claimName": "data"}), &json!({"retention": retention}));
+        assert_eq!(plan(&with("2d"), None), BackupStep::Delete);
+        assert_eq!(plan(&with("3d"), None), BackupStep::Request);
     }
 
     #[test]

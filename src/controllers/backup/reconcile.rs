@@ -51,7 +51,7 @@ pub async fn reconcile(backup: Arc<NfsBackup>, ctx: Arc<Context>) -> Result<Acti
     match observed.plan() {
         BackupStep::Request => request(&ctx, &backup).await,
         BackupStep::Delete => {
-            writes::delete_as_read(&api(&ctx, &backup), &*backup, "delete a backup whose archive is gone").await?;
+            writes::delete_as_read(&api(&ctx, &backup), &*backup, "delete a backup that has ended").await?;
             Ok(Action::await_change())
         }
         BackupStep::Report(report) => {

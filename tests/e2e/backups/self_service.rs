@@ -166,6 +166,41 @@ async fn backups_beyond_the_quota_wait_until_others_are_deleted() -> Test {
 }
 
 #[tokio::test]
+async fn a_backup_that_was_requested_within_the_quota_waits_if_its_claim_no_longer_fits() -> Test {
+    let env = TestEnv::new("backup-grown").await?;
+    let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "512Ki"})).await?;
+    shared::bound_with_data(&env, "data", &class, "text").await?;
+    let backup = env.objects.create(&backup_of(&env, "b", "data")).await?;
+    refused(&env, &backup, "BackupQuotaExceeded").await?;
+    // As if an operator had requested the archive while the claim was smaller.
+    let mut archive = archive_of_backup(&backup);
+    archive["spec"] = json!({
+        "claimRef": {"namespace": env.name, "name": "data"},
+        "backupRef": {"name": "b", "uid": backup["metadata"]["uid"]},
+        "deletionPolicy": "Delete",
+        "destination": {"backendName": env.unique_name("backend")},
+    });
+    let archive = env.objects.create(&archive).await?;
+    let waits = |found: &Value| {
+        let available = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
+        match text(&available, "/reason") {
+            "BackupQuotaExceeded" => Ok(()),
+            _ => Err(available.to_string()),
+        }
+    };
+    env.objects
+        .wait(&archive, "to wait for the quota", TIMEOUT, waits)
+        .await?;
+    assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
+    let name = env.unique_name("backend");
+    let backend = rig::objects::reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &name);
+    let settings = json!({"spec": {"backups": {"selfService": {"maxBytesPerNamespace": "1Mi"}}}});
+    env.objects.patch(&backend, settings).await?;
+    ready(&env, &backup).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_backup_of_more_than_the_claim_requests_is_refused() -> Test {
     let env = TestEnv::new("backup-large").await?;
     let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "10Mi"})).await?;

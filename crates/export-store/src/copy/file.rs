@@ -197,7 +197,7 @@ impl FileCopier {
         let Some(from) = directory.bases().get(base).filter(|from| from.may_link()) else {
             return Ok(files);
         };
-        let _file = self.context.share.file().await;
+        let _links = self.context.share.links().await;
         // They count like any files of the backup, which is complete without the base.
         let mut charges = Vec::with_capacity(files.len());
         for file in &files {

@@ -12,6 +12,7 @@ use crate::copy::StagedLimit;
 use crate::copy::checkpoint::INTERVAL;
 use crate::copy::manifest::{BUFFER, MAX_PENDING};
 use crate::tree_walk::MAX_DEPTH;
+use nfs_client::Client;
 
 /// Maximum number of copies at a time. The caller limits it.
 pub const MAX_COPIES: usize = 5;
@@ -30,9 +31,11 @@ const OWN_FILES: usize = 4;
 const FILES_OF_A_COPY: usize = 32;
 /// Maximum number of files that are linked to a base in one batch.
 pub(super) const LINKS_OF_A_BATCH: usize = 32;
-/// Number of files in progress as which a batch counts. It has less memory than so many files, and few batches keep a server
-/// busy.
+/// Number of files in progress as which a batch counts: over NFSv3, which has no compounds, it has as many calls in flight. It has
+/// less memory than so many files, and few batches keep a server busy.
 const FILES_OF_A_BATCH: u32 = 4;
+const _: () =
+    assert!(FILES_OF_A_BATCH as usize == Client::MAX_LINKS_IN_FLIGHT && Client::MAX_LINKS_IN_FLIGHT <= OWN_FILES);
 /// Maximum number of directories copied concurrently, in addition to the first one of each copy.
 const FORKS: usize = 8;
 
@@ -158,6 +161,11 @@ impl CopyShare {
         self.files.acquire(1).await
     }
 
+    /// Waits until one more batch of links may be in progress.
+    pub(super) async fn links(&self) -> Permit<'_> {
+        self.files.acquire(FILES_OF_A_BATCH).await
+    }
+
     /// Waits until this copy may have one more file in progress or waiting. Uses nothing that other copies need.
     pub(super) async fn queue_file(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
         Arc::clone(&self.queue).acquire_owned().await
@@ -225,6 +233,20 @@ mod tests {
             .map(|share| share.memory(CopyShare::MAX_PART).now_or_never())
             .collect();
         assert!(whole.iter().all(Option::is_some), "memory for a part of a file");
+    }
+
+    #[test]
+    fn batches_of_links_have_no_more_calls_in_flight_than_files() {
+        let limits = CopyLimits::default();
+        let shares: Vec<CopyShare> = (0..MAX_COPIES).map(|_| limits.share()).collect();
+        let take_batches =
+            |share: &CopyShare| std::iter::from_fn(|| share.links().now_or_never().map(std::mem::forget)).count();
+        let batches: Vec<usize> = shares.iter().map(take_batches).collect();
+        assert!(batches.iter().all(|count| *count >= 1), "{batches:?}");
+        assert!(
+            batches.iter().sum::<usize>() * Client::MAX_LINKS_IN_FLIGHT <= FILES,
+            "{batches:?}"
+        );
     }
 
     #[tokio::test]

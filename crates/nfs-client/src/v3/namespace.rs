@@ -23,8 +23,6 @@ const REMOVE_BATCH: &str = "removing entries";
 
 /// Removals in flight at a time: half of the slots, so that a batch leaves room for other calls.
 const MAX_IN_FLIGHT: usize = 64;
-/// Links of a batch in flight at a time. Batches are created concurrently.
-const MAX_LINKS_IN_FLIGHT: usize = 8;
 
 impl Client {
     /// Creates a directory with the requested mode. Returns false with it: the caller sets the owner, and the mode again if it
@@ -204,7 +202,7 @@ impl Client {
         let (mut remaining, mut in_flight) = (entries.iter(), FuturesOrdered::new());
         let mut outcomes = Vec::with_capacity(entries.len());
         loop {
-            while in_flight.len() < MAX_LINKS_IN_FLIGHT
+            while in_flight.len() < crate::Client::MAX_LINKS_IN_FLIGHT
                 && let Some((name, fileid)) = remaining.next()
             {
                 in_flight.push_back(self.link_entry((from, name), *fileid, (to, name), options));

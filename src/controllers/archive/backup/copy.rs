@@ -16,6 +16,7 @@ use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
 use crate::decide::backup_base::base_candidates;
+use crate::decide::self_service::{allowed, check_quota};
 use crate::decide::volume_limit::archive_limit;
 use crate::decide::{quantity, terms};
 use crate::runtime::events::Severity;
@@ -23,6 +24,7 @@ use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::archived_bytes;
 use crate::state::backends::Backend;
+use crate::state::backup_admissions::Admission;
 use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
@@ -40,10 +42,16 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
         ops::delete_incomplete(ctx, object).await?;
         return Ok(BackupOutcome::Changed);
     }
-    let BackupSource { subject, data, .. } = match find_source(ctx, object).await? {
+    let source = match find_source(ctx, object).await? {
         Ok(source) => source,
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
+    if object.is_self_service()
+        && let Err(condition) = admit(ctx, object, &source).await?
+    {
+        return Ok(BackupOutcome::Waiting(condition));
+    }
+    let BackupSource { subject, data, .. } = source;
     let described = with_source(object, subject, data.request.archive_metadata);
     match ops::annotate_location(ctx, &described).await {
         Ok(false) => {}
@@ -64,6 +72,34 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
         ops::publish(ctx, object, Severity::Normal, Reason::Copying, &note);
     }
     after_write(written)
+}
+
+/// Counts a tenant's backup with what its claim requests now, which is what the object describes from then on. The claim may have
+/// been expanded or recreated since the archive was requested.
+async fn admit(
+    ctx: &Context,
+    object: &NfsArchive,
+    source: &BackupSource,
+) -> Result<Result<(), PlannedCondition>, WriteError> {
+    let backend = match source.data.live_backend(ctx).await? {
+        Ok(backend) => backend,
+        Err(condition) => return Ok(Err(condition)),
+    };
+    let namespace = &object.spec.claim_ref.namespace;
+    let size = source.data.request.archive_metadata.size.as_deref();
+    let bytes = size.and_then(quantity::bytes).unwrap_or_default();
+    let admission = Admission {
+        namespace: namespace.clone(),
+        backend: source.subject.backend.clone(),
+        bytes,
+    };
+    let cached = ctx.stores.archives.state();
+    Ok(allowed(&backend, namespace, &source.labels).and_then(|settings| {
+        ctx.backup_admissions
+            .admit(&object.name_any(), admission, &cached, |used| {
+                check_quota(&source.data.backend.name, namespace, settings, used, bytes)
+            })
+    }))
 }
 
 /// Returns true if the NfsBackup that requested the archive no longer exists: it was deleted while the archive was created, or
@@ -116,6 +152,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         subject,
         mut data,
         destination,
+        ..
     } = source;
     let snapshot = match snapshot_use(ctx, &live, &data).await? {
         Ok(snapshot) => snapshot,

@@ -1,5 +1,7 @@
 //! The claim that a backup copies, and the backend that gets the copy.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt};
 
@@ -19,6 +21,8 @@ pub(super) struct BackupSource {
     pub(super) subject: Subject,
     pub(super) data: ClaimSource,
     pub(super) destination: Destination,
+    /// Labels of the claim's namespace.
+    pub(super) labels: BTreeMap<String, String>,
 }
 
 /// Finds the data of the claim that the object names. Claim, volume and namespace are read from the API server, because
@@ -39,7 +43,9 @@ pub(super) async fn find_source(
         Err(error) => return Ok(Err(error.into_condition())),
     };
     // The claim exists, so its namespace was created after the read above.
-    let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
+    let Some((namespace_uid, labels)) =
+        namespace.and_then(|namespace| Some((namespace.uid()?, namespace.labels().clone())))
+    else {
         return Err(WriteError::Conflict);
     };
     let name = match destination_name(object) {
@@ -68,5 +74,6 @@ pub(super) async fn find_source(
         subject,
         data,
         destination,
+        labels,
     }))
 }
