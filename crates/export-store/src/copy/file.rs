@@ -210,10 +210,9 @@ impl FileCopier {
             .map(|file| (file.name.clone(), file.known.copy()))
             .collect();
         let target = self.context.target();
-        let linked = match target.link_entries(from.handle(), directory.to(), &names).await {
-            Ok(linked) => linked,
-            Err(error) if is_transient(&error) => return Ok(files),
-            Err(error) => return Err(CopyError::of_call(directory.path(), error)),
+        let Ok(linked) = target.link_entries(from.handle(), directory.to(), &names).await else {
+            self.context.verify_endpoints().await?;
+            return Ok(files);
         };
         let mut unlinked = Vec::new();
         for ((file, linked), charge) in files.into_iter().zip(linked).zip(charges) {

@@ -49,12 +49,11 @@ pub(super) async fn order(ctx: &Context, backend: &str, (volume, bytes): (&Persi
                 "failed to order the limit of an expansion: {error}"
             );
             ctx.request_probe(&backend.name);
+            // Nobody else repeats it if the expansion has ended or does not wait for the limit.
+            backend.quota.sync_requested.notify_one();
             match settings.is_required() {
                 true => Limit::Pending,
-                false => {
-                    backend.quota.sync_requested.notify_one();
-                    Limit::Settled
-                }
+                false => Limit::Settled,
             }
         }
     }
