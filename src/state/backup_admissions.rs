@@ -27,8 +27,8 @@ pub struct Admission {
 }
 
 impl BackupAdmissions {
-    /// Counts an archive that is about to be created or described, if `check` allows it next to the others. `cached` are all archives of
-    /// the watch cache.
+    /// Counts an archive that is about to be created or described, if `check` allows it next to the others. `cached` are all
+    /// archives of the watch cache.
     pub fn admit(
         &self,
         archive: &str,
