@@ -70,20 +70,32 @@ impl BackendTask for QuotaWatcher {
             }
             return NOT_CONNECTED;
         };
-        let mut announced = false;
+        let mut announced = 0;
         if self.next_read(backend, settings) <= Instant::now() {
             let (next, found) = read_agent(ctx, backend, settings, &export).await;
             self.read = Some((Instant::now(), next));
-            announced = found.is_some() && found != self.announced;
+            announced = count_announced(self.announced.as_ref(), found.as_ref());
             self.announced = found.or_else(|| self.announced.take());
         }
-        let due = backend.quota.take_due(Instant::now(), announced);
-        stream::iter(due)
-            .for_each_concurrent(CONCURRENT, |(volume, pending)| {
+        let look_at = |orders: Vec<(String, PendingLimit)>| {
+            let looks = stream::iter(orders).map(|(volume, pending)| {
                 let export = Arc::clone(&export);
-                async move { look(ctx, backend, settings, &export, &volume, &pending).await }
-            })
-            .await;
+                async move { u64::from(look(ctx, backend, settings, &export, &volume, &pending).await) }
+            });
+            looks
+                .buffer_unordered(CONCURRENT)
+                .fold(0, async |sum, ended| sum + ended)
+        };
+        look_at(backend.quota.take_due(Instant::now())).await;
+        if announced > 0 {
+            // The agent handles orders about as they come. What it has not announced need not be read.
+            let mut orders = backend.quota.awaited();
+            while announced > 0 && !orders.is_empty() {
+                let rest = orders.split_off(orders.len().min(CONCURRENT));
+                announced = announced.saturating_sub(look_at(orders).await);
+                orders = rest;
+            }
+        }
         let next_read = self.next_read(backend, settings);
         let next = backend.quota.next_due().map_or(next_read, |due| due.min(next_read));
         next.saturating_duration_since(Instant::now())
@@ -130,7 +142,21 @@ async fn read_agent(
     (now + interval, announced)
 }
 
-/// Reads the report about an order. Wakes the claim on news, and reports on it.
+/// Returns how many reports a heartbeat announces that an earlier one did not, at most. `before` and `now` are instances of
+/// the agent with the numbers of their reports. Pure.
+fn count_announced(before: Option<&(String, u64)>, now: Option<&(String, u64)>) -> u64 {
+    match (before, now) {
+        (Some((before, earlier)), Some((instance, reported))) if before == instance => {
+            reported.saturating_sub(*earlier)
+        }
+        // Another process may have written any number of them.
+        (_, Some(_)) => u64::MAX,
+        (_, None) => 0,
+    }
+}
+
+/// Reads the report about an order. Wakes the claim on news, and reports on it. Returns true if it is one that the heartbeat
+/// announced.
 async fn look(
     ctx: &Context,
     backend: &Backend,
@@ -138,12 +164,12 @@ async fn look(
     export: &ExportStore,
     volume: &str,
     pending: &PendingLimit,
-) {
+) -> bool {
     let has_volume = ctx.capacity.has_volume(volume);
     if !has_volume && !backend.has_pending(volume) {
         // It was deleted, or rolled back.
         backend.quota.forget_volume(volume);
-        return;
+        return false;
     }
     let found = match export.limit_report(volume, &pending.order).await {
         Ok(found) => found,
@@ -153,10 +179,11 @@ async fn look(
                 volume,
                 "failed to read the report of the quota agent: {error}"
             );
-            return;
+            return false;
         }
     };
     let in_force = found.is_in_force();
+    let is_final = found.is_in_force() || found.has_failed();
     let planned = condition_now(backend, settings, &found);
     let is_news = backend.quota.record(volume, &pending.order, found);
     if in_force || is_news {
@@ -171,8 +198,26 @@ async fn look(
                 volume,
                 "failed to report the limit on the claim: {error}"
             );
-            return;
+        } else {
+            backend.quota.set_reported(volume, &planned);
         }
-        backend.quota.set_reported(volume, &planned);
+    }
+    is_news && is_final
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_announced;
+
+    #[test]
+    fn a_heartbeat_announces_what_was_reported_since_the_one_before() {
+        let beat = |instance: &str, reported| Some((instance.to_owned(), reported));
+        let count =
+            |before: Option<(String, u64)>, now: Option<(String, u64)>| count_announced(before.as_ref(), now.as_ref());
+        assert_eq!(count(beat("a", 3), beat("a", 3)), 0);
+        assert_eq!(count(beat("a", 3), beat("a", 5)), 2);
+        assert_eq!(count(beat("a", 3), beat("b", 1)), u64::MAX, "another process");
+        assert_eq!(count(None, beat("a", 5)), u64::MAX, "the first heartbeat");
+        assert_eq!(count(beat("a", 3), None), 0);
     }
 }
