@@ -36,6 +36,28 @@ pub(super) struct QuotaWatcher {
     read: Option<(Instant, Instant)>,
     /// Instance of the agent, and the number of its reports, when they were last read.
     announced: Option<(String, u64)>,
+    /// Fewer reports were found than the agent announced: orders may have been written meanwhile that were not known here yet,
+    /// or a report could not be read. All are looked for once more with the next heartbeat.
+    is_incomplete: bool,
+}
+
+/// The reports that a heartbeat announces and an earlier one did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Nothing,
+    Reports(u64),
+    /// Any number of them.
+    Any,
+}
+
+impl Expected {
+    fn is_met_by(self, found: u64) -> bool {
+        matches!(self, Self::Reports(expected) if found >= expected)
+    }
+
+    fn is_missed_by(self, found: u64) -> bool {
+        matches!(self, Self::Reports(expected) if found < expected)
+    }
 }
 
 impl QuotaWatcher {
@@ -70,11 +92,11 @@ impl BackendTask for QuotaWatcher {
             }
             return NOT_CONNECTED;
         };
-        let mut announced = 0;
+        let mut expected = Expected::Nothing;
         if self.next_read(backend, settings) <= Instant::now() {
             let (next, found) = read_agent(ctx, backend, settings, &export).await;
             self.read = Some((Instant::now(), next));
-            announced = count_announced(self.announced.as_ref(), found.as_ref());
+            expected = expected_reports(self.announced.as_ref(), found.as_ref());
             self.announced = found.or_else(|| self.announced.take());
         }
         let look_at = |orders: Vec<(String, PendingLimit)>| {
@@ -87,14 +109,17 @@ impl BackendTask for QuotaWatcher {
                 .fold(0, async |sum, ended| sum + ended)
         };
         look_at(backend.quota.take_due(Instant::now())).await;
-        if announced > 0 {
+        let is_repeated = std::mem::take(&mut self.is_incomplete);
+        if expected != Expected::Nothing || is_repeated {
+            let mut found = 0;
             // The agent handles orders about as they come. What it has not announced need not be read.
-            let mut orders = backend.quota.awaited();
-            while announced > 0 && !orders.is_empty() {
-                let rest = orders.split_off(orders.len().min(CONCURRENT));
-                announced = announced.saturating_sub(look_at(orders).await);
-                orders = rest;
+            for orders in backend.quota.awaited().chunks(CONCURRENT) {
+                found += look_at(orders.to_vec()).await;
+                if !is_repeated && expected.is_met_by(found) {
+                    break;
+                }
             }
+            self.is_incomplete = expected.is_missed_by(found);
         }
         let next_read = self.next_read(backend, settings);
         let next = backend.quota.next_due().map_or(next_read, |due| due.min(next_read));
@@ -142,21 +167,22 @@ async fn read_agent(
     (now + interval, announced)
 }
 
-/// Returns how many reports a heartbeat announces that an earlier one did not, at most. `before` and `now` are instances of
-/// the agent with the numbers of their reports. Pure.
-fn count_announced(before: Option<&(String, u64)>, now: Option<&(String, u64)>) -> u64 {
+/// Returns the reports that a heartbeat announces. `before` and `now` are instances of the agent with the numbers of their
+/// reports. Pure.
+fn expected_reports(before: Option<&(String, u64)>, now: Option<&(String, u64)>) -> Expected {
     match (before, now) {
-        (Some((before, earlier)), Some((instance, reported))) if before == instance => {
-            reported.saturating_sub(*earlier)
+        (_, None) => Expected::Nothing,
+        (before, now) if before == now => Expected::Nothing,
+        (Some((before, earlier)), Some((instance, reported))) if before == instance && earlier < reported => {
+            Expected::Reports(reported - earlier)
         }
         // Another process may have written any number of them.
-        (_, Some(_)) => u64::MAX,
-        (_, None) => 0,
+        _ => Expected::Any,
     }
 }
 
-/// Reads the report about an order. Wakes the claim on news, and reports on it. Returns true if it is one that the heartbeat
-/// announced.
+/// Reads the report about an order. Wakes the claim on news, and reports on it. Returns true if it is one that a heartbeat
+/// announces, and was not known yet.
 async fn look(
     ctx: &Context,
     backend: &Backend,
@@ -207,17 +233,26 @@ async fn look(
 
 #[cfg(test)]
 mod tests {
-    use super::count_announced;
+    use super::{Expected, expected_reports};
 
     #[test]
     fn a_heartbeat_announces_what_was_reported_since_the_one_before() {
         let beat = |instance: &str, reported| Some((instance.to_owned(), reported));
-        let count =
-            |before: Option<(String, u64)>, now: Option<(String, u64)>| count_announced(before.as_ref(), now.as_ref());
-        assert_eq!(count(beat("a", 3), beat("a", 3)), 0);
-        assert_eq!(count(beat("a", 3), beat("a", 5)), 2);
-        assert_eq!(count(beat("a", 3), beat("b", 1)), u64::MAX, "another process");
-        assert_eq!(count(None, beat("a", 5)), u64::MAX, "the first heartbeat");
-        assert_eq!(count(beat("a", 3), None), 0);
+        let expected =
+            |before: Option<(String, u64)>, now: Option<(String, u64)>| expected_reports(before.as_ref(), now.as_ref());
+        assert_eq!(expected(beat("a", 3), beat("a", 3)), Expected::Nothing);
+        assert_eq!(expected(beat("a", 3), beat("a", 5)), Expected::Reports(2));
+        assert_eq!(expected(beat("a", 3), beat("b", 1)), Expected::Any, "another process");
+        assert_eq!(expected(beat("a", 3), beat("a", 2)), Expected::Any, "put back");
+        assert_eq!(expected(None, beat("a", 5)), Expected::Any, "the first heartbeat");
+        assert_eq!(expected(beat("a", 3), None), Expected::Nothing);
+    }
+
+    #[test]
+    fn reports_are_looked_for_until_all_that_were_announced_are_found() {
+        assert!(!Expected::Reports(2).is_met_by(1) && Expected::Reports(2).is_met_by(2));
+        assert!(!Expected::Any.is_met_by(u64::MAX), "all are read");
+        assert!(Expected::Reports(2).is_missed_by(1) && !Expected::Reports(2).is_missed_by(2));
+        assert!(!Expected::Any.is_missed_by(0) && !Expected::Nothing.is_missed_by(0));
     }
 }
