@@ -204,10 +204,10 @@ bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on 
 BENCH_COPY = $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB)) $(if $(BACKUP),--backup $(BACKUP))
 
 .PHONY: bench-quotas
-bench-quotas: bench-build ## Measure what enforced sizes cost: the quota agent alone, and on XFS in the emulated machine (VOLUMES=10000 COUNT=100)
+bench-quotas: bench-build ## Measure what enforced sizes cost: the quota agent alone, and on XFS in the emulated machine (VOLUMES=10000 COUNT=300 CORES=2)
 	@cargo bench -q -p quota-agent --bench agent -- $(if $(VOLUMES),--volumes $(VOLUMES))
 	@$(BENCH_DIR)/rig kernel-vm
-	@$(BENCH_DIR)/rig bench-quotas --operator $(BENCH_DIR)/nfs-operator $(if $(COUNT),--count $(COUNT))
+	@$(BENCH_DIR)/rig bench-quotas --operator $(BENCH_DIR)/nfs-operator $(if $(COUNT),--count $(COUNT)) $(if $(CORES),--cores $(CORES))
 
 FUZZ_SECONDS ?= 600
 

@@ -31,6 +31,9 @@ const POLL: Duration = Duration::from_secs(30);
 const VERIFY: Duration = Duration::from_secs(600);
 /// Orders usually come several at a time.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Pause after a round with several orders: more are on their way, and each round runs the tools, however many orders
+/// there are.
+const COLLECT: Duration = Duration::from_millis(200);
 /// Interval of parts of visits.
 const VISIT: Duration = Duration::from_millis(100);
 
@@ -102,6 +105,26 @@ impl Locks {
     }
 }
 
+/// When orders are enforced: a lone one at once, many together.
+#[derive(Default)]
+struct Pace {
+    /// End of the pause after the last round.
+    pause: Option<Instant>,
+}
+
+impl Pace {
+    /// Returns the time of the round for an order that is noticed now.
+    fn next_round(&self, now: Instant) -> Instant {
+        let next = now + DEBOUNCE;
+        self.pause.map_or(next, |pause| pause.max(next))
+    }
+
+    /// Records the end of a round, and the number of its orders.
+    fn record(&mut self, orders: usize, now: Instant) {
+        self.pause = (orders > 1).then_some(now + COLLECT);
+    }
+}
+
 /// The agent of some exports.
 pub struct Agent<Q> {
     settings: Settings,
@@ -137,6 +160,7 @@ impl<Q: Quotas> Agent<Q> {
             source,
         };
         let mut watch = Watch::new().map_err(failed)?;
+        let mut pace = Pace::default();
         let now = Instant::now();
         let (mut next_poll, mut next_verification) = (now, now + VERIFY);
         loop {
@@ -159,10 +183,13 @@ impl<Q: Quotas> Agent<Q> {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = watch.changed() => {
-                    tokio::time::sleep(DEBOUNCE).await;
+                    tokio::time::sleep_until(pace.next_round(Instant::now())).await;
+                    // What changed until now is read now.
+                    watch.forget_changes();
                     // A new cluster may have come.
                     self.poll_clusters();
-                    self.enforce().await;
+                    let enforced = self.enforce().await;
+                    pace.record(enforced, Instant::now());
                     self.watch(&mut watch);
                 }
                 () = tokio::time::sleep_until(next) => {}
@@ -204,14 +231,14 @@ impl<Q: Quotas> Agent<Q> {
         }
     }
 
-    /// Enforces the orders as they are now.
-    pub async fn enforce(&mut self) {
+    /// Enforces the orders as they are now. Returns for how many something was done.
+    pub async fn enforce(&mut self) -> usize {
         self.exports.iter_mut().for_each(Export::begin_round);
         loop {
             self.enforce_some().await;
             self.announce_reports();
             if !self.exports.iter().any(Export::is_unfinished) {
-                return;
+                return self.exports.iter().map(Export::count_tried).sum();
             }
             self.write_due_heartbeats();
         }
@@ -318,6 +345,18 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    #[test]
+    fn a_lone_order_is_enforced_at_once_and_a_stream_of_orders_together() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        assert_eq!(pace.next_round(start), start + DEBOUNCE);
+        pace.record(1, start);
+        assert_eq!(pace.next_round(start), start + DEBOUNCE);
+        pace.record(2, start);
+        assert_eq!(pace.next_round(start), start + COLLECT);
+        let late = start + COLLECT;
+        assert_eq!(pace.next_round(late), late + DEBOUNCE, "the stream has ended");
+    }
 
     #[test]
     fn a_directory_is_locked_by_one_agent_under_all_of_its_names() {

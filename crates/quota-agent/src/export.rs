@@ -101,6 +101,11 @@ impl<Q: Quotas> Export<Q> {
         self.tried.clear();
     }
 
+    /// Returns the number of volumes that were tried since then.
+    pub fn count_tried(&self) -> usize {
+        self.tried.len()
+    }
+
     /// Ends a round that failed.
     pub fn give_up(&mut self, error: &AgentError) {
         tracing::warn!(export = %self.path.display(), "cannot enforce sizes: {error}");

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -20,7 +22,7 @@ struct Shared {
 /// Which changes in a folder are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interest {
-    /// Files that appear, change, or disappear.
+    /// Files that appear, change, or disappear, except for drafts.
     Files,
     /// Folders that appear.
     Folders,
@@ -60,6 +62,13 @@ impl Watch {
     pub async fn changed(&self) {
         self.0.changed.notified().await;
     }
+
+    /// Forgets the changes since the last call of [`changed`](Self::changed): they are about to be looked at.
+    pub fn forget_changes(&self) {
+        let mut notified = pin!(self.0.changed.notified());
+        // Takes the notification, if there is one.
+        notified.as_mut().enable();
+    }
 }
 
 impl Shared {
@@ -71,7 +80,8 @@ impl Shared {
                 Ok(event) => {
                     let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
                     let is_relevant = match folders.get(&event.wd()) {
-                        Some(Interest::Files) => true,
+                        // A draft has no name that counts until it is complete.
+                        Some(Interest::Files) => event.file_name().is_none_or(|name| !is_hidden(name)),
                         Some(Interest::Folders) => event.events().contains(ReadFlags::ISDIR),
                         None => event.events().contains(ReadFlags::QUEUE_OVERFLOW),
                     };
@@ -87,4 +97,9 @@ impl Shared {
             }
         }
     }
+}
+
+/// Reports whether [`Folder::names`](crate::folder::Folder::names) leaves out a name.
+fn is_hidden(name: &CStr) -> bool {
+    name.to_bytes().starts_with(b".")
 }

@@ -1,8 +1,10 @@
 //! `make bench-quotas`: what enforced sizes cost. The agent runs in the virtual machine beside the kernel's NFS server, with
 //! XFS and its project quotas; the operator and the API server run on this machine.
 //!
-//! Every instruction in the machine is emulated, on one core that the agent shares with the NFS server, so only ratios
-//! and shares say something about other machines. Rates are measured alternately with and without the agent's part.
+//! Every instruction in the machine is emulated, so only ratios and shares say something about other machines. The agent
+//! shares the cores with the NFS server. Rates are measured alternately with and without the agent's part, in
+//! phases of equally many claims, with the share of the machine's cores that was busy: at 100 %, CPU time is what bounds
+//! the rate.
 
 use std::{
     os::unix::process::CommandExt as _,
@@ -33,6 +35,8 @@ const BACKENDS: [&str; 2] = ["plain", "required"];
 const ROUNDS: usize = 3;
 /// The emulated machine is slow, and slower on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// Pause after a phase. The operator reports a few seconds later on the claims that their limits are in force.
+const SETTLE: Duration = Duration::from_secs(10);
 /// Time in which the agent polls twice.
 const IDLE: Duration = Duration::from_secs(60);
 /// Interval of looking for the result of an expansion.
@@ -50,9 +54,12 @@ pub struct QuotaBenchOptions {
     /// Path of the agent's binary, if it is another one.
     #[arg(long)]
     pub agent: Option<PathBuf>,
-    /// Number of claims in a phase.
-    #[arg(long, default_value_t = 100)]
+    /// Number of claims in a phase. In a short one, the time until the first and after the last claim counts most.
+    #[arg(long, default_value_t = 300)]
     pub count: usize,
+    /// Number of cores of the machine.
+    #[arg(long, default_value_t = 2)]
+    pub cores: u32,
     /// Maximum number of claims in progress at the same time.
     #[arg(long, default_value_t = 64)]
     pub concurrency: usize,
@@ -76,32 +83,39 @@ pub async fn bench(options: QuotaBenchOptions) -> Result<()> {
 
 async fn measure(run: &RunDir, options: &QuotaBenchOptions) -> Result<()> {
     println!(
-        "{} claims in a phase, {} at the same time; the NFS server and the agent are in an emulated machine; load at the \
-         start {}.",
+        "{} claims in a phase, {} at the same time; the NFS server and the agent are in an emulated machine with \
+         {} cores; load at the start {}.",
         options.count,
         options.concurrency,
+        options.cores,
         table::load()
     );
     let mut env = Env::start(run, options).await?;
     env.cluster.kill9(Component::ControllerManager).await?;
-    let mut rates = [Vec::new(), Vec::new()];
+    let (mut rates, mut shares) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     let (mut limited, mut agent_ticks) = (0, 0.0);
     for round in 0..ROUNDS {
         // Which one is first alternates, too.
         for at in [round % 2, 1 - round % 2] {
-            let (Some(name), Some(rates)) = (BACKENDS.get(at), rates.get_mut(at)) else {
+            let (Some(name), Some(rates), Some(shares)) = (BACKENDS.get(at), rates.get_mut(at), shares.get_mut(at))
+            else {
                 continue;
             };
             progress(&format!("claims on the backend {name}"));
-            let before = env.agent_ticks().await?;
-            rates.push(env.create(name, options.count).await?);
+            let (before, busy) = (env.agent_ticks().await?, env.busy().await?);
+            let rate = env.create(name, options.count).await?;
+            shares.push(busy.share_until(&env.busy().await?));
+            println!("  {name}: {rate:.1} claims/s");
+            rates.push(rate);
             if at == 1 {
                 limited += options.count;
                 agent_ticks += env.agent_ticks().await? - before;
             }
+            tokio::time::sleep(SETTLE).await;
         }
     }
-    let [plain, required] = rates.map(|rates| rates.iter().sum::<f64>() / rates.len().max(1) as f64);
+    let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let ([plain, required], [plain_share, required_share]) = (rates.map(mean), shares.map(mean));
     let mut rows = Vec::new();
     add(
         &mut rows,
@@ -112,6 +126,11 @@ async fn measure(run: &RunDir, options: &QuotaBenchOptions) -> Result<()> {
                 "with Required, relative to without",
                 format!("{:.2}", required / plain),
                 "≥ 0.70",
+            ),
+            row(
+                "busy cores of the machine, without and with",
+                format!("{:.0} %, {:.0} %", plain_share * 100.0, required_share * 100.0),
+                "",
             ),
             row(
                 "CPU time of the agent and its tools for each claim",
@@ -145,7 +164,7 @@ struct Env {
 
 impl Env {
     async fn start(run: &RunDir, options: &QuotaBenchOptions) -> Result<Self> {
-        let (cluster, vm) = tokio::try_join!(Cluster::start(run), KernelVm::start(run))?;
+        let (cluster, vm) = tokio::try_join!(Cluster::start(run), KernelVm::start_with_cores(run, options.cores))?;
         let kubeconfig = Operator::install(&cluster).await?;
         let objects = Objects::new(cluster.client().await?);
         let volumes = VolumeWatch::start(cluster.client().await?).await?;
@@ -223,6 +242,22 @@ impl Env {
         // The name of the program has no spaces.
         let script = "awk '{ print $14 + $15 + $16 + $17 }' /proc/$(cat /run/bench/pid)/stat";
         number(&self.vm.run(script).await?)
+    }
+
+    /// Returns how long the cores of the machine worked and waited since it started.
+    async fn busy(&self) -> Result<Busy> {
+        let text = self.vm.run("grep '^cpu ' /proc/stat").await?;
+        let ticks: Vec<f64> = text
+            .split_whitespace()
+            .skip(1)
+            .map_while(|word| word.parse().ok())
+            .collect();
+        // user, nice, system, idle, iowait, and others that are work.
+        let idle = ticks.iter().skip(3).take(2).sum::<f64>();
+        Ok(Busy {
+            idle,
+            all: ticks.iter().take(8).sum(),
+        })
     }
 
     /// Creates claims of a class, as the binder annotates them, and returns how many got their volume each second.
@@ -303,6 +338,19 @@ impl Env {
             row("expansion, p50", milliseconds(50), ""),
             row("expansion, p99", milliseconds(99), "< 1000 ms"),
         ])
+    }
+}
+
+/// Time of all cores together, in ticks.
+struct Busy {
+    idle: f64,
+    all: f64,
+}
+
+impl Busy {
+    /// Returns the share of the cores' time between two moments in which they worked.
+    fn share_until(&self, later: &Self) -> f64 {
+        1.0 - (later.idle - self.idle) / (later.all - self.all).max(1.0)
     }
 }
 

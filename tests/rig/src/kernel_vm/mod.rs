@@ -46,15 +46,25 @@ pub struct KernelVm {
 impl KernelVm {
     /// Starts a machine in a run's directory and waits until its NFS server is ready. Builds the machine if necessary.
     pub async fn start(run: &RunDir) -> Result<Self> {
-        Self::start_with(run, &KernelVmAssets::find_or_install(Debian::Own).await?).await
+        Self::start_with_cores(run, 1).await
+    }
+
+    /// Starts a machine with several cores.
+    pub async fn start_with_cores(run: &RunDir, cores: u32) -> Result<Self> {
+        let assets = KernelVmAssets::find_or_install(Debian::Own).await?;
+        Self::start_from(run, &assets, cores).await
     }
 
     /// Starts a machine from given assets.
     pub async fn start_with(run: &RunDir, assets: &KernelVmAssets) -> Result<Self> {
+        Self::start_from(run, assets, 1).await
+    }
+
+    async fn start_from(run: &RunDir, assets: &KernelVmAssets, cores: u32) -> Result<Self> {
         let folder = run.new_dir("kernel-vm")?;
         let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
-        let args = arguments(assets, &log, [agent, nfs, mount]);
+        let args = arguments(assets, cores, &log, [agent, nfs, mount]);
         let process = Process::start(ProcessSpec::new("the virtual machine", "nice", args, log)).await?;
         let vm = Self {
             process,
@@ -91,7 +101,7 @@ impl KernelVm {
     }
 }
 
-fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 3]) -> Vec<String> {
+fn arguments(assets: &KernelVmAssets, cores: u32, log: &std::path::Path, ports: [u16; 3]) -> Vec<String> {
     let forwarded = ports.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
     let [agent, nfs, mount] = ports;
     // The kernel passes parameters that it does not know to the first process as environment variables. Without
@@ -103,8 +113,8 @@ fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 3]) ->
     let mut args: Vec<String> = ["-n", "5"].map(String::from).to_vec();
     args.push(assets.emulator.display().to_string());
     // Without RDRAND the machine waits half a minute for entropy before it creates its first UUIDs.
-    args.extend(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-smp", "1", "-m"].map(String::from));
-    args.push(MEBIBYTES.to_string());
+    args.extend(["-accel", "tcg", "-cpu", "qemu64,+rdrand"].map(String::from));
+    args.extend(["-smp".into(), cores.to_string(), "-m".into(), MEBIBYTES.to_string()]);
     args.extend(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(String::from));
     args.extend(["-kernel".into(), assets.kernel.display().to_string()]);
     args.extend(["-initrd".into(), assets.initrd.display().to_string()]);
