@@ -225,9 +225,9 @@ impl QuotaState {
         })
     }
 
-    /// Returns the pending limits whose reports are due, and postpones the next look at each. Forgets those that are in force
-    /// and that nobody asked for since.
-    pub fn take_due(&self, now: Instant) -> Vec<(String, PendingLimit)> {
+    /// Returns the pending limits whose reports are due, or all because the agent announced reports, and postpones the next
+    /// look at each. Forgets those that are in force and that nobody asked for since.
+    pub fn take_due(&self, now: Instant, announced: bool) -> Vec<(String, PendingLimit)> {
         let mut state = self.state();
         let State { pending, reported, .. } = &mut *state;
         pending.retain(|volume, pending| {
@@ -235,24 +235,16 @@ impl QuotaState {
             !(pending.state.is_in_force() && is_reported && pending.next <= now)
         });
         let mut due = Vec::new();
-        for (volume, pending) in state.pending.iter_mut().filter(|(_, pending)| pending.next <= now) {
-            pending.delay = (pending.delay * 2).min(MAX_DELAY);
-            pending.next = now + pending.delay;
-            due.push((volume.clone(), pending.clone()));
+        for (volume, pending) in &mut state.pending {
+            if announced && !pending.state.is_in_force() {
+                due.push((volume.clone(), pending.clone()));
+            } else if pending.next <= now {
+                pending.delay = (pending.delay * 2).min(MAX_DELAY);
+                pending.next = now + pending.delay;
+                due.push((volume.clone(), pending.clone()));
+            }
         }
         due
-    }
-
-    /// Returns the limits that are not in force, whose reports an agent may have announced: the oldest order first, and those
-    /// that failed already last.
-    pub fn awaited(&self) -> Vec<(String, PendingLimit)> {
-        let state = self.state();
-        let awaited = state.pending.iter().filter(|(_, pending)| !pending.state.is_in_force());
-        let mut awaited: Vec<_> = awaited
-            .map(|(volume, pending)| (volume.clone(), pending.clone()))
-            .collect();
-        awaited.sort_by_key(|(_, pending)| (pending.state.has_failed(), pending.since));
-        awaited
     }
 
     /// Returns the time of the next look at a report.
@@ -320,7 +312,7 @@ pub fn limit_condition(found: &LimitReport, agent: &PlannedCondition) -> Planned
 mod tests {
     use super::*;
     use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
-    use export_store::quota::{Heartbeat, SizeProblem};
+    use export_store::quota::Heartbeat;
 
     fn order(generation: u64) -> LimitOrder {
         LimitOrder {
@@ -344,7 +336,7 @@ mod tests {
         let mut looks = Vec::new();
         for millis in 0..60_000 {
             let now = start + Duration::from_millis(millis);
-            if !state.take_due(now).is_empty() {
+            if !state.take_due(now, false).is_empty() {
                 looks.push(millis);
             }
         }
@@ -386,7 +378,7 @@ mod tests {
             // The heartbeat is read, and is always the last one.
             state.observe_agent(beat("a", 2), &settings, now);
             assert!(!state.is_agent_ready(&settings, now), "{second}");
-            looks += state.take_due(now).len();
+            looks += state.take_due(now, false).len();
             let agent = state.condition(&settings, now);
             assert_eq!(agent.reason, Reason::QuotaAgentNotResponding, "{second}");
             let waits = limit_condition(&LimitReport::Unreported, &agent);
@@ -402,7 +394,7 @@ mod tests {
         let back = stopped + Duration::from_secs(3601);
         state.observe_agent(beat("b", 1), &settings, back);
         assert!(state.is_agent_ready(&settings, back));
-        assert_eq!(state.awaited().len(), 1, "the order is looked after at once");
+        assert_eq!(state.take_due(back, true).len(), 1, "the order is looked after at once");
         assert!(state.record("new", &order(1), in_force));
         assert_eq!(state.count_pending(), 0);
     }
@@ -421,30 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn announced_reports_are_looked_for_in_the_order_of_the_orders() {
+    fn an_announcement_makes_all_limits_due_that_are_not_in_force() {
         let (state, start) = (QuotaState::default(), Instant::now());
-        let awaited = || {
-            state
-                .awaited()
-                .into_iter()
-                .map(|(volume, _)| volume)
-                .collect::<Vec<_>>()
-        };
-        for (volume, age) in [("a", 3), ("b", 1), ("c", 2)] {
-            let since = start - Duration::from_secs(age);
-            state.track(volume, order(1), claim(), LimitReport::Unreported, since);
+        for volume in ["a", "b"] {
+            state.track(volume, order(1), claim(), LimitReport::Unreported, start);
         }
-        assert_eq!(awaited(), ["a", "c", "b"]);
-        let failed = LimitState::Failed {
-            reason: SizeProblem::ChangeRefused,
-            message: "refused".to_owned(),
-        };
-        state.record("a", &order(1), LimitReport::Reported(failed));
-        assert_eq!(awaited(), ["c", "b", "a"]);
-        for volume in ["a", "c"] {
-            state.record(volume, &order(1), LimitReport::Reported(LimitState::InForce));
-        }
-        assert_eq!(awaited(), ["b"]);
+        state.record("a", &order(1), LimitReport::Reported(LimitState::InForce));
+        let due = state.take_due(start, true);
+        assert_eq!(due.iter().map(|(volume, _)| volume.as_str()).collect::<Vec<_>>(), ["b"]);
         assert!(state.expects_report(start) && !state.expects_report(start + EXPECTED_WITHIN));
         state.record("b", &order(1), LimitReport::Reported(LimitState::InForce));
         assert!(!state.expects_report(start));
@@ -464,10 +440,10 @@ mod tests {
         };
         assert!(!state.is_in_force("v", larger, None));
         let late = Instant::now() + IN_FORCE;
-        assert_eq!(state.take_due(late).len(), 1, "its claim does not report it yet");
+        assert_eq!(state.take_due(late, false).len(), 1, "its claim does not report it yet");
         let in_force = PlannedCondition::holds(Reason::LimitInForce, "");
         state.set_reported("v", &in_force);
-        assert_eq!(state.take_due(late + MAX_DELAY), []);
+        assert_eq!(state.take_due(late + MAX_DELAY, false), []);
         assert!(!is_in_force(None));
     }
 

@@ -56,11 +56,6 @@ impl LimitReport {
     pub fn is_in_force(&self) -> bool {
         *self == Self::Reported(LimitState::InForce)
     }
-
-    /// Returns true if the agent cannot set the limit.
-    pub fn has_failed(&self) -> bool {
-        matches!(self, Self::Reported(LimitState::Failed { .. }))
-    }
 }
 
 /// What was found of the quota agent.

@@ -36,28 +36,6 @@ pub(super) struct QuotaWatcher {
     read: Option<(Instant, Instant)>,
     /// Instance of the agent, and the number of its reports, when they were last read.
     announced: Option<(String, u64)>,
-    /// Fewer reports were found than the agent announced: orders may have been written meanwhile that were not known here yet,
-    /// or a report could not be read. All are looked for once more with the next heartbeat.
-    is_incomplete: bool,
-}
-
-/// The reports that a heartbeat announces and an earlier one did not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expected {
-    Nothing,
-    Reports(u64),
-    /// Any number of them.
-    Any,
-}
-
-impl Expected {
-    fn is_met_by(self, found: u64) -> bool {
-        matches!(self, Self::Reports(expected) if found >= expected)
-    }
-
-    fn is_missed_by(self, found: u64) -> bool {
-        matches!(self, Self::Reports(expected) if found < expected)
-    }
 }
 
 impl QuotaWatcher {
@@ -92,35 +70,20 @@ impl BackendTask for QuotaWatcher {
             }
             return NOT_CONNECTED;
         };
-        let mut expected = Expected::Nothing;
+        let mut announced = false;
         if self.next_read(backend, settings) <= Instant::now() {
             let (next, found) = read_agent(ctx, backend, settings, &export).await;
             self.read = Some((Instant::now(), next));
-            expected = expected_reports(self.announced.as_ref(), found.as_ref());
+            announced = found.is_some() && found != self.announced;
             self.announced = found.or_else(|| self.announced.take());
         }
-        let look_at = |orders: Vec<(String, PendingLimit)>| {
-            let looks = stream::iter(orders).map(|(volume, pending)| {
+        let due = backend.quota.take_due(Instant::now(), announced);
+        stream::iter(due)
+            .for_each_concurrent(CONCURRENT, |(volume, pending)| {
                 let export = Arc::clone(&export);
-                async move { u64::from(look(ctx, backend, settings, &export, &volume, &pending).await) }
-            });
-            looks
-                .buffer_unordered(CONCURRENT)
-                .fold(0, async |sum, ended| sum + ended)
-        };
-        look_at(backend.quota.take_due(Instant::now())).await;
-        let is_repeated = std::mem::take(&mut self.is_incomplete);
-        if expected != Expected::Nothing || is_repeated {
-            let mut found = 0;
-            // The agent handles orders about as they come. What it has not announced need not be read.
-            for orders in backend.quota.awaited().chunks(CONCURRENT) {
-                found += look_at(orders.to_vec()).await;
-                if !is_repeated && expected.is_met_by(found) {
-                    break;
-                }
-            }
-            self.is_incomplete = expected.is_missed_by(found);
-        }
+                async move { look(ctx, backend, settings, &export, &volume, &pending).await }
+            })
+            .await;
         let next_read = self.next_read(backend, settings);
         let next = backend.quota.next_due().map_or(next_read, |due| due.min(next_read));
         next.saturating_duration_since(Instant::now())
@@ -167,22 +130,7 @@ async fn read_agent(
     (now + interval, announced)
 }
 
-/// Returns the reports that a heartbeat announces. `before` and `now` are instances of the agent with the numbers of their
-/// reports. Pure.
-fn expected_reports(before: Option<&(String, u64)>, now: Option<&(String, u64)>) -> Expected {
-    match (before, now) {
-        (_, None) => Expected::Nothing,
-        (before, now) if before == now => Expected::Nothing,
-        (Some((before, earlier)), Some((instance, reported))) if before == instance && earlier < reported => {
-            Expected::Reports(reported - earlier)
-        }
-        // Another process may have written any number of them.
-        _ => Expected::Any,
-    }
-}
-
-/// Reads the report about an order. Wakes the claim on news, and reports on it. Returns true if it is one that a heartbeat
-/// announces, and was not known yet.
+/// Reads the report about an order. Wakes the claim on news, and reports on it.
 async fn look(
     ctx: &Context,
     backend: &Backend,
@@ -190,12 +138,12 @@ async fn look(
     export: &ExportStore,
     volume: &str,
     pending: &PendingLimit,
-) -> bool {
+) {
     let has_volume = ctx.capacity.has_volume(volume);
     if !has_volume && !backend.has_pending(volume) {
         // It was deleted, or rolled back.
         backend.quota.forget_volume(volume);
-        return false;
+        return;
     }
     let found = match export.limit_report(volume, &pending.order).await {
         Ok(found) => found,
@@ -205,11 +153,10 @@ async fn look(
                 volume,
                 "failed to read the report of the quota agent: {error}"
             );
-            return false;
+            return;
         }
     };
     let in_force = found.is_in_force();
-    let is_final = found.is_in_force() || found.has_failed();
     let planned = condition_now(backend, settings, &found);
     let is_news = backend.quota.record(volume, &pending.order, found);
     if in_force || is_news {
@@ -224,35 +171,8 @@ async fn look(
                 volume,
                 "failed to report the limit on the claim: {error}"
             );
-        } else {
-            backend.quota.set_reported(volume, &planned);
+            return;
         }
-    }
-    is_news && is_final
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Expected, expected_reports};
-
-    #[test]
-    fn a_heartbeat_announces_what_was_reported_since_the_one_before() {
-        let beat = |instance: &str, reported| Some((instance.to_owned(), reported));
-        let expected =
-            |before: Option<(String, u64)>, now: Option<(String, u64)>| expected_reports(before.as_ref(), now.as_ref());
-        assert_eq!(expected(beat("a", 3), beat("a", 3)), Expected::Nothing);
-        assert_eq!(expected(beat("a", 3), beat("a", 5)), Expected::Reports(2));
-        assert_eq!(expected(beat("a", 3), beat("b", 1)), Expected::Any, "another process");
-        assert_eq!(expected(beat("a", 3), beat("a", 2)), Expected::Any, "put back");
-        assert_eq!(expected(None, beat("a", 5)), Expected::Any, "the first heartbeat");
-        assert_eq!(expected(beat("a", 3), None), Expected::Nothing);
-    }
-
-    #[test]
-    fn reports_are_looked_for_until_all_that_were_announced_are_found() {
-        assert!(!Expected::Reports(2).is_met_by(1) && Expected::Reports(2).is_met_by(2));
-        assert!(!Expected::Any.is_met_by(u64::MAX), "all are read");
-        assert!(Expected::Reports(2).is_missed_by(1) && !Expected::Reports(2).is_missed_by(2));
-        assert!(!Expected::Any.is_missed_by(0) && !Expected::Nothing.is_missed_by(0));
+        backend.quota.set_reported(volume, &planned);
     }
 }
