@@ -6,9 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt;
 
 use crate::api::NfsArchive;
-use crate::api::conditions::PlannedCondition;
-use crate::decide::self_service::BackupUsage;
+use crate::api::backend::SelfServiceBackups;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::decide::quantity;
+use crate::decide::self_service::{BackupUsage, check_quota};
 use crate::state::archives::archived_bytes;
+use crate::state::context::Context;
+use crate::state::copy_jobs::source::ClaimSource;
 
 /// Archives of tenants' backups that this process creates or created, until the watch cache describes them. Without these,
 /// backups that are requested at the same time would exceed a limit together.
@@ -17,19 +21,45 @@ pub struct BackupAdmissions(Mutex<BTreeMap<String, Admission>>);
 
 /// What an archive counts toward the limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admission {
+struct Admission {
     /// Namespace of the claim.
-    pub namespace: String,
+    namespace: String,
     /// Backend of the archive.
-    pub backend: String,
+    backend: String,
     /// Request of the claim.
-    pub bytes: u128,
+    bytes: u128,
+}
+
+/// Counts a tenant's archive of a claim toward the quota of its namespace with what the claim requests now, if the limits allow
+/// it. The claim may be expanded or recreated between the request of the archive and its description, so it is counted at both.
+pub(crate) fn admit_backup(
+    ctx: &Context,
+    archive: &str,
+    (namespace, settings): (&str, &SelfServiceBackups),
+    source: &ClaimSource,
+    destination: &str,
+) -> Result<(), PlannedCondition> {
+    let size = source.request.archive_metadata.size.as_deref();
+    let bytes = size.and_then(quantity::bytes).ok_or_else(|| {
+        let message = "the volume of the claim has no capacity, so that its backup cannot be counted: ask an administrator to \
+                       back it up with an NfsArchive";
+        PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
+    })?;
+    let admission = Admission {
+        namespace: namespace.to_owned(),
+        backend: destination.to_owned(),
+        bytes,
+    };
+    let cached = ctx.stores.archives.state();
+    ctx.backup_admissions.admit(archive, admission, &cached, |used| {
+        check_quota(&source.backend.name, namespace, settings, used, bytes)
+    })
 }
 
 impl BackupAdmissions {
     /// Counts an archive that is about to be created or described, if `check` allows it next to the others. `cached` are all
     /// archives of the watch cache.
-    pub fn admit(
+    fn admit(
         &self,
         archive: &str,
         admission: Admission,

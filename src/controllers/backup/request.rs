@@ -1,28 +1,25 @@
 //! The request for an archive: what a tenant may have is checked, counted, and then created.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use super::plan::{Report, requested};
+use crate::api::NfsArchive;
 use crate::api::archive::{ArchiveSummary, ArchivedClaim, BackupReference, DeletionPolicy, NfsArchiveSpec};
 use crate::api::backend::BackupDestination;
 use crate::api::backup::NfsBackup;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::BACKUP_FINALIZER;
-use crate::api::{NfsArchive, NfsBackend};
 use crate::decide::backup_destination::destination_of;
-use crate::decide::quantity;
-use crate::decide::self_service::{allowed, check_quota, is_archive_of};
+use crate::decide::self_service::{allowed, is_archive_of};
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
-use crate::state::backup_admissions::Admission;
+use crate::state::backup_admissions::admit_backup;
 use crate::state::context::Context;
 use crate::state::copy_jobs::destination::Destination;
-use crate::state::copy_jobs::source::{ClaimSource, find_claim};
+use crate::state::copy_jobs::source::find_claim;
 
 /// Result of a request.
 pub(super) enum Requested {
@@ -52,15 +49,10 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
         Ok(object) => object,
         Err(condition) => return Ok(refused(condition)),
     };
-    let admission = match check(ctx, &source, &object, &namespace, live.labels()) {
-        Ok(admission) => admission,
-        Err(condition) => return Ok(refused(condition)),
-    };
-    let (cached, bytes, destination) = (ctx.stores.archives.state(), admission.bytes, admission.backend.clone());
+    let destination = destination_of(&object);
     let admitted = allowed(&object, &namespace, live.labels()).and_then(|settings| {
-        ctx.backup_admissions.admit(&archive, admission, &cached, |used| {
-            check_quota(&source.backend.name, &namespace, settings, used, bytes)
-        })
+        Destination::find(ctx, &destination)?;
+        admit_backup(ctx, &archive, (&namespace, settings), &source, &destination)
     });
     if let Err(condition) = admitted {
         return Ok(refused(condition));
@@ -73,30 +65,6 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
     }
     let wanted = archive_object(backup, &namespace, claim, destination);
     create(ctx, backup, &wanted, live.uid().as_deref().unwrap_or_default()).await
-}
-
-/// Checks what does not depend on other backups. Returns what the archive counts toward the quota.
-fn check(
-    ctx: &Context,
-    source: &ClaimSource,
-    object: &NfsBackend,
-    namespace: &str,
-    labels: &BTreeMap<String, String>,
-) -> Result<Admission, PlannedCondition> {
-    allowed(object, namespace, labels)?;
-    let backend = destination_of(object);
-    Destination::find(ctx, &backend)?;
-    let size = source.request.archive_metadata.size.as_deref();
-    let bytes = size.and_then(quantity::bytes).ok_or_else(|| {
-        let message = "the volume of the claim has no capacity, so that its backup cannot be counted: ask an administrator to \
-                       back it up with an NfsArchive";
-        PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
-    })?;
-    Ok(Admission {
-        namespace: namespace.to_owned(),
-        backend,
-        bytes,
-    })
 }
 
 async fn create(

@@ -16,7 +16,7 @@ use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
 use crate::decide::backup_base::base_candidates;
-use crate::decide::self_service::{allowed, check_quota};
+use crate::decide::self_service::allowed;
 use crate::decide::volume_limit::archive_limit;
 use crate::decide::{quantity, terms};
 use crate::runtime::events::Severity;
@@ -24,7 +24,7 @@ use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::archived_bytes;
 use crate::state::backends::Backend;
-use crate::state::backup_admissions::Admission;
+use crate::state::backup_admissions::admit_backup;
 use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
@@ -75,31 +75,18 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
     after_write(written)
 }
 
-/// Counts a tenant's backup with what its claim requests now, which is what the object describes from then on. The claim may have
-/// been expanded or recreated since the archive was requested.
+/// Counts a tenant's backup with the size that the object describes from then on.
 async fn admit(
     ctx: &Context,
     object: &NfsArchive,
-    source: &BackupSource,
+    BackupSource {
+        subject, data, labels, ..
+    }: &BackupSource,
 ) -> Result<Result<(), PlannedCondition>, WriteError> {
-    let backend = match source.data.live_backend(ctx).await? {
-        Ok(backend) => backend,
-        Err(condition) => return Ok(Err(condition)),
-    };
     let namespace = &object.spec.claim_ref.namespace;
-    let size = source.data.request.archive_metadata.size.as_deref();
-    let bytes = size.and_then(quantity::bytes).unwrap_or_default();
-    let admission = Admission {
-        namespace: namespace.clone(),
-        backend: source.subject.backend.clone(),
-        bytes,
-    };
-    let cached = ctx.stores.archives.state();
-    Ok(allowed(&backend, namespace, &source.labels).and_then(|settings| {
-        ctx.backup_admissions
-            .admit(&object.name_any(), admission, &cached, |used| {
-                check_quota(&source.data.backend.name, namespace, settings, used, bytes)
-            })
+    Ok(data.live_backend(ctx).await?.and_then(|backend| {
+        let settings = allowed(&backend, namespace, labels)?;
+        admit_backup(ctx, &object.name_any(), (namespace, settings), data, &subject.backend)
     }))
 }
 
