@@ -273,6 +273,19 @@ impl Client {
         linked(&mut self.call(options, &compound).await?)
     }
 
+    /// Executes a compound of many changes, which may be executed twice: its reply exceeds the reply cache. Returns `None` if
+    /// the server refused it as too large; the next one must have fewer operations.
+    async fn call_batch(&self, options: CallOptions, compound: &mut Compound) -> Result<Option<Reply>, NfsError> {
+        compound.cache_reply = false;
+        compound.retry_on_delay = false;
+        let reply = self.call(options, compound).await?;
+        if reply.is_rejected_as_too_large() {
+            self.reduce_max_operations(compound)?;
+            return Ok(None);
+        }
+        Ok(Some(reply))
+    }
+
     /// Creates hard links to entries of a directory with these fileids, under the same names in another directory, as many in a
     /// compound as the server allows. A compound stops at the first failure; the entries after it are sent again.
     pub async fn link_entries(
@@ -293,14 +306,10 @@ impl Client {
                 }
                 append_link(&mut compound, (from, name), *fileid, (to, name));
             }
-            // The reply to a large compound exceeds the reply cache. A link that is created twice is refused as `Exists`.
-            compound.cache_reply = false;
-            compound.retry_on_delay = false;
-            let mut reply = self.call(options, &compound).await?;
-            if reply.is_rejected_as_too_large() {
-                self.reduce_max_operations(&compound)?;
+            // A link that is created twice is refused as `Exists`.
+            let Some(mut reply) = self.call_batch(options, &mut compound).await? else {
                 continue;
-            }
+            };
             for _ in 0..compound.count() / LINK_OPERATIONS {
                 let outcome = split_status(linked(&mut reply))?;
                 let stopped = outcome.is_err();
@@ -384,14 +393,10 @@ impl Client {
                 }
                 compound.modifying_op(op::REMOVE).opaque(name.as_bytes());
             }
-            // The reply to a large compound exceeds the reply cache; a name that is removed twice is absent.
-            compound.cache_reply = false;
-            compound.retry_on_delay = false;
-            let mut reply = self.call(options, &compound).await?;
-            if reply.is_rejected_as_too_large() {
-                self.reduce_max_operations(&compound)?;
+            // A name that is removed twice is absent.
+            let Some(mut reply) = self.call_batch(options, &mut compound).await? else {
                 continue;
-            }
+            };
             match split_status(reply.op(op::PUTFH))? {
                 Ok(()) => {}
                 Err(Status::Delayed) if pause.pause_before(options.deadline).await => continue,
