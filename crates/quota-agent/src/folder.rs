@@ -14,6 +14,11 @@ use crate::error::AgentError;
 /// Prefix of the file to which a file is written before it replaces the previous one.
 const DRAFT: &str = ".draft-";
 
+/// Reports whether a name is that of a draft, which nobody reads.
+pub(crate) fn is_draft(name: &[u8]) -> bool {
+    name.starts_with(b".")
+}
+
 /// Maximum number of entries of a folder that is listed: an agent has 10,000 volumes, and its memory is limited.
 const MAX_NAMES: usize = 200_000;
 
@@ -133,7 +138,7 @@ impl Folder {
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if let Ok(name) = entry.file_name().to_str()
-                && !name.starts_with('.')
+                && !is_draft(name.as_bytes())
             {
                 names.push(name.to_owned());
             }

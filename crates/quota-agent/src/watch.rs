@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::pin::pin;
@@ -8,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::sync::Notify;
+
+use crate::folder::is_draft;
 
 /// Reports changes in folders, also those that the NFS server of this machine makes.
 pub(crate) struct Watch(Arc<Shared>);
@@ -80,8 +81,7 @@ impl Shared {
                 Ok(event) => {
                     let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
                     let is_relevant = match folders.get(&event.wd()) {
-                        // A draft has no name that counts until it is complete.
-                        Some(Interest::Files) => event.file_name().is_none_or(|name| !is_hidden(name)),
+                        Some(Interest::Files) => event.file_name().is_none_or(|name| !is_draft(name.to_bytes())),
                         Some(Interest::Folders) => event.events().contains(ReadFlags::ISDIR),
                         None => event.events().contains(ReadFlags::QUEUE_OVERFLOW),
                     };
@@ -97,9 +97,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Reports whether [`Folder::names`](crate::folder::Folder::names) leaves out a name.
-fn is_hidden(name: &CStr) -> bool {
-    name.to_bytes().starts_with(b".")
 }
