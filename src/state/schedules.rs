@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -76,15 +77,17 @@ pub fn figures(
             .as_ref()
             .and_then(|snapshot| snapshot.last_probe_time.as_ref());
         // The data of a snapshot are as old as the snapshot.
-        if let Some(time) = observed.archive_time.iter().chain(snapshot).min_by_key(|time| time.0) {
-            let newest = figures.newest.entry((claim.namespace.clone(), claim.name.clone()));
-            let newest = newest.or_insert(time.0);
-            *newest = time.0.max(*newest);
-        }
-        if let Some(time) = &observed.archive_time {
-            let newest = begun.entry((claim.namespace.clone(), claim.name.clone()));
-            let newest = newest.or_insert(time.0);
-            *newest = time.0.max(*newest);
+        let of_data = observed.archive_time.iter().chain(snapshot).min_by_key(|time| time.0);
+        for (times, time) in [
+            (&mut figures.newest, of_data),
+            (&mut begun, observed.archive_time.as_ref()),
+        ] {
+            if let Some(Time(time)) = time {
+                let newest = times.entry((claim.namespace.clone(), claim.name.clone()));
+                newest
+                    .and_modify(|newest| *newest = (*newest).max(*time))
+                    .or_insert(*time);
+            }
         }
     }
     let (schedules, backups) = (schedules.iter().map(Arc::as_ref), backups.iter().map(Arc::as_ref));
