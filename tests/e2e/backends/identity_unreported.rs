@@ -7,14 +7,13 @@ use rig::wait;
 use serde_json::json;
 
 use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::denial::deny;
 use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// A policy of the API server that refuses every report of the identity.
 const UNSAID: &str = "unsaid";
 
 async fn silence(env: &DedicatedCluster) -> Test {
-    let kind = "admissionregistration.k8s.io/v1";
-    let mut policy = reference(kind, "ValidatingAdmissionPolicy", None, UNSAID);
     let statuses = json!({
         "apiGroups": ["nfs-operator.io"], "apiVersions": ["*"],
         "operations": ["UPDATE"], "resources": ["nfsbackends/status"],
@@ -24,12 +23,7 @@ async fn silence(env: &DedicatedCluster) -> Test {
         "matchConditions": [{"name": "those-two", "expression": format!("object.metadata.name in ['main', '{UNSAID}']")}],
         "validations": [{"expression": "false", "message": "nothing is said"}],
     });
-    merge(&mut policy, &json!({ "spec": spec }));
-    env.objects.create(&policy).await?;
-    let mut binding = reference(kind, "ValidatingAdmissionPolicyBinding", None, UNSAID);
-    let spec = json!({"policyName": UNSAID, "validationActions": ["Deny"]});
-    merge(&mut binding, &json!({ "spec": spec }));
-    env.objects.create(&binding).await?;
+    deny(&env.objects, UNSAID, &spec).await?;
     // A policy takes effect after a moment. It covers another backend, too, to detect that moment.
     let reported = "kubectl patch nfsb main --subresource=status --type=merge --patch '{\"status\": {}}' 2>&1 || true";
     wait::until("the policy to be in force", TIMEOUT, async || {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{archive_of_backup, class_with_backups, nfs_backup, tenant};
 use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::denial::deny;
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
 fn schedule(namespace: &str, name: &str, spec: &Value) -> Value {
@@ -339,28 +340,16 @@ async fn a_claim_whose_backup_is_refused_is_skipped_and_the_others_are_backed_up
         let claim = env.objects.create(&env.claim(name, &class)).await?;
         env.wait_bound(&claim).await?;
     }
-    let kind = "admissionregistration.k8s.io/v1";
-    let policy_name = format!("refuses-{}", env.name);
-    let mut policy = reference(kind, "ValidatingAdmissionPolicy", None, &policy_name);
-    let backups = json!({
+    let created = json!({
         "apiGroups": ["nfs-operator.io"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["nfsbackups"],
     });
     let constraints = json!({
-        "resourceRules": [backups],
+        "resourceRules": [created],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": env.name}},
     });
     let validation = json!({"expression": "object.spec.source.claimName != 'a-refused'", "message": "one too many"});
-    merge(
-        &mut policy,
-        &json!({"spec": {"matchConstraints": constraints, "validations": [validation]}}),
-    );
-    env.objects.create(&policy).await?;
-    let mut binding = reference(kind, "ValidatingAdmissionPolicyBinding", None, &policy_name);
-    merge(
-        &mut binding,
-        &json!({"spec": {"policyName": policy_name, "validationActions": ["Deny"]}}),
-    );
-    env.objects.create(&binding).await?;
+    let spec = json!({"matchConstraints": constraints, "validations": [validation]});
+    let denial = deny(&env.objects, &format!("refuses-{}", env.name), &spec).await?;
     let claims = json!({"matchNames": ["a-refused", "b-permitted"]});
     let every_minute = json!({"schedule": "* * * * *", "claims": claims});
     let often = env.objects.create(&schedule(&env.name, "often", &every_minute)).await?;
@@ -369,7 +358,7 @@ async fn a_claim_whose_backup_is_refused_is_skipped_and_the_others_are_backed_up
     assert!(message.contains("a-refused (its NfsBackup is refused: "), "{message}");
     assert!(message.contains("one too many"), "{message}");
     env.objects.patch(&often, json!({"spec": {"suspend": true}})).await?;
-    for object in [&binding, &policy] {
+    for object in &denial {
         env.objects.delete(object).await?;
     }
     Ok(())

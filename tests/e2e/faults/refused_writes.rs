@@ -1,13 +1,14 @@
 //! Writes that the API server refuses.
 
 use rig::Action;
-use rig::objects::{condition, merge, reference};
+use rig::objects::{condition, merge};
 use rig::proxy::has_bytes;
 use rig::wait;
 use serde_json::{Value, json};
 
 use crate::ha::crashes::making_of;
 use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::denial::deny;
 use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// Name and message of the policy of the API server that refuses a write.
@@ -25,8 +26,6 @@ struct RefusedWrite {
 
 /// Has the API server refuse a write. Returns the binding of the policy, whose deletion ends that.
 async fn refuse(env: &DedicatedCluster, write: &RefusedWrite) -> Result<Value, Failure> {
-    let kind = "admissionregistration.k8s.io/v1";
-    let mut policy = reference(kind, "ValidatingAdmissionPolicy", None, REFUSED);
     let claims = json!({
         "apiGroups": [""], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": [write.resource],
     });
@@ -34,12 +33,7 @@ async fn refuse(env: &DedicatedCluster, write: &RefusedWrite) -> Result<Value, F
         "matchConstraints": {"resourceRules": [claims]},
         "validations": [{"expression": write.permitted, "message": REFUSED}],
     });
-    merge(&mut policy, &json!({ "spec": spec }));
-    env.objects.create(&policy).await?;
-    let mut binding = reference(kind, "ValidatingAdmissionPolicyBinding", None, REFUSED);
-    let spec = json!({"policyName": REFUSED, "validationActions": ["Deny"]});
-    merge(&mut binding, &json!({ "spec": spec }));
-    let binding = env.objects.create(&binding).await?;
+    let [binding, _] = deny(&env.objects, REFUSED, &spec).await?;
     // A policy takes effect after a moment.
     let attempt = format!("{} --dry-run=server 2>&1 || true", write.attempt);
     wait::until("the policy to be in force", TIMEOUT, async || {

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod dedicated_cluster;
+pub mod denial;
 pub mod legacy_provisioner;
 pub mod populator;
 pub mod shared;
