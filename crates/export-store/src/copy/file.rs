@@ -9,7 +9,7 @@ use crate::copy::attributes::AttributeCopier;
 use crate::copy::content::{Content, ContentCopier};
 use crate::copy::context::CopyContext;
 use crate::copy::limits::Permit;
-use crate::copy::links::LinkTable;
+use crate::copy::links::{LinkTable, LinkedFile};
 use crate::copy::manifest::{BaseDirectory, BaseKind, Digest, FileEntry, digest_of, is_settled};
 use crate::copy::path::CopyPath;
 use crate::copy::tree::Directory;
@@ -415,30 +415,30 @@ impl FileCopier {
 
     /// Copies a file with several names: copies its content once and creates hard links for the other names.
     async fn copy_hard_link(&self, entry: &Entry<'_>, found: LookupResult) -> Result<Attempt, CopyError> {
-        let file_id = found.details.attributes.fileid;
-        let _lock = self.links.lock(file_id).await;
+        let file = LinkedFile::of(&found.details);
+        let _lock = self.links.lock(found.details.attributes.fileid).await;
         let name = (entry.directory, entry.name);
-        if let Some(copy) = self.links.link(file_id, name).await? {
+        if let Some(copy) = self.links.link(file, name).await? {
             // What was copied before has the attributes that are read now, unless the file changed since the copy began,
             // and then the entry is not settled.
             let details = &found.details;
-            let known = (copy, self.links.checksum(file_id));
+            let known = (copy, self.links.checksum(file));
             self.add_to_manifest(entry, (details, details.change, false), known)
                 .await?;
             CopyProgress::one(&self.context.progress.files);
             return Ok(Attempt::Done);
         }
-        if let Some(file) = self.reuse(entry, &found.details, &[BaseKind::Interrupted]).await? {
+        if let Some(reused) = self.reuse(entry, &found.details, &[BaseKind::Interrupted]).await? {
             let copy = self.context.target().lookup(entry.directory.to(), entry.name).await;
             if let Some(copy) = copy.map_err(|error| entry.failed(error))? {
-                self.links.add(file_id, &copy, file.checksum()).await?;
+                self.links.add(file, &copy, reused.checksum()).await?;
             }
             return Ok(Attempt::Done);
         }
         let turn = self.turn().await;
         let (attempt, copy) = self.copy_regular(entry, found, turn).await?;
         if let (Attempt::Done, Some((copy, checksum))) = (&attempt, copy) {
-            self.links.add(file_id, &copy, checksum).await?;
+            self.links.add(file, &copy, checksum).await?;
         }
         Ok(attempt)
     }

@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use export_store::{
@@ -253,6 +254,54 @@ async fn a_file_with_several_names_of_which_one_was_copied_keeps_its_names() {
     let one = attempts.backups.backup("one");
     assert_eq!(inode(&one.join("big")), inode(&one.join("deep/er/slower")));
     assert_eq!(fs::metadata(one.join("big")).unwrap().nlink(), 2);
+}
+
+/// During a copy, a file can be removed, and another file with several names get its fileid. Here, the file gets another
+/// content, which is the same for whoever knows only its fileid.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_of_a_file_that_changed_since_its_other_name_was_copied_gets_its_content() {
+    let fixture = StoreFixture::start().await;
+    let attempts = Attempts::on(&fixture).await;
+    let data = attempts.backups.data.clone();
+    fs::hard_link(data.join("big"), data.join("deep/er/late")).unwrap();
+    attempts.pause().await;
+    let name = rig::proxy::encode_opaque(b"late");
+    let has_changed = Arc::new(AtomicBool::new(false));
+    let may_pass = Arc::clone(&has_changed);
+    fixture.proxy.on_record(Direction::Up, move |record| {
+        match has_bytes(record, &name) && !may_pass.load(Ordering::SeqCst) {
+            true => Action::Drop,
+            false => Action::Forward,
+        }
+    });
+    let through = StoreClient {
+        port: fixture.proxy.port(),
+        ..fixture.client()
+    };
+    let (source, target) = (Arc::new(through.open().await), Arc::new(fixture.store().await));
+    let request = attempts.backups.request("one", &[]);
+    let copying = tokio::spawn(async move { back_up(&source, &target, &request, &limits()).await });
+    let links = attempts.staged("one").join("links");
+    // `grow` creates another file with several names.
+    wait::until("the copies of both files", TIMEOUT, async || {
+        let copied = fs::read_dir(&links).map_or(0, Iterator::count);
+        match copied {
+            2 => Ok(()),
+            _ => Err(format!("{copied} of 2")),
+        }
+    })
+    .await
+    .unwrap();
+    fs::write(data.join("deep/er/late"), "other content").unwrap();
+    has_changed.store(true, Ordering::SeqCst);
+    // The client asks again.
+    fixture.proxy.cut();
+    copying.await.unwrap().unwrap();
+    let one = attempts.backups.backup("one");
+    let size = |name| fs::metadata(one.join(name)).unwrap().len();
+    assert_eq!((size("big"), size("deep/er/late")), (3_000_001, 13));
+    assert_eq!(inode(&one.join("two")), inode(&one.join("a/b/one")));
+    assert_eq!(attempts.backups.verify("one").await.problem_count, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
