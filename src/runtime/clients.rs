@@ -1,6 +1,8 @@
 //! Clients of the Kubernetes API.
 
-use std::path::Path;
+use std::error::Error as _;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Request, Response, Uri, header};
@@ -10,7 +12,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::util::BoxCloneSyncService;
@@ -33,10 +35,13 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 pub enum ClientError {
     /// No configuration was found.
     #[error("no access to Kubernetes: set KUBECONFIG or run in a pod with a service account: {0}")]
-    Infer(#[source] Box<kube::config::InferConfigError>),
-    /// The file named by `--kubeconfig` cannot be used.
+    Infer(#[source] Box<InferConfigError>),
+    /// The kubeconfig does not exist.
+    #[error("there is no kubeconfig {}: name one with KUBECONFIG or --kubeconfig", .0.display())]
+    NoKubeconfig(PathBuf),
+    /// The kubeconfig cannot be used.
     #[error("cannot use the kubeconfig: {0}")]
-    Kubeconfig(#[from] kube::config::KubeconfigError),
+    Kubeconfig(#[source] KubeconfigError),
     /// The client certificate has a version that TLS libraries without legacy code refuse.
     #[error(
         "the client certificate of the user in {0} has X.509 version 1, which is not supported: issue it again with an \
@@ -53,6 +58,34 @@ pub enum ClientError {
     /// No client can be created from the configuration.
     #[error("cannot make a Kubernetes client: {0}")]
     Client(#[from] kube::Error),
+}
+
+impl From<KubeconfigError> for ClientError {
+    fn from(error: KubeconfigError) -> Self {
+        match missing_file(&error) {
+            Some(file) => Self::NoKubeconfig(file.to_owned()),
+            None => Self::Kubeconfig(error),
+        }
+    }
+}
+
+impl From<InferConfigError> for ClientError {
+    fn from(error: InferConfigError) -> Self {
+        let kubeconfig = error.source().and_then(|source| source.downcast_ref());
+        match kubeconfig.and_then(missing_file) {
+            // Outside a pod, the missing service account says nothing.
+            Some(file) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => Self::NoKubeconfig(file.to_owned()),
+            _ => Self::Infer(Box::new(error)),
+        }
+    }
+}
+
+/// Returns the path of a kubeconfig that does not exist.
+fn missing_file(error: &KubeconfigError) -> Option<&Path> {
+    match error {
+        KubeconfigError::ReadConfig(cause, file) if cause.kind() == io::ErrorKind::NotFound => Some(file),
+        _ => None,
+    }
 }
 
 /// Clients that share a configuration. Their timeouts differ, because a watch may be idle for minutes.
@@ -138,9 +171,7 @@ async fn read_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result
     match (kubeconfig, context) {
         (Some(file), _) => Ok(Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await?),
         (None, Some(_)) => Ok(Config::from_kubeconfig(&options).await?),
-        (None, None) => Config::infer()
-            .await
-            .map_err(|cause| ClientError::Infer(Box::new(cause))),
+        (None, None) => Ok(Config::infer().await?),
     }
 }
 

@@ -14,11 +14,12 @@ use serde::Serialize;
 use super::names::{age, condition};
 use super::operator::{self, OperatorArguments, RunningOperator};
 use crate::api::archive::ArchiveSummary;
+use crate::api::conditions::Reason;
 use crate::api::names::{
     BETA_STORAGE_PROVISIONER, CLAIM_CONDITION, DEFAULT_PROVISIONER, DIRECTORY_MISSING_CONDITION,
     OVER_REQUEST_CONDITION, STORAGE_PROVISIONER,
 };
-use crate::api::{NfsArchive, NfsBackend};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
 use crate::cli::duration::parse_duration;
 use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colored, print_json};
@@ -28,7 +29,8 @@ use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colore
 #[command(after_help = "\
 Exit code:
   0  everything works
-  1  a backend is not ready, a claim waits, no operator leads, or there is an orphan or a directory that cannot be purged
+  1  a backend is not ready, a claim waits, a backup is neither ready nor being copied, no operator leads, or there is an
+     orphan or a directory that cannot be purged
   2  invalid arguments, or no access to the cluster")]
 pub struct StatusArguments {
     /// Archives that expire within this time are due (Go duration, or days).
@@ -53,6 +55,7 @@ struct Status {
     backends: Vec<BackendLine>,
     claims: Claims,
     archives: Archives,
+    backups: Backups,
 }
 
 #[derive(Serialize)]
@@ -82,20 +85,31 @@ struct BackendLine {
     suspended: bool,
 }
 
-/// Claims that wait, by reason.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Claims {
-    waiting: BTreeMap<String, Waiting>,
+    waiting: WaitingByReason,
     over_request: u64,
     directory_missing: u64,
 }
 
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
+struct Backups {
+    total: u64,
+    waiting: WaitingByReason,
+}
+
+/// Objects that wait, by reason.
+#[derive(Serialize, Default)]
+#[serde(transparent)]
+struct WaitingByReason(BTreeMap<String, Waiting>);
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct Waiting {
     count: u64,
-    /// The first claim with this reason.
+    /// The first object with this reason.
     example: String,
     message: String,
 }
@@ -115,13 +129,21 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
     let operator = operator::find(&client, &arguments.operator).await?;
     let claims = claims(&client).await?;
     let archives = archives(&client, arguments.due_within).await?;
+    let backups = backups(&client).await?;
     let kubernetes = client
         .apiserver_version()
         .await
         .map_err(failed("read the version of Kubernetes"))?;
     let backends: Vec<BackendLine> = backends.iter().map(BackendLine::of).collect();
     let status = Status {
-        works: operator.is_alive && claims.waiting.is_empty() && backends.iter().all(BackendLine::works),
+        works: operator.is_alive
+            && claims.waiting.0.is_empty()
+            && backups
+                .waiting
+                .0
+                .keys()
+                .all(|reason| *reason == Reason::Copying.to_string())
+            && backends.iter().all(BackendLine::works),
         versions: Versions {
             client: env!("CARGO_PKG_VERSION"),
             kubernetes: kubernetes.git_version,
@@ -130,6 +152,7 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
         backends,
         claims,
         archives,
+        backups,
     };
     match arguments.output {
         OutputFormat::Json => print_json(&status)?,
@@ -208,21 +231,49 @@ impl Claims {
             // Its volume exists, and the binder is about to bind it.
             Some(condition) if condition.status == "True" => return,
             Some(condition) => (
-                condition.reason.clone().unwrap_or_default(),
-                condition.message.clone().unwrap_or_default(),
+                condition.reason.as_deref().unwrap_or_default(),
+                condition.message.as_deref().unwrap_or_default(),
             ),
             None if is_requested_of_us(claim) => (
-                "NotSeen".to_owned(),
-                "no operator has set a condition: check that one is running and serves its StorageClass".to_owned(),
+                NOT_SEEN,
+                "no operator has set a condition: check that one is running and serves its StorageClass",
             ),
             None => return,
         };
-        let waiting = self.waiting.entry(reason).or_default();
+        self.waiting.add(claim, reason, message);
+    }
+}
+
+impl WaitingByReason {
+    fn add(&mut self, object: &impl ResourceExt, reason: &str, message: &str) {
+        let waiting = self.0.entry(reason.to_owned()).or_default();
         waiting.count += 1;
         if waiting.count == 1 {
-            waiting.example = crate::api::names::qualified_name(claim);
-            waiting.message = message;
+            waiting.example = crate::api::names::qualified_name(object);
+            message.clone_into(&mut waiting.message);
         }
+    }
+
+    /// Prints how many objects wait, and why.
+    fn print(&self, kind: &str) -> std::io::Result<()> {
+        let total: u64 = self.0.values().map(|waiting| waiting.count).sum();
+        print(&match total {
+            0 => format!("\n{kind}: none waits"),
+            1 => format!("\n{kind}: 1 waits"),
+            many => format!("\n{kind}: {many} wait"),
+        })?;
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new(&[&kind.to_uppercase(), "REASON", "FIRST", "MESSAGE"]);
+        for (reason, waiting) in &self.0 {
+            let message = export_store::text::abbreviate(&waiting.message, MAX_MESSAGE);
+            table.row(
+                Tone::Warning,
+                [&waiting.count.to_string(), reason, &waiting.example, &message],
+            );
+        }
+        print_colored(&table.render())
     }
 }
 
@@ -251,6 +302,25 @@ async fn archives(client: &Client, due_within: Duration) -> Result<Archives, Com
     Ok(archives)
 }
 
+async fn backups(client: &Client) -> Result<Backups, CommandError> {
+    let mut backups = Backups::default();
+    let api: Api<NfsBackup> = Api::all(client.clone());
+    each(&api, "NfsBackups", ListParams::default(), |backup| {
+        backups.total += 1;
+        match condition(&backup.observed().conditions, "Ready") {
+            Some(ready) if ready.status == "True" => {}
+            Some(ready) => backups.waiting.add(&backup, &ready.reason, &ready.message),
+            None => backups.waiting.add(
+                &backup,
+                NOT_SEEN,
+                "no operator has set a condition: check that one is running",
+            ),
+        }
+    })
+    .await?;
+    Ok(backups)
+}
+
 impl Status {
     fn print(&self) -> std::io::Result<()> {
         self.print_operator()?;
@@ -266,7 +336,12 @@ impl Status {
             0 => "none".to_owned(),
             total => format!("{total} ({states}), {} due", self.archives.due),
         };
-        print(&format!("\nArchives: {archives}"))
+        print(&format!("\nArchives: {archives}"))?;
+        // Without backups, nothing is said about them.
+        match self.backups.total {
+            0 => Ok(()),
+            _ => self.backups.waiting.print("Backups"),
+        }
     }
 
     fn print_operator(&self) -> std::io::Result<()> {
@@ -358,23 +433,7 @@ impl Status {
 
     fn print_claims(&self) -> std::io::Result<()> {
         let claims = &self.claims;
-        let total: u64 = claims.waiting.values().map(|waiting| waiting.count).sum();
-        print(&match total {
-            0 => "\nClaims: none waits".to_owned(),
-            1 => "\nClaims: 1 waits".to_owned(),
-            many => format!("\nClaims: {many} wait"),
-        })?;
-        if !claims.waiting.is_empty() {
-            let mut table = Table::new(&["CLAIMS", "REASON", "FIRST", "MESSAGE"]);
-            for (reason, waiting) in &claims.waiting {
-                let message = export_store::text::abbreviate(&waiting.message, MAX_MESSAGE);
-                table.row(
-                    Tone::Warning,
-                    [&waiting.count.to_string(), reason, &waiting.example, &message],
-                );
-            }
-            print_colored(&table.render())?;
-        }
+        claims.waiting.print("Claims")?;
         for (count, what) in [
             (
                 claims.over_request,
@@ -390,5 +449,7 @@ impl Status {
     }
 }
 
+/// Reason of an object without a condition.
+const NOT_SEEN: &str = "NotSeen";
 /// Maximum length of a message in the table, in bytes. `explain` shows all of it.
 const MAX_MESSAGE: usize = 160;

@@ -60,7 +60,7 @@ async fn resolve(target: &Target, findings: &mut Findings) -> bool {
             true
         }
         Err(error) => {
-            fail(findings, "resolve", "cannot resolve the server", error);
+            fail(findings, "resolve", "cannot reach the server", error);
             false
         }
     }

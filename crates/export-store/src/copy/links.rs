@@ -38,7 +38,9 @@ impl LinkedFile {
     fn entry_name(&self) -> Result<Name, CopyError> {
         let Time { seconds, nanos } = self.modified;
         let (file_id, size) = (self.file_id, self.size);
-        Ok(crate::layout::name(&format!("{file_id:x}-{size:x}-{seconds:x}-{nanos:x}"))?)
+        Ok(crate::layout::name(&format!(
+            "{file_id:x}-{size:x}-{seconds:x}-{nanos:x}"
+        ))?)
     }
 }
 
@@ -116,7 +118,12 @@ impl LinkTable {
     }
 
     /// Adds the copy of a file, for its other names.
-    pub(super) async fn add(&self, file: LinkedFile, copy: &FileRef, checksum: Option<Digest>) -> Result<(), CopyError> {
+    pub(super) async fn add(
+        &self,
+        file: LinkedFile,
+        copy: &FileRef,
+        checksum: Option<Digest>,
+    ) -> Result<(), CopyError> {
         let entry = file.entry_name()?;
         match self.context.target().link(&copy.handle, &self.folder, &entry).await {
             Ok(()) => {}

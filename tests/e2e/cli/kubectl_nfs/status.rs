@@ -7,6 +7,7 @@ use rig::TestEnv;
 use serde_json::{Value, json as object};
 
 use super::{fine, json, nfs, refused};
+use crate::backups::nfs_backup;
 use crate::cli::program::text;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Test, wait_refused};
@@ -27,6 +28,29 @@ async fn status_is_fine_while_all_works_and_names_what_does_not() -> Test {
     let (code, found) = json(&env.cluster, &["status"]).await;
     assert_eq!((code, &found["works"]), (Some(0), &object!(true)), "{found:#}");
     assert_eq!(found["versions"]["client"], env!("CARGO_PKG_VERSION"));
+    assert!(!shown.contains("Backups"), "{shown}");
+
+    let backup = nfs_backup("default", "refused", &object!({"source": {"claimName": "data"}}));
+    let backup = env.objects.create(&backup).await?;
+    env.objects
+        .wait_condition(
+            &backup,
+            "Ready",
+            "False",
+            Some("SelfServiceNotAllowed"),
+            shared::TIMEOUT,
+        )
+        .await?;
+    let (code, found) = json(&env.cluster, &["status"]).await;
+    let waiting = &found["backups"]["waiting"]["SelfServiceNotAllowed"];
+    assert_eq!(
+        (code, &waiting["count"], &waiting["example"]),
+        (Some(1), &object!(1), &object!("default/refused")),
+        "{found:#}"
+    );
+    let shown = nfs(&env.cluster, &["status"]).await;
+    assert!(text(&shown.stdout).contains("Backups: 1 waits"), "{shown:?}");
+    env.objects.delete(&backup).await?;
 
     env.operator.terminate().await?;
     let stopped = nfs(&env.cluster, &["status"]).await;
