@@ -94,6 +94,12 @@ impl BackupAdmissions {
         Ok(())
     }
 
+    /// Keeps only the archives that are or may be created.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        let mut admitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        admitted.retain(|archive, _| keep(archive));
+    }
+
     /// Forgets an archive that was deleted, or not created.
     pub fn forget(&self, archive: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(archive);
@@ -160,6 +166,8 @@ mod tests {
         assert_eq!(used(&admissions, "d", &described), usage(3, 30, 30));
         admissions.forget("d");
         assert_eq!(used(&admissions, "e", &described), usage(3, 30, 30));
+        admissions.retain(|archive| archive != "e");
+        assert_eq!(used(&admissions, "f", &described), usage(3, 30, 30));
     }
 
     #[test]

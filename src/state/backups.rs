@@ -1,6 +1,6 @@
 //! The backups of the backup watch, and what their changes and those of archives and backends requeue.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -13,6 +13,9 @@ use crate::decide::restore_source::RestoreSource;
 use crate::state::archives::archives_of;
 use crate::state::context::Context;
 
+/// Number of backups that are tried when another one leaves a part of the quota. Each attempt reads several objects.
+const MAX_REQUEUED: usize = 8;
+
 /// Returns the backup that has an archive: the one that requested it, or the one that shows it.
 fn backup_of(archive: &NfsArchive) -> ObjectRef<NfsBackup> {
     let requested_by = archive.spec.backup_ref.as_ref();
@@ -20,8 +23,8 @@ fn backup_of(archive: &NfsArchive) -> ObjectRef<NfsBackup> {
     ObjectRef::new(&name).within(&archive.spec.claim_ref.namespace)
 }
 
-/// Handles a change of the cache of archives: reconciles the backup, and if a tenant's archive was deleted, the next backup
-/// that may wait for its share of the quota.
+/// Handles a change of the cache of archives: reconciles the backup, and if a tenant's archive was deleted, the next backups
+/// that may wait for their share of the quota.
 pub fn observe_archive(event: &Event<NfsArchive>, ctx: &Context) {
     match event {
         Event::Apply(archive) | Event::InitApply(archive) => ctx.requeue_backup(backup_of(archive)),
@@ -43,6 +46,7 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
     let (Event::Apply(backup) | Event::Delete(backup)) = event else {
         if matches!(event, Event::InitDone) {
             ctx.wake_restores(|_, source| matches!(source, RestoreSource::Backup(_)));
+            forget_ended(ctx);
         }
         return;
     };
@@ -60,19 +64,49 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
         ctx.last_written.forget(&uid);
         if backup.is_view() {
             ctx.requeue_archive(ObjectRef::new(&backup.name_any()));
+        } else if ctx
+            .stores
+            .archives
+            .get(&ObjectRef::new(&backup.archive_name()))
+            .is_none()
+        {
+            // It was counted, and deleted before its archive was created.
+            ctx.backup_admissions.forget(&backup.archive_name());
+            requeue_next(ctx, namespace.as_deref().unwrap_or_default());
         }
     }
 }
 
-/// Requeues the oldest backup of a namespace that has no archive yet. One is enough: it uses what became free.
+/// Forgets the archives that neither exist nor are requested any more: a watch that broke does not say what was deleted
+/// meanwhile.
+fn forget_ended(ctx: &Context) {
+    let requested = ctx
+        .stores
+        .backups
+        .state()
+        .into_iter()
+        .map(|backup| backup.archive_name());
+    let existing = ctx
+        .stores
+        .archives
+        .state()
+        .into_iter()
+        .map(|archive| archive.name_any());
+    let names: HashSet<String> = requested.chain(existing).collect();
+    ctx.backup_admissions.retain(|archive| names.contains(archive));
+}
+
+/// Requeues the oldest backups of a namespace that have no archive yet. More than one: the oldest may wait for something else, or
+/// be too large for what became free.
 fn requeue_next(ctx: &Context, namespace: &str) {
     let all = ctx.stores.backups.state();
     let waiting = all.iter().filter(|backup| {
         let is_deleting = backup.metadata.deletion_timestamp.is_some();
         backup.namespace().as_deref() == Some(namespace) && backup.observed().archive_uid.is_none() && !is_deleting
     });
-    let oldest = waiting.min_by_key(|backup| backup.metadata.creation_timestamp.as_ref().map(|at| at.0));
-    if let Some(backup) = oldest {
+    let mut waiting: Vec<_> = waiting.collect();
+    waiting.sort_by_key(|backup| backup.metadata.creation_timestamp.as_ref().map(|at| at.0));
+    for backup in waiting.into_iter().take(MAX_REQUEUED) {
         ctx.requeue_backup(ObjectRef::from_obj(backup.as_ref()));
     }
 }

@@ -11,7 +11,6 @@ use super::observe::{Location, RetentionBasis};
 use super::ops::{self, OpsError};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::archive_object::agrees_with_record;
 use crate::decide::retention::{self, is_newer};
 use crate::runtime::clock;
 use crate::runtime::events::Severity;
@@ -20,7 +19,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::backends::{Backend, PurgeTurn};
 use crate::state::context::Context;
-use export_store::{ArchivePhase, SignatureStatus};
+use crate::state::kept_archive::is_kept;
 
 /// Maximum number of intervals until an archive that gets no slot is retried. Thousands of archives that expire
 /// together do not all retry for each slot, and few slots remain unused.
@@ -92,14 +91,7 @@ async fn count_confirmed(
         let Some(live) = live.filter(|live| is_newer(live, object)) else {
             continue;
         };
-        let recorded = location.export.find_archive(&live.name_any()).await?;
-        let kept = recorded.is_some_and(|recorded| {
-            recorded.trust == SignatureStatus::Signed
-                && recorded.phase == ArchivePhase::Archived
-                && recorded.exists
-                && agrees_with_record(&live, &recorded, &location.backend.name)
-        });
-        confirmed += usize::from(kept);
+        confirmed += usize::from(is_kept(&live, (&location.backend.name, &location.export)).await?);
     }
     Ok(confirmed)
 }

@@ -76,7 +76,7 @@ pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundReco
 }
 
 /// Returns a backend and its export, if its records were read.
-fn recovered_export(ctx: &Context, name: &str) -> Option<(Arc<Backend>, Arc<ExportStore>)> {
+pub(super) fn recovered_export(ctx: &Context, name: &str) -> Option<(Arc<Backend>, Arc<ExportStore>)> {
     let backend = ctx.backends.get(name)?;
     let export = backend.last_probe().store.clone()?;
     backend.is_recovered_on(&export).then_some((backend, export))

@@ -9,12 +9,15 @@ use kube::{Api, ResourceExt};
 
 use crate::api::NfsArchive;
 use crate::api::backup::NfsBackup;
+use crate::api::names::qualified_name;
 use crate::api::schedule::NfsBackupSchedule;
 use crate::decide::schedule::is_of_schedule;
 use crate::decide::self_service::is_archive_of;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
+use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
+use crate::state::kept_archive::is_kept;
 
 /// A backup whose data exist.
 #[derive(Debug, Clone)]
@@ -25,11 +28,15 @@ struct GoodBackup {
     is_held: bool,
 }
 
+/// Maximum number of backups of a claim whose data are searched before older ones are deleted. That the others exist is known
+/// from the last check of their archives.
+const MAX_CONFIRMED: usize = 10;
+
 /// Backups of one claim.
 #[derive(Debug)]
 struct Surplus {
-    /// The newest one, which stays.
-    newest: Arc<NfsBackup>,
+    /// The newest ones, which stay.
+    kept: Vec<Arc<NfsBackup>>,
     /// Those to delete.
     delete: Vec<Arc<NfsBackup>>,
 }
@@ -44,19 +51,17 @@ pub(super) async fn prune(ctx: &Context, schedule: &NfsBackupSchedule) -> Result
         return Ok(());
     };
     let api: Api<NfsBackup> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
-    let archives: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     let backups = ctx.stores.backups.state();
     let of_schedule = backups.iter().filter(|backup| is_of_schedule(backup, schedule));
     let good = of_schedule.filter_map(|backup| {
         let archive = ctx.stores.archives.get(&ObjectRef::new(&backup.archive_name()))?;
         good_backup(backup, &archive, &namespace_uid)
     });
-    for surplus in surplus(good, keep) {
-        // The cache may be old. Nothing is deleted unless the newest backup exists now.
-        let archive = reads::get_opt(&archives, &surplus.newest.archive_name()).await;
-        let archive = archive.map_err(WriteError::action("read the archive of the newest backup"))?;
-        if archive.is_none_or(|archive| good_backup(&surplus.newest, &archive, &namespace_uid).is_none()) {
-            continue;
+    'claims: for surplus in surplus(good, keep) {
+        for kept in surplus.kept.iter().take(MAX_CONFIRMED) {
+            if !exists(ctx, kept, &namespace_uid).await? {
+                continue 'claims;
+            }
         }
         for backup in surplus.delete {
             match writes::delete_as_read(&api, &*backup, "delete a backup beyond keepLast").await {
@@ -72,6 +77,33 @@ pub(super) async fn prune(ctx: &Context, schedule: &NfsBackupSchedule) -> Result
         }
     }
     Ok(())
+}
+
+/// Reports whether the data of a backup exist now: the cache may be old. If this cannot be read, they count as lost.
+async fn exists(ctx: &Context, backup: &Arc<NfsBackup>, namespace_uid: &str) -> Result<bool, WriteError> {
+    let archives: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
+    let archive = reads::get_opt(&archives, &backup.archive_name()).await;
+    let archive = archive.map_err(WriteError::action("read the archive of a newer backup"))?;
+    let Some(archive) = archive.filter(|archive| good_backup(backup, archive, namespace_uid).is_some()) else {
+        return Ok(false);
+    };
+    let observed = archive.observed();
+    let Ok(ConfirmedExport { backend, export }) =
+        ConfirmedExport::find(ctx, &observed.backend_name, &observed.export_id)
+    else {
+        return Ok(false);
+    };
+    let _slot = backend.archives.acquire(&archive.spec.claim_ref.namespace).await;
+    match is_kept(&archive, (&backend.name, &export)).await {
+        Ok(is_kept) => Ok(is_kept),
+        Err(error) => {
+            tracing::warn!(
+                backup = qualified_name(backup.as_ref()),
+                "cannot look for its data: {error}"
+            );
+            Ok(false)
+        }
+    }
 }
 
 /// Returns the backup if its data exist. Its own status is not used: tenants may be able to write it.
@@ -100,11 +132,12 @@ fn surplus(good: impl Iterator<Item = GoodBackup>, keep: usize) -> Vec<Surplus> 
             let created = good.backup.metadata.creation_timestamp.as_ref().map(|time| time.0);
             Reverse((created, good.backup.name_any()))
         });
-        let newest = Arc::clone(&backups.first()?.backup);
         // Whatever the object contains, one is kept.
-        let older = backups.into_iter().skip(keep.max(1));
-        let delete: Vec<_> = older.filter(|good| !good.is_held).map(|good| good.backup).collect();
-        (!delete.is_empty()).then_some(Surplus { newest, delete })
+        let older = backups.split_off(keep.max(1).min(backups.len()));
+        let older = older.into_iter().filter(|good| !good.is_held);
+        let delete: Vec<_> = older.map(|good| good.backup).collect();
+        let kept = backups.into_iter().map(|good| good.backup).collect();
+        (!delete.is_empty()).then_some(Surplus { kept, delete })
     });
     surplus.collect()
 }

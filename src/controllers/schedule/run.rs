@@ -1,11 +1,13 @@
 //! One scheduled time: the claims that are selected, and the backups that are requested.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, PostParams};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use crate::api::backup::{BackupSource, NfsBackup, NfsBackupSpec, ScheduleReference};
@@ -85,27 +87,50 @@ impl Run {
 /// Backups of the schedules of a namespace that are not complete.
 #[derive(Debug, Default)]
 struct Unfinished {
-    /// Claims with one of this schedule, of another time.
-    claims: BTreeSet<String>,
-    /// Number of those of all schedules.
+    /// Claims with one of this schedule, of another time: their names and UIDs. The UID is empty as long as the archive of the
+    /// backup does not have it.
+    claims: BTreeSet<(String, String)>,
+    /// Number of those of all schedules, without those of this time: they are counted as they are requested.
     count: usize,
 }
 
 impl Unfinished {
     fn observe(ctx: &Context, schedule: &NfsBackupSchedule, at: Timestamp) -> Self {
+        Self::of(&ctx.stores.backups.state(), (schedule, at), |backup| {
+            let archive = ctx.stores.archives.get(&ObjectRef::new(&backup.archive_name()));
+            archive.map(|archive| archive.observed().claim_uid.clone())
+        })
+    }
+
+    fn of(
+        backups: &[Arc<NfsBackup>],
+        (schedule, at): (&NfsBackupSchedule, Timestamp),
+        claim_uid: impl Fn(&NfsBackup) -> Option<String>,
+    ) -> Self {
         let mut unfinished = Self::default();
-        for backup in ctx.stores.backups.state() {
+        for backup in backups {
             let reference = backup.spec.schedule_ref.as_ref();
             let is_counted = backup.is_unfinished() && backup.namespace() == schedule.namespace();
             let Some(reference) = reference.filter(|_| is_counted) else {
                 continue;
             };
+            let is_of_schedule = is_of_schedule(backup, schedule);
+            if is_of_schedule && reference.scheduled_time.0 == at {
+                continue;
+            }
             unfinished.count += 1;
-            if reference.scheduled_time.0 != at && is_of_schedule(&backup, schedule) {
-                unfinished.claims.extend(backup.claim_name().map(str::to_owned));
+            if let Some(claim) = backup.claim_name().filter(|_| is_of_schedule) {
+                let uid = claim_uid(backup).unwrap_or_default();
+                unfinished.claims.insert((claim.to_owned(), uid));
             }
         }
         unfinished
+    }
+
+    /// Returns true if a claim has an unfinished backup. That of an earlier claim of the name is not one of it.
+    fn has(&self, name: &str, uid: &str) -> bool {
+        let has = |uid: &str| self.claims.contains(&(name.to_owned(), uid.to_owned()));
+        has("") || has(uid)
     }
 }
 
@@ -122,15 +147,15 @@ pub(super) async fn request_backups(
         .claims
         .match_names
         .iter()
-        .filter(|name| !claims.contains(*name));
+        .filter(|name| !claims.contains_key(*name));
     let mut run = Run {
         requested: 0,
         skipped: missing.map(|name| (name.clone(), Skipped::Missing)).collect(),
     };
     let unfinished = Unfinished::observe(ctx, schedule, at);
-    for claim in claims {
+    for (claim, uid) in claims {
         let skipped = match () {
-            () if unfinished.claims.contains(&claim) => Some(Skipped::Unfinished),
+            () if unfinished.has(&claim, &uid) => Some(Skipped::Unfinished),
             () if run.requested >= MAX_CLAIMS => Some(Skipped::TooManyClaims),
             () if unfinished.count + run.requested >= MAX_UNFINISHED => Some(Skipped::TooManyUnfinished),
             () => create(ctx, schedule, &claim, at).await?,
@@ -143,16 +168,16 @@ pub(super) async fn request_backups(
     Ok(run)
 }
 
-/// Returns the claims that the schedule selects. Read from the API server: the watch cache has no claims that need nothing.
+/// Returns the names and UIDs of the claims that the schedule selects. Read from the API server: the watch cache has no claims that need nothing.
 async fn selected_claims(
     ctx: &Context,
     schedule: &NfsBackupSchedule,
     parsed: &ParsedSchedule,
-) -> Result<BTreeSet<String>, WriteError> {
+) -> Result<BTreeMap<String, String>, WriteError> {
     let namespace = schedule.namespace().unwrap_or_default();
     let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
     let named = &schedule.spec.claims.match_names;
-    let mut found = BTreeSet::new();
+    let mut found = BTreeMap::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = api.list_metadata(&params).await;
@@ -161,7 +186,7 @@ async fn selected_claims(
             let is_selected = || parsed.selects(&claim.metadata, |provisioner| ctx.settings.serves(provisioner));
             claim.metadata.deletion_timestamp.is_none() && (named.contains(&claim.name_any()) || is_selected())
         });
-        found.extend(selected.map(|claim| claim.name_any()));
+        found.extend(selected.map(|claim| (claim.name_any(), claim.uid().unwrap_or_default())));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(found),
@@ -202,25 +227,77 @@ async fn create(
     let api: Api<NfsBackup> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
     match api.create(&PostParams::default(), &backup).await {
         Ok(_) => Ok(None),
-        Err(error) if matches!(writes::http_status(&error), Some(403 | 422)) => {
-            Ok(Some(Skipped::Refused(abbreviate(&api_error_text(&error), MAX_REFUSAL))))
-        }
         Err(error) if writes::http_status(&error) == Some(409) => {
             let existing = reads::get_backup(&ctx.clients.calls, &namespace, &backup.name_any()).await;
             let existing = existing.map_err(WriteError::action("read the backup of a schedule"))?;
+            // A ResourceQuota changed at the same time, or the object was deleted since.
+            let existing = existing.ok_or(WriteError::Conflict)?;
             // An earlier attempt created it, perhaps before the retention was edited.
             let is_same = |existing: NfsBackup| {
                 existing.spec.schedule_ref == backup.spec.schedule_ref && existing.claim_name() == Some(claim)
             };
-            Ok((!existing.is_some_and(is_same)).then_some(Skipped::NameTaken))
+            Ok((!is_same(existing)).then_some(Skipped::NameTaken))
+        }
+        Err(error) if writes::http_status(&error).is_some_and(is_refusal) => {
+            Ok(Some(Skipped::Refused(abbreviate(&api_error_text(&error), MAX_REFUSAL))))
         }
         Err(error) => Err(WriteError::action("create the backup of a schedule")(error)),
     }
 }
 
+/// Returns true for a status that ResourceQuotas, policies and webhooks refuse an object with: 403 or 422, 400 if a webhook gives
+/// none, or another one that a policy names. The others say that the request was not authenticated, throttled or too early, or
+/// that the namespace is gone.
+fn is_refusal(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 401 | 404 | 408 | 409 | 425 | 429)
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn an_unfinished_backup_of_the_same_time_or_of_an_earlier_claim_blocks_nothing() {
+        let at: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+        let schedule: NfsBackupSchedule = serde_json::from_value(json!({
+            "metadata": {"name": "daily", "namespace": "team", "uid": "u"},
+            "spec": {"schedule": "@daily", "claims": {"selector": {}}},
+        }))
+        .unwrap();
+        let backup = |claim: &str, time: &str| -> Arc<NfsBackup> {
+            let reference = json!({"name": "daily", "uid": "u", "scheduledTime": time});
+            let mut backup: NfsBackup = serde_json::from_value(json!({
+                "metadata": {"name": "b", "namespace": "team", "uid": claim},
+                "spec": {"source": {"claimName": claim}, "scheduleRef": reference},
+            }))
+            .unwrap();
+            let time = time.parse().unwrap();
+            backup.metadata.name = Some(backup_name(&schedule, claim, time));
+            Arc::new(backup)
+        };
+        let (earlier, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+        let backups = [
+            backup("requested-now", now),
+            backup("recreated", earlier),
+            backup("waits", earlier),
+        ];
+        let unfinished = Unfinished::of(&backups, (&schedule, at), |backup| {
+            (backup.claim_name() == Some("recreated")).then(|| "former".to_owned())
+        });
+        assert_eq!(unfinished.count, 2);
+        let of = ["requested-now", "recreated", "waits"].map(|claim| unfinished.has(claim, "uid"));
+        assert_eq!(of, [false, false, true]);
+        assert!(unfinished.has("recreated", "former"));
+    }
+
+    #[test]
+    fn a_refusal_is_final_and_a_failure_is_not() {
+        assert!([400, 403, 413, 422].into_iter().all(is_refusal));
+        assert!(![401, 404, 409, 429, 500, 503].into_iter().any(is_refusal));
+    }
 
     fn condition(requested: usize, skipped: &[(&str, Skipped)]) -> PlannedCondition {
         let skipped = skipped

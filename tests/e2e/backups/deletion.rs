@@ -71,9 +71,14 @@ async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_even_if_the_ope
     env.operator.restart().await?;
     env.objects.wait_gone(&backup, TIMEOUT).await?;
     env.objects.wait_gone(&archive_of_backup(&backup), TIMEOUT).await?;
-    at_full_speed(&env);
+    discarded(&env).await
+}
+
+/// Waits until nothing is left of the copy.
+async fn discarded(env: &DedicatedCluster) -> Test {
+    at_full_speed(env);
     rig::wait::until("the copy to be discarded", TIMEOUT, async || {
-        let staged = staging(&env).map_err(|error| error.to_string())?;
+        let staged = staging(env).map_err(|error| error.to_string())?;
         let records = env.records().map_err(|error| error.to_string())?.len();
         match (staged.is_empty(), records) {
             (true, 1) => Ok(()),
@@ -82,6 +87,52 @@ async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_even_if_the_ope
     })
     .await?;
     assert_eq!(env.names()?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_whose_retention_ended_before_its_copy_continues_is_not_made() -> Test {
+    let (mut env, backup) = killed_during_a_backup().await?;
+    let archive = archive_of_backup(&backup);
+    let past = json!({"spec": {"expirationTime": "2026-01-01T00:00:00Z"}});
+    env.objects.patch(&archive, past).await?;
+    env.operator.restart().await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
+    discarded(&env).await?;
+    let events = env.objects.events(&archive).await?;
+    let was_copied = events.iter().any(|event| event["reason"] == "Archived");
+    assert!(!was_copied, "{events:#?}");
+    Ok(())
+}
+
+/// Backup tools restore NfsArchives before NfsBackends and NfsBackups, and without their status.
+#[tokio::test]
+async fn an_archive_whose_backup_is_not_known_stays_until_its_backend_was_read() -> Test {
+    let env = TestEnv::new("backup-abandoned").await?;
+    let uid = "0d9f0f52-6c1c-4a7e-9c56-2f3b1c1e8a11";
+    let backend = env.backend("later", json!({"probeInterval": "1s"}));
+    let archive = json!({
+        "apiVersion": "nfs-operator.io/v1alpha1", "kind": "NfsArchive",
+        "metadata": {"name": format!("nfsbackup-{uid}")},
+        "spec": {
+            "claimRef": {"namespace": env.name, "name": "data"},
+            "backupRef": {"name": "nightly", "uid": uid},
+            "destination": {"backendName": text(&backend, "/metadata/name")},
+        },
+    });
+    let archive = env.objects.create(&archive).await?;
+    rig::wait::until("a condition about the backup", TIMEOUT, async || {
+        let found = env.objects.get(&archive).await.map_err(|error| error.to_string())?;
+        let found = found.ok_or("the archive is gone")?;
+        let conditions = found["status"]["conditions"].to_string();
+        match conditions.contains("that requested it does not exist") {
+            true => Ok(()),
+            false => Err(conditions),
+        }
+    })
+    .await?;
+    env.objects.create(&backend).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
     Ok(())
 }
 

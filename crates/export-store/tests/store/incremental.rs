@@ -495,6 +495,8 @@ async fn a_verification_names_what_differs() {
         .unwrap()
         .write_all_at(b"\0", 2_500_000)
         .unwrap();
+    // Beside one that is missing.
+    fs::write(one.join("added"), "").unwrap();
     fs::write(one.join("a/b/added"), "").unwrap();
     fs::remove_file(one.join("link")).unwrap();
     symlink("other", one.join("link")).unwrap();
@@ -504,7 +506,8 @@ async fn a_verification_names_what_differs() {
     assert_eq!(
         found,
         [
-            "/a/b/: 1 more names than when the backup was made",
+            "/: names that it did not have when the backup was made: 1",
+            "/a/b/: names that it did not have when the backup was made: 1",
             "/a/b/one: it has 5 bytes instead of 13",
             "/a/file-9: its content has another checksum",
             "/big: its content has another checksum",

@@ -12,10 +12,12 @@ use crate::api::archive::{ArchiveSummary, NfsArchive, NfsArchiveStatus};
 use crate::api::backend::Duration;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::consistency::Consistency;
+use crate::controllers::archive::import::recovered_export;
 use crate::controllers::archive::plan::{Report, data_present, state_of_kept};
 use crate::controllers::archive::reconcile::write_status;
 use crate::decide::archive_object::{described, retention_terms};
 use crate::decide::backup_base::base_candidates;
+use crate::decide::backup_destination::destination_name;
 use crate::decide::self_service::allowed;
 use crate::decide::volume_limit::archive_limit;
 use crate::decide::{quantity, terms};
@@ -39,8 +41,15 @@ use export_store::{
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     if is_abandoned(ctx, object).await? {
-        ops::delete_incomplete(ctx, object).await?;
-        return Ok(BackupOutcome::Changed);
+        let destination = destination_name(object).unwrap_or_default();
+        return match recovered_export(ctx, destination) {
+            Some((_, export)) if !export.has_archive(&object.name_any()) => {
+                ops::delete_incomplete(ctx, object).await?;
+                Ok(BackupOutcome::Changed)
+            }
+            // It may have been complete, and restored without its status.
+            _ => Ok(BackupOutcome::Waiting(abandoned(object, destination))),
+        };
     }
     let source = match find_source(ctx, object).await? {
         Ok(source) => source,
@@ -100,6 +109,18 @@ async fn is_abandoned(ctx: &Context, object: &NfsArchive) -> Result<bool, WriteE
     let backup = reads::get_backup(&ctx.clients.calls, namespace, &reference.name).await;
     let backup = backup.map_err(WriteError::action("read the NfsBackup that requested the archive"))?;
     Ok(backup.is_none_or(|backup| backup.uid().as_ref() != Some(&reference.uid)))
+}
+
+/// Returns the condition of an abandoned object that may have data.
+fn abandoned(object: &NfsArchive, destination: &str) -> PlannedCondition {
+    let requested_by = object.spec.backup_ref.as_ref().map(|reference| reference.name.as_str());
+    let message = format!(
+        "the NfsBackup {}/{} that requested it does not exist, and the records of backend {destination}, which may have its \
+         data, were not read yet: if the backend does not exist any more, delete this object",
+        object.spec.claim_ref.namespace,
+        requested_by.unwrap_or_default()
+    );
+    PlannedCondition::unknown(Reason::NotProbed, message)
 }
 
 /// Returns the object with a status that describes its source.

@@ -79,9 +79,25 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
     };
     match find_backup(&backend, &export, object).await {
         Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, (&backend, &export), &recorded).await,
+        Ok(RequestedArchive::Unfinished) if has_ended(ctx, object).await? => {
+            ops::delete_incomplete(ctx, object).await?;
+            Ok(BackupOutcome::Changed)
+        }
         Ok(RequestedArchive::Unfinished) => start_copy(ctx, object).await,
         Ok(RequestedArchive::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
         Err(error) => Ok(export_failed(ctx, &backend, &error)),
+    }
+}
+
+/// Returns true if the retention of a tenant's backup ended while its copy waited: the data would be deleted as soon as they were
+/// copied.
+async fn has_ended(ctx: &Context, object: &NfsArchive) -> Result<bool, WriteError> {
+    let ends = object.spec.expiration_time.as_ref().map(|time| time.0);
+    let ends = ends.filter(|_| object.is_self_service() && !object.spec.legal_hold);
+    match ends {
+        // The clock of this node may be ahead.
+        Some(ends) if ends <= ctx.clock.now() => Ok(ends <= ctx.server_clock.now(&ctx.clients.calls).await?),
+        _ => Ok(false),
     }
 }
 

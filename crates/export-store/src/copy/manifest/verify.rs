@@ -78,6 +78,7 @@ enum Compared {
     File(u64, bool),
     Other,
     Enter(Box<Directory>),
+    Missing,
     Differs(String),
 }
 
@@ -193,22 +194,24 @@ impl Verifier<'_> {
 
     async fn run(&mut self) -> Result<(), ManifestError> {
         while let Some(directory) = self.queue.pop() {
-            let mut expected = 0;
+            let mut expected_found = 0;
             for chunk in &directory.chunks {
                 let entries = self.reader().entries(chunk).await?;
-                expected += entries.len();
                 let (store, directory) = (self.store, &directory);
                 let compared = stream::iter(&entries)
                     .map(async |entry| (entry, compare(store, directory, entry).await))
                     .buffer_unordered(FILES);
                 let compared: Vec<_> = compared.collect().await;
                 for (entry, compared) in compared {
-                    self.count(directory, entry, compared?);
+                    let compared = compared?;
+                    expected_found += usize::from(!matches!(compared, Compared::Missing));
+                    self.count(directory, entry, compared);
                 }
             }
             let found = self.names(&directory.handle).await?;
-            if found > expected {
-                let what = format!("{} more names than when the backup was made", found - expected);
+            if found > expected_found {
+                let more = found - expected_found;
+                let what = format!("names that it did not have when the backup was made: {more}");
                 self.problem(format!("{}/", directory.path), what);
             }
         }
@@ -227,6 +230,7 @@ impl Verifier<'_> {
                 self.report.others += 1;
                 self.queue.push(*directory);
             }
+            Compared::Missing => self.problem(path(directory, entry), "it is missing".to_owned()),
             Compared::Differs(what) => self.problem(path(directory, entry), what),
         }
     }
@@ -259,7 +263,7 @@ async fn compare(store: &ExportStore, directory: &Directory, entry: &ManifestEnt
         found => found?,
     };
     let Some(found) = found else {
-        return Ok(Compared::Differs("it is missing".to_owned()));
+        return Ok(Compared::Missing);
     };
     match (&entry.kind, found.attributes.kind) {
         (EntryKind::File(file), FileKind::Regular) => compare_file(store, file, &found).await,
