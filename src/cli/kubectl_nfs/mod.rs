@@ -9,12 +9,14 @@ mod completion;
 mod explain;
 mod migrate;
 mod names;
+mod new_claim;
 mod operator;
 mod orphans;
 mod probe;
 mod progress;
 mod report;
 mod requests;
+mod restore;
 mod schedules;
 mod secret;
 mod status;
@@ -58,6 +60,8 @@ enum Command {
     Archives(archives::ArchivesCommand),
     /// Back up a claim in use.
     Backup(backup::BackupArguments),
+    /// Create a claim with the data of an NfsBackup.
+    Restore(restore::RestoreArguments),
     /// List schedules of backups: last and next time, and what was missed or skipped.
     Schedules(schedules::SchedulesArguments),
     /// Show which volumes use most.
@@ -101,6 +105,7 @@ pub async fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments).await,
         Command::Archives(command) => archives::run(command).await,
         Command::Backup(arguments) => backup::run(arguments).await,
+        Command::Restore(arguments) => restore::run(arguments).await,
         Command::Schedules(arguments) => schedules::run(arguments).await,
         Command::Usage(command) => usage::run(command).await,
         Command::Orphans(arguments) => orphans::run(arguments).await,

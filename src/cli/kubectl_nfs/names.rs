@@ -21,6 +21,12 @@ pub fn parse_archive(text: &str) -> Result<String, String> {
     parse_name(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
 }
 
+/// Parses the name of an NfsBackup: `nfsbk/NAME`, `nfsbackup/NAME` as `-o name` prints it, or `NAME` alone.
+pub fn parse_backup(text: &str) -> Result<String, String> {
+    let kinds = ["nfsbk/", "nfsbackup/", "nfsbackups/", "nfsbackup.nfs-operator.io/"];
+    parse_name(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
+}
+
 /// Parses the name of a backend: `nfsb/NAME`, `nfsbackend/NAME`, or `NAME` alone.
 pub fn parse_backend(text: &str) -> Result<String, String> {
     let kinds = ["nfsb/", "nfsbackend/", "nfsbackends/", "nfsbackend.nfs-operator.io/"];

@@ -1,4 +1,4 @@
-//! `kubectl nfs schedules`, and `backup` with the rights of a tenant.
+//! `kubectl nfs schedules`, `backup` and `restore` with the rights of a tenant.
 
 use rig::TestEnv;
 use rig::objects::{merge, reference};
@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use super::nfs_as;
 use crate::backups::{class_with_backups, tenant};
+use crate::cli::program::text;
 use crate::support::shared::{TIMEOUT, Test};
 
 #[tokio::test]
-async fn a_tenant_backs_up_and_lists_schedules_without_rights_on_archives() -> Test {
+async fn a_tenant_backs_up_restores_and_lists_schedules_without_rights_on_archives() -> Test {
     let env = TestEnv::new("nfs-tenant").await?;
     let class = class_with_backups(&env, json!({"maxBytesPerNamespace": "10Gi"})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
@@ -31,6 +32,24 @@ async fn a_tenant_backs_up_and_lists_schedules_without_rights_on_archives() -> T
         json!({"source": {"claimName": "data"}, "retention": "2592000s"})
     );
     assert_eq!(backup["status"]["state"], "Available", "{backup}");
+    let backup = backup["metadata"]["name"].as_str().ok_or("no name")?;
+    let restore = async |args: &[&str]| {
+        let named = ["restore", backup, "--to", "pvc/again", "-n", &env.name];
+        let output = nfs_as(&kubeconfig, &[&named, args].concat()).await;
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, plan, _) = restore(&["--plan"]).await;
+    assert!(code == Some(0) && plan.contains("kind: NfsBackup"), "{plan}");
+    let (code, restored, error) = restore(&["--wait"]).await;
+    assert_eq!(code, Some(0), "{error}");
+    assert!(restored.contains("has the data of"), "{restored}");
+    // The class is that of a claim that does not exist any more.
+    tenant.delete(&claim).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
+    let (code, _, error) = restore(&[]).await;
+    assert!(code == Some(2) && error.contains("set --storage-class"), "{error}");
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    env.wait_bound(&claim).await?;
     let create = async |name: &str, times: &str| {
         let mut object = reference("nfs-operator.io/v1alpha1", "NfsBackupSchedule", Some(&env.name), name);
         merge(
