@@ -94,9 +94,9 @@ impl Ownership {
 /// Returns a path as refusals show it.
 fn shown(path: &[Segment]) -> String {
     let segments = path.iter().map(|segment| match segment {
-        Segment::Field(name) => format!(".{name}"),
-        Segment::Item(key, name) => format!("[{key}={name:?}]"),
-        Segment::Member(member) => format!("[{member:?}]"),
+        Segment::Field(name) => format!(".{}", &**name),
+        Segment::Item(key, name) => format!("[{key}={:?}]", &**name),
+        Segment::Member(member) => format!("[{:?}]", &**member),
     });
     segments.collect()
 }

@@ -1,20 +1,79 @@
 //! Fields of objects by path, as server-side apply knows them: fields of maps, items of associative lists, and atomic
 //! values (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy>).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// A step from a value to a part of it. Paths share their names: an object has many leaves below each of its fields.
+/// A name in paths. The names of a thread that are equal are one string, so most comparisons read no characters: an object
+/// has many leaves below each of its fields, and each write compares their paths.
+#[derive(Debug, Clone)]
+pub struct Name(Arc<str>);
+
+thread_local! {
+    /// Always hashed in the same way: the random numbers of a run are not touched.
+    static NAMES: RefCell<HashSet<Arc<str>, BuildHasherDefault<DefaultHasher>>> =
+        const { RefCell::new(HashSet::with_hasher(BuildHasherDefault::new())) };
+}
+
+impl From<&str> for Name {
+    fn from(name: &str) -> Self {
+        NAMES.with_borrow_mut(|names| {
+            if let Some(known) = names.get(name) {
+                return Self(Arc::clone(known));
+            }
+            let new = Arc::<str>::from(name);
+            names.insert(Arc::clone(&new));
+            Self(new)
+        })
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match Arc::ptr_eq(&self.0, &other.0) {
+            true => Ordering::Equal,
+            false => self.0.cmp(&other.0),
+        }
+    }
+}
+
+/// A step from a value to a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Segment {
     /// A field of a map.
-    Field(Arc<str>),
+    Field(Name),
     /// The item of an associative list whose key has this value.
-    Item(&'static str, Arc<str>),
+    Item(&'static str, Name),
     /// An item of a set.
-    Member(Arc<str>),
+    Member(Name),
 }
 
 /// A path from an object to one of its fields.
@@ -197,7 +256,7 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
             }
             if let Some(fields) = root.as_object_mut() {
                 if !fields.contains_key(&**name) {
-                    fields.insert(name.as_ref().to_owned(), Value::Null);
+                    fields.insert((**name).to_owned(), Value::Null);
                 }
                 if let Some(field) = fields.get_mut(&**name) {
                     set(field, rest, value);
@@ -208,7 +267,7 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
             let Some(items) = items_of(root) else { return };
             let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(&**name);
             if !items.iter().any(has_name) {
-                let fields = Map::from_iter([((*key).to_owned(), Value::String(name.as_ref().to_owned()))]);
+                let fields = Map::from_iter([((*key).to_owned(), Value::String((**name).to_owned()))]);
                 items.push(Value::Object(fields));
             }
             // The item itself is a leaf without a value of its own.
