@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// A name in paths. The names of a thread that are equal are one string, so most comparisons read no characters: an object
-/// has many leaves below each of its fields, and each write compares their paths.
+/// A name in paths. The names of a thread that are equal are one string, so that comparisons read few characters.
 #[derive(Debug, Clone)]
-pub struct Name(Arc<str>);
+pub struct Name {
+    text: Arc<str>,
+    hash: u64,
+}
 
 thread_local! {
     /// Always hashed in the same way: the random numbers of a run are not touched.
@@ -23,22 +25,29 @@ thread_local! {
 
 impl From<&str> for Name {
     fn from(name: &str) -> Self {
-        NAMES.with_borrow_mut(|names| {
-            if let Some(known) = names.get(name) {
-                return Self(Arc::clone(known));
-            }
-            let new = Arc::<str>::from(name);
-            names.insert(Arc::clone(&new));
-            Self(new)
-        })
+        let text = NAMES.with_borrow_mut(|names| {
+            let known = names.get(name).cloned();
+            known.unwrap_or_else(|| {
+                let new = Arc::<str>::from(name);
+                names.insert(Arc::clone(&new));
+                new
+            })
+        });
+        let hash = name.bytes().fold(0, |hash, byte| mixed(hash, byte.into()));
+        Self { text, hash }
     }
+}
+
+/// A step of a hash (FxHash).
+fn mixed(hash: u64, more: u64) -> u64 {
+    (hash.rotate_left(5) ^ more).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
 impl Deref for Name {
     type Target = str;
 
     fn deref(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
@@ -58,9 +67,9 @@ impl PartialOrd for Name {
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
-        match Arc::ptr_eq(&self.0, &other.0) {
+        match Arc::ptr_eq(&self.text, &other.text) {
             true => Ordering::Equal,
-            false => self.0.cmp(&other.0),
+            false => self.text.cmp(&other.text),
         }
     }
 }
@@ -76,8 +85,42 @@ pub enum Segment {
     Member(Name),
 }
 
-/// A path from an object to one of its fields.
-pub type Path = Arc<[Segment]>;
+/// A path from an object to one of its fields. Paths are ordered by a hash first: each write compares many, and most of
+/// them begin with the same names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path {
+    hash: u64,
+    segments: Arc<[Segment]>,
+}
+
+impl From<&[Segment]> for Path {
+    fn from(segments: &[Segment]) -> Self {
+        let hash = segments.iter().fold(0, |hash, segment| match segment {
+            Segment::Field(name) => mixed(hash, name.hash),
+            Segment::Item(_, name) => mixed(hash, name.hash ^ 1),
+            Segment::Member(name) => mixed(hash, name.hash ^ 2),
+        });
+        Self {
+            hash,
+            segments: segments.into(),
+        }
+    }
+}
+
+impl Deref for Path {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+impl Path {
+    /// Compares paths by their names: what leads to a field comes before it.
+    pub fn compare_names(&self, other: &Self) -> Ordering {
+        self.segments.cmp(&other.segments)
+    }
+}
 
 /// The value of the item of an associative list, as a leaf.
 static ITEM: Value = Value::Null;
@@ -211,7 +254,7 @@ fn compare_leaves(before: Option<&Value>, after: Option<&Value>, path: &mut Vec<
     let removed = before.keys().filter(|path| !after.contains_key(*path));
     found.removed.extend(removed.cloned());
     let changed = after.iter().filter(|(path, value)| before.get(*path) != Some(value));
-    found.changed.extend(changed.map(|(path, _)| Arc::clone(path)));
+    found.changed.extend(changed.map(|(path, _)| path.clone()));
 }
 
 /// Returns the leaf at a path.
@@ -316,6 +359,9 @@ pub fn reorder(value: &mut Value, configuration: &Value) {
 
 fn reorder_items(items: &mut [Value], key: &str, configured: &[Value]) {
     let is_named = |item: &Value, other: &Value| item.get(key) == other.get(key);
+    if items.len() == configured.len() && items.iter().zip(configured).all(|(item, other)| is_named(item, other)) {
+        return;
+    }
     let found = |other: &Value| items.iter().find(|item| is_named(item, other)).cloned();
     let mut ordered: VecDeque<Value> = configured.iter().filter_map(found).collect();
     for item in items.iter_mut() {
