@@ -35,9 +35,9 @@ impl Ownership {
     ) -> Result<(), Refusal> {
         let mut wanted = leaves(configuration);
         wanted.retain(|path, _| !is_identity(path));
-        let contested = wanted.iter().filter(|(path, value)| {
-            self.has_other(manager, path) && fields::leaf(object, path) != Some(value)
-        });
+        let contested = wanted
+            .iter()
+            .filter(|(path, value)| self.has_other(manager, path) && fields::leaf(object, path) != Some(value));
         let contested: Vec<&Path> = contested.map(|(path, _)| path).collect();
         if !force && let Some(path) = contested.iter().min_by(|path, other| path.compare_names(other)) {
             return Err(Refusal::apply_conflict(kind, name, &shown(path)));
