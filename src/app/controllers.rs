@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, TryFuture, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -293,19 +293,20 @@ async fn run<K, R, E>(
     kind: &'static str,
     controller: Controller<K>,
     requests: impl Stream<Item = ObjectRef<K>> + Send + 'static,
-    reconcile: impl FnMut(Arc<K>, Arc<Context>) -> R,
+    mut reconcile: impl FnMut(Arc<K>, Arc<Context>) -> R,
     on_error: impl Fn(Arc<K>, &E, Arc<Context>) -> Action,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
-    R: TryFuture<Ok = Action, Error = E> + Send + 'static,
+    R: Future<Output = Result<Action, E>> + Send + 'static,
     E: std::error::Error + Send + 'static,
 {
     use kube::runtime::controller::Error;
     controller
         .reconcile_on(requests)
         .graceful_shutdown_on(ctx.shutdown.clone().cancelled_owned())
-        .run(reconcile, on_error, ctx)
+        // In a box before it is passed on: the future of a reconciliation has tens of KiB, which each move copies.
+        .run(move |object, ctx| Box::pin(reconcile(object, ctx)), on_error, ctx)
         .for_each(|done| async move {
             match done.err() {
                 Some(Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {}", watch_error_text(&error)),

@@ -12,6 +12,8 @@ mod shrink;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use ahash::random_state::{self, RandomSource};
 
@@ -67,10 +69,22 @@ fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     // A new thread: the first one drew random numbers already.
-    let report = std::thread::spawn(move || simulate(scenario, traces)).join();
-    let Ok(Ok(report)) = report else {
-        println!("{}the run panicked", child::VIOLATION);
-        return ExitCode::FAILURE;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(simulate(scenario, traces)));
+    let report = match settings.get("LIMIT") {
+        Some(limit) => receiver.recv_timeout(Duration::from_secs(*limit)),
+        None => receiver.recv().map_err(RecvTimeoutError::from),
+    };
+    let report = match report {
+        Ok(Ok(report)) => report,
+        Err(RecvTimeoutError::Timeout) => {
+            println!("{}the run did not end in time", child::VIOLATION);
+            return ExitCode::FAILURE;
+        }
+        Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
+            println!("{}the run panicked", child::VIOLATION);
+            return ExitCode::FAILURE;
+        }
     };
     for line in &report.trace {
         println!("{line}");

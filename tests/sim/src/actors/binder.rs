@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::api_server::{ApiServer, Key};
-use crate::objects::{claim_path, has_finalizer, is_deleting, name, namespace, text, uid, volume_path};
+use crate::objects::{at, claim_path, has_finalizer, is_deleting, name, namespace, text, uid, volume_path};
 
 /// The kinds of objects that these controllers and those of namespaces depend on.
 pub const KINDS: [&str; 4] = [
@@ -86,7 +86,7 @@ fn bind_or_request(api: &ApiServer, claim: &Value) {
 fn bind_to_chosen(api: &ApiServer, claim: &Value) {
     let chosen = volume(api, text(claim, "/spec/volumeName")).filter(|volume| !is_deleting(volume));
     if let Some(volume) = chosen
-        && (volume.pointer("/spec/claimRef").is_none() || names(&volume, claim))
+        && (at(&volume, "/spec/claimRef").is_none() || names(&volume, claim))
     {
         bind(api, &volume, claim);
     }
@@ -161,7 +161,7 @@ fn remove_finalizer(api: &ApiServer, object: &Value, path: &str, finalizer: &str
     if !has_finalizer(object, finalizer) {
         return;
     }
-    let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+    let finalizers = at(object, "/metadata/finalizers").and_then(Value::as_array);
     let left: Vec<&Value> = finalizers
         .into_iter()
         .flatten()

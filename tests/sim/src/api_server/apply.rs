@@ -35,31 +35,37 @@ impl Ownership {
     ) -> Result<(), Refusal> {
         let mut wanted = leaves(configuration);
         wanted.retain(|path, _| !is_identity(path));
-        for (path, value) in &wanted {
-            if !self.has_other(manager, path) || fields::leaf(object, path) == Some(value) {
-                continue;
-            }
-            if !force {
-                return Err(Refusal::apply_conflict(kind, name, &shown(path)));
-            }
-            for (_, owned) in self.0.iter_mut().filter(|(other, _)| *other != manager) {
-                disown(owned, path);
-            }
+        let contested = wanted
+            .iter()
+            .filter(|(path, value)| self.has_other(manager, path) && fields::leaf(object, path) != Some(value));
+        let contested: Vec<&Path> = contested.map(|(path, _)| path).collect();
+        if !force && let Some(path) = contested.iter().min_by(|path, other| path.compare_names(other)) {
+            return Err(Refusal::apply_conflict(kind, name, &shown(path)));
+        }
+        for (_, owned) in self.0.iter_mut().filter(|(other, _)| *other != manager) {
+            contested.iter().for_each(|path| disown(owned, path));
         }
         let before = self.0.remove(manager).unwrap_or_default();
+        let removed = before
+            .iter()
+            .filter(|path| !wanted.contains_key(*path) && !self.has_other(manager, path));
+        let mut removed: Vec<&Path> = removed.collect();
         // Items before the fields in them.
-        for path in before.iter() {
-            let is_wanted = wanted.contains_key(path) || self.has_other(manager, path);
-            if !is_wanted && !fields::is_filled(object, path) {
+        removed.sort_by(|path, other| path.compare_names(other));
+        for path in removed {
+            if !fields::is_filled(object, path) {
                 fields::remove(object, path);
             }
         }
-        for (path, value) in &wanted {
+        let changed = wanted.iter().filter(|(path, value)| {
             // An empty map leaves the fields of others alone.
             let is_current = fields::leaf(object, path) == Some(value);
-            if !(is_current || value.is_object() && fields::is_filled(object, path)) {
-                fields::set(object, path, value);
-            }
+            !(is_current || value.is_object() && fields::is_filled(object, path))
+        });
+        let mut changed: Vec<(&Path, &&Value)> = changed.collect();
+        changed.sort_by(|(path, _), (other, _)| path.compare_names(other));
+        for (path, value) in changed {
+            fields::set(object, path, value);
         }
         fields::reorder(object, configuration);
         self.0.insert(manager.clone(), Arc::new(wanted.into_keys().collect()));
@@ -94,9 +100,9 @@ impl Ownership {
 /// Returns a path as refusals show it.
 fn shown(path: &[Segment]) -> String {
     let segments = path.iter().map(|segment| match segment {
-        Segment::Field(name) => format!(".{name}"),
-        Segment::Item(key, name) => format!("[{key}={name:?}]"),
-        Segment::Member(member) => format!("[{member:?}]"),
+        Segment::Field(name) => format!(".{}", &**name),
+        Segment::Item(key, name) => format!("[{key}={:?}]", &**name),
+        Segment::Member(member) => format!("[{:?}]", &**member),
     });
     segments.collect()
 }

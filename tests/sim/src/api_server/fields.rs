@@ -1,24 +1,126 @@
 //! Fields of objects by path, as server-side apply knows them: fields of maps, items of associative lists, and atomic
 //! values (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy>).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// A step from a value to a part of it. Paths share their names: an object has many leaves below each of its fields.
+/// A name in paths. The names of a thread that are equal are one string, so that comparisons read few characters.
+#[derive(Debug, Clone)]
+pub struct Name {
+    text: Arc<str>,
+    hash: u64,
+}
+
+thread_local! {
+    /// Always hashed in the same way: the random numbers of a run are not touched.
+    static NAMES: RefCell<HashSet<Arc<str>, BuildHasherDefault<DefaultHasher>>> =
+        const { RefCell::new(HashSet::with_hasher(BuildHasherDefault::new())) };
+}
+
+impl From<&str> for Name {
+    fn from(name: &str) -> Self {
+        let text = NAMES.with_borrow_mut(|names| {
+            let known = names.get(name).cloned();
+            known.unwrap_or_else(|| {
+                let new = Arc::<str>::from(name);
+                names.insert(Arc::clone(&new));
+                new
+            })
+        });
+        let hash = name.bytes().fold(0, |hash, byte| mixed(hash, byte.into()));
+        Self { text, hash }
+    }
+}
+
+/// A step of a hash (FxHash).
+fn mixed(hash: u64, more: u64) -> u64 {
+    (hash.rotate_left(5) ^ more).wrapping_mul(0x517c_c1b7_2722_0a95)
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match Arc::ptr_eq(&self.text, &other.text) {
+            true => Ordering::Equal,
+            false => self.text.cmp(&other.text),
+        }
+    }
+}
+
+/// A step from a value to a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Segment {
     /// A field of a map.
-    Field(Arc<str>),
+    Field(Name),
     /// The item of an associative list whose key has this value.
-    Item(&'static str, Arc<str>),
+    Item(&'static str, Name),
     /// An item of a set.
-    Member(Arc<str>),
+    Member(Name),
 }
 
-/// A path from an object to one of its fields.
-pub type Path = Arc<[Segment]>;
+/// A path from an object to one of its fields. Paths are ordered by a hash first: each write compares many, and most of
+/// them begin with the same names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path {
+    hash: u64,
+    segments: Arc<[Segment]>,
+}
+
+impl From<&[Segment]> for Path {
+    fn from(segments: &[Segment]) -> Self {
+        let hash = segments.iter().fold(0, |hash, segment| match segment {
+            Segment::Field(name) => mixed(hash, name.hash),
+            Segment::Item(_, name) => mixed(hash, name.hash ^ 1),
+            Segment::Member(name) => mixed(hash, name.hash ^ 2),
+        });
+        Self {
+            hash,
+            segments: segments.into(),
+        }
+    }
+}
+
+impl Deref for Path {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+impl Path {
+    /// Compares paths by their names: what leads to a field comes before it.
+    pub fn compare_names(&self, other: &Self) -> Ordering {
+        self.segments.cmp(&other.segments)
+    }
+}
 
 /// The value of the item of an associative list, as a leaf.
 static ITEM: Value = Value::Null;
@@ -152,7 +254,7 @@ fn compare_leaves(before: Option<&Value>, after: Option<&Value>, path: &mut Vec<
     let removed = before.keys().filter(|path| !after.contains_key(*path));
     found.removed.extend(removed.cloned());
     let changed = after.iter().filter(|(path, value)| before.get(*path) != Some(value));
-    found.changed.extend(changed.map(|(path, _)| Arc::clone(path)));
+    found.changed.extend(changed.map(|(path, _)| path.clone()));
 }
 
 /// Returns the leaf at a path.
@@ -197,7 +299,7 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
             }
             if let Some(fields) = root.as_object_mut() {
                 if !fields.contains_key(&**name) {
-                    fields.insert(name.as_ref().to_owned(), Value::Null);
+                    fields.insert((**name).to_owned(), Value::Null);
                 }
                 if let Some(field) = fields.get_mut(&**name) {
                     set(field, rest, value);
@@ -208,7 +310,7 @@ pub fn set(root: &mut Value, path: &[Segment], value: &Value) {
             let Some(items) = items_of(root) else { return };
             let has_name = |item: &Value| item.get(*key).and_then(Value::as_str) == Some(&**name);
             if !items.iter().any(has_name) {
-                let fields = Map::from_iter([((*key).to_owned(), Value::String(name.as_ref().to_owned()))]);
+                let fields = Map::from_iter([((*key).to_owned(), Value::String((**name).to_owned()))]);
                 items.push(Value::Object(fields));
             }
             // The item itself is a leaf without a value of its own.
@@ -257,6 +359,9 @@ pub fn reorder(value: &mut Value, configuration: &Value) {
 
 fn reorder_items(items: &mut [Value], key: &str, configured: &[Value]) {
     let is_named = |item: &Value, other: &Value| item.get(key) == other.get(key);
+    if items.len() == configured.len() && items.iter().zip(configured).all(|(item, other)| is_named(item, other)) {
+        return;
+    }
     let found = |other: &Value| items.iter().find(|item| is_named(item, other)).cloned();
     let mut ordered: VecDeque<Value> = configured.iter().filter_map(found).collect();
     for item in items.iter_mut() {

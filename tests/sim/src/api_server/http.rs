@@ -24,6 +24,8 @@ use crate::life::Life;
 
 /// Maximum size of a request's body.
 const MAX_BODY: usize = 4 << 20;
+/// Size of what most objects fit into.
+pub const TYPICAL_BODY: usize = 4096;
 
 /// What happens to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,7 +249,11 @@ impl ApiServer {
         }
         Ok(match answer {
             Err(refusal) => refused(&refusal),
-            Ok((code, Content::Object(object))) => response(code, Answer::from(serde_json::to_vec(&*object)?)),
+            Ok((code, Content::Object(object))) => {
+                let mut body = Vec::with_capacity(TYPICAL_BODY);
+                serde_json::to_writer(&mut body, &*object)?;
+                response(code, Answer::from(body))
+            }
             Ok((code, Content::Watch(watch))) => response(code, Answer::from_stream(watch.into_lines())),
         })
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::answer::Refusal;
 use super::request::{Parameters, Target};
 use super::store::{Key, Store};
+use crate::objects::at;
 
 /// Reads an object.
 pub fn get(store: &Store, target: &Target) -> Result<Arc<Value>, Refusal> {
@@ -35,7 +36,7 @@ pub fn list(store: &mut Store, target: &Target, parameters: &Parameters) -> Resu
         None => (store.revision(), store.list(target.kind, &target.namespace)),
     };
     if let Some(name) = parameters.selected_name() {
-        objects.retain(|object| object.pointer("/metadata/name").is_some_and(|found| found == name));
+        objects.retain(|object| at(object, "/metadata/name").is_some_and(|found| found == name));
     }
     let limit = parameters
         .get("limit")

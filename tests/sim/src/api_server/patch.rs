@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::answer::Refusal;
+use crate::objects::at;
 
 /// Merges `patch` into `target`: null removes a field.
 pub fn merge(target: &mut Value, patch: &Value) {
@@ -26,7 +27,7 @@ pub fn merge(target: &mut Value, patch: &Value) {
 /// Merges `patch` into `target`, and conditions by their type. Other lists with a merge key are replaced: the operator
 /// sends none.
 pub fn strategic(target: &mut Value, patch: &Value) {
-    let conditions = |object: &Value| object.pointer("/status/conditions").and_then(Value::as_array).cloned();
+    let conditions = |object: &Value| at(object, "/status/conditions").and_then(Value::as_array).cloned();
     let before = conditions(target).unwrap_or_default();
     merge(target, patch);
     let Some((changes, merged)) = conditions(patch).zip(target.pointer_mut("/status/conditions")) else {

@@ -83,10 +83,12 @@ pub struct Store {
     compacted: u64,
     /// The rest of lists that were read in part, by token: the revision and the objects.
     pub continued: BTreeMap<String, (u64, Vec<Arc<Value>>)>,
-    /// The revision of the newest change of each kind, and of the last restore.
-    newest: BTreeMap<&'static str, u64>,
+    /// The revision of the newest change of each kind, in the order of these changes: whoever asks for some kinds, mostly
+    /// finds one of them among the last.
+    newest: Vec<(&'static str, u64)>,
     /// The revision of the newest change of each kind that is not known any more.
     forgotten: BTreeMap<&'static str, u64>,
+    /// The revision of the last restore.
     restored: u64,
     random: StdRng,
     clock: Arc<dyn WallClock>,
@@ -103,7 +105,7 @@ impl Store {
             revision: 1,
             compacted: 0,
             continued: BTreeMap::new(),
-            newest: BTreeMap::new(),
+            newest: Vec::new(),
             forgotten: BTreeMap::new(),
             restored: 1,
             random: StdRng::seed_from_u64(seed),
@@ -119,8 +121,9 @@ impl Store {
 
     /// Returns the revision of the newest change of one of these kinds.
     pub fn revision_of(&self, plurals: &[&str]) -> u64 {
-        let newest = plurals.iter().filter_map(|plural| self.newest.get(plural).copied());
-        newest.fold(self.restored, u64::max)
+        let mut newest = self.newest.iter().rev();
+        let newest = newest.find(|(plural, _)| plurals.contains(plural));
+        newest.map_or(self.restored, |(_, revision)| self.restored.max(*revision))
     }
 
     /// Returns the last revision with a change of a kind that is not known any more.
@@ -211,7 +214,8 @@ impl Store {
     }
 
     fn record(&mut self, kind: ChangeKind, key: Key, object: &Arc<Value>, by: &str) {
-        self.newest.insert(key.plural, self.revision);
+        self.newest.retain(|(plural, _)| *plural != key.plural);
+        self.newest.push((key.plural, self.revision));
         if let Some(changed) = self.changed.get(key.plural) {
             changed.send_replace(());
         }
@@ -257,7 +261,7 @@ impl Store {
     pub fn compact(&mut self) {
         self.history.clear();
         self.compacted = self.revision;
-        self.forgotten.clone_from(&self.newest);
+        self.forgotten = self.newest.iter().copied().collect();
         self.continued.clear();
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::answer::Refusal;
-use super::http::Link;
+use super::http::{Link, TYPICAL_BODY};
 use super::list;
 use super::request::{Parameters, Target};
 use super::store::{ChangeKind, Store};
@@ -158,7 +158,10 @@ impl Watch {
             Event::Bookmark(object) => ("BOOKMARK", object),
             Event::Error(status) => ("ERROR", status),
         };
-        let mut line = format!("{{\"type\":\"{kind}\",\"object\":").into_bytes();
+        let mut line = Vec::with_capacity(TYPICAL_BODY);
+        line.extend_from_slice(b"{\"type\":\"");
+        line.extend_from_slice(kind.as_bytes());
+        line.extend_from_slice(b"\",\"object\":");
         match self.metadata_only && !matches!(event, Event::Error(_)) {
             true => serde_json::to_writer(&mut line, &list::metadata_of(object))?,
             false => serde_json::to_writer(&mut line, object)?,

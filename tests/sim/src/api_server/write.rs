@@ -334,12 +334,11 @@ impl Writer<'_> {
         if names_other("/metadata/uid") {
             return Err(Refusal::other_uid(kind, &key.name));
         }
-        for field in SERVER_METADATA {
-            set_metadata(
-                &mut after,
-                field,
-                before.get("metadata").and_then(|metadata| metadata.get(field)),
-            );
+        if let Some(metadata) = metadata_of(&mut after) {
+            let before = before.get("metadata");
+            for field in SERVER_METADATA {
+                set_field(metadata, field, before.and_then(|before| before.get(field)));
+            }
         }
         if kind.namespaced && text(&after, "/metadata/namespace") != Some(&key.namespace) {
             set_metadata(&mut after, "namespace", Some(&json!(key.namespace)));
@@ -483,21 +482,29 @@ fn has_same_desired_state(before: &Value, after: &Value) -> bool {
     names.all(|name| before.get(name) == after.get(name))
 }
 
+/// Returns the metadata of an object, which has some afterwards.
+fn metadata_of(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    let fields = object.as_object_mut()?;
+    if !fields.get("metadata").is_some_and(Value::is_object) {
+        fields.insert("metadata".to_owned(), Value::Object(Map::new()));
+    }
+    fields.get_mut("metadata")?.as_object_mut()
+}
+
 /// Sets a field of the metadata, or removes it.
 fn set_metadata(object: &mut Value, field: &str, value: Option<&Value>) {
-    let Some(fields) = object.as_object_mut() else { return };
-    let metadata = fields.entry("metadata").or_insert(Value::Null);
-    if !metadata.is_object() {
-        *metadata = Value::Object(Map::new());
+    if let Some(metadata) = metadata_of(object) {
+        set_field(metadata, field, value);
     }
-    let Some(metadata) = metadata.as_object_mut() else {
-        return;
-    };
+}
+
+/// Sets a field, or removes it.
+fn set_field(fields: &mut Map<String, Value>, field: &str, value: Option<&Value>) {
     match value {
-        None | Some(Value::Null) => drop(metadata.remove(field)),
-        Some(value) => match metadata.get_mut(field) {
+        None | Some(Value::Null) => drop(fields.remove(field)),
+        Some(value) => match fields.get_mut(field) {
             Some(found) => found.clone_from(value),
-            None => drop(metadata.insert(field.to_owned(), value.clone())),
+            None => drop(fields.insert(field.to_owned(), value.clone())),
         },
     }
 }

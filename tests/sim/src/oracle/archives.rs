@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Violation;
 use crate::actors::administrator::RETENTIONS;
-use crate::objects::{is_deleting, name, text};
+use crate::objects::{at, is_deleting, name, text};
 
 /// By how much times of the API server may differ that were read one after the other: it shows whole seconds.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(3);
@@ -16,7 +16,7 @@ fn time(object: &Value, path: &str) -> Option<Timestamp> {
 
 /// Returns true if nobody may delete the data of an archive.
 pub fn is_held(archive: &Value) -> bool {
-    archive.pointer("/spec/legalHold") == Some(&Value::Bool(true))
+    at(archive, "/spec/legalHold") == Some(&Value::Bool(true))
 }
 
 /// Returns true if an archive is a requested backup.
@@ -43,20 +43,16 @@ pub fn is_released(archive: &Value) -> bool {
 }
 
 /// Returns from when on the data of an archive may be purged by the clock of the API server, as things are.
-pub fn purgeable_from<'a>(
-    archive: &Value,
-    backend: Option<&Value>,
-    all: impl Iterator<Item = &'a Value>,
-) -> Option<Timestamp> {
+pub fn purgeable_from(archive: &Value, backend: Option<&Value>, ages: &Ages<'_>) -> Option<Timestamp> {
     if is_held(archive) {
         return None;
     }
     if is_deleted_with_data(archive) {
         return Some(Timestamp::MIN);
     }
-    let keep_last = backend.and_then(|backend| backend.pointer("/spec/archivePolicy/keepLast")?.as_u64());
+    let keep_last = backend.and_then(|backend| at(backend, "/spec/archivePolicy/keepLast")?.as_u64());
     let keep_last = keep_last.filter(|_| !is_backup(archive));
-    let is_newest = keep_last.is_some_and(|count| newer(archive, all) < count);
+    let is_newest = keep_last.is_some_and(|count| ages.newer(archive) < count);
     match time(archive, "/spec/expirationTime") {
         _ if is_newest => None,
         Some(at) => Some(at),
@@ -72,18 +68,37 @@ const CLAIM: [&str; 4] = [
     "/spec/claimRef/name",
 ];
 
-/// Returns the number of archives of the same claim with newer data.
-fn newer<'a>(archive: &Value, all: impl Iterator<Item = &'a Value>) -> u64 {
-    let created = |archive: &Value| time(archive, "/status/volumeCreationTime");
-    let is_of_claim = |other: &Value| CLAIM.iter().all(|path| text(other, path) == text(archive, path));
-    let own = created(archive);
-    let newer = all.filter(|other| {
-        !is_backup(other)
-            && !is_held(other)
-            && is_of_claim(other)
-            && created(other).zip(own).is_some_and(|(other, own)| other > own)
-    });
-    u64::try_from(newer.count()).unwrap_or(u64::MAX)
+fn claim(archive: &Value) -> [&str; 4] {
+    CLAIM.map(|path| text(archive, path))
+}
+
+fn data_time(archive: &Value) -> Option<Timestamp> {
+    time(archive, "/status/volumeCreationTime")
+}
+
+/// The archives that `keepLast` counts, each with its claim and the time of its data.
+pub struct Ages<'a>(Vec<([&'a str; 4], Timestamp)>);
+
+impl<'a> Ages<'a> {
+    /// Reads these archives.
+    pub fn new(archives: impl Iterator<Item = &'a Value>) -> Self {
+        let counted = archives.filter(|archive| !is_backup(archive) && !is_held(archive));
+        Self(
+            counted
+                .filter_map(|archive| Some((claim(archive), data_time(archive)?)))
+                .collect(),
+        )
+    }
+
+    /// Returns the number of archives of the same claim with newer data.
+    fn newer(&self, archive: &Value) -> u64 {
+        let (own_claim, own) = (claim(archive), data_time(archive));
+        let newer = self
+            .0
+            .iter()
+            .filter(|(claim, of_data)| *claim == own_claim && own.is_some_and(|own| *of_data > own));
+        u64::try_from(newer.count()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Returns true if an archive has to be purged by now, whatever the policy is that applied when it was created.
@@ -95,7 +110,7 @@ pub fn must_be_purged(archive: &Value, backend: Option<&Value>, now: Timestamp) 
     let longest = RETENTIONS.iter().copied().max().unwrap_or(0);
     let created = time(archive, "/metadata/creationTimestamp");
     let kept_until = created.and_then(|created| created.checked_add(SignedDuration::from_secs(longest)).ok());
-    let keeps_last = backend.is_none_or(|backend| backend.pointer("/spec/archivePolicy/keepLast").is_some());
+    let keeps_last = backend.is_none_or(|backend| at(backend, "/spec/archivePolicy/keepLast").is_some());
     let expired = time(archive, "/spec/expirationTime").is_some_and(|at| now >= at);
     is_complete(archive) && !is_held(archive) && !keeps_last && expired && kept_until.is_some_and(|until| now >= until)
 }
@@ -106,7 +121,7 @@ pub fn must_be_purged(archive: &Value, backend: Option<&Value>, now: Timestamp) 
 /// # Errors
 /// A time that neither explains.
 pub fn check_times(archive: &Value, now: Timestamp) -> Result<(), Violation> {
-    let is_unchanged = archive.pointer("/metadata/generation").and_then(Value::as_u64) == Some(1);
+    let is_unchanged = at(archive, "/metadata/generation").and_then(Value::as_u64) == Some(1);
     let Some(archived_at) = time(archive, "/status/archiveTime").filter(|_| is_unchanged && !is_backup(archive)) else {
         return Ok(());
     };

@@ -29,6 +29,7 @@ use crate::api_server::ApiServer;
 use crate::objects::{name, text, uid};
 use crate::sites::Sites;
 
+use archives::Ages;
 use claims::Claims;
 use readers::Readers;
 use sources::Backups;
@@ -45,6 +46,9 @@ const KINDS: [&str; 5] = [
     "nfsbackends",
     "nfsarchives",
 ];
+
+/// The kinds that decide when archives may be purged.
+const PURGE_KINDS: [&str; 2] = ["nfsarchives", "nfsbackends"];
 
 /// A rule that was violated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +81,8 @@ pub struct Oracle {
     seen: (u64, Vec<u64>),
     /// The disks as they were read last.
     disks: Vec<Arc<Disk>>,
-    /// From when on archives may be purged, as things are between two resource versions.
+    /// From when on archives may be purged, as things are between two resource versions: of the last archive that was seen,
+    /// and of what decides about it.
     purges: ((u64, u64), Vec<(String, Timestamp)>),
 }
 
@@ -302,7 +307,9 @@ impl Oracle {
 
     /// Records which archives may be purged now. An object may have been created and deleted again since the last time.
     fn permit_purges(&mut self) {
-        let revisions = (self.seen.0, self.api.revision_of(&KINDS));
+        // What was seen before the newest change of an archive makes no difference.
+        let seen = self.seen.0.min(self.api.revision_of(&["nfsarchives"]));
+        let revisions = (seen, self.api.revision_of(&PURGE_KINDS));
         if self.purges.0 != revisions {
             self.purges = (revisions, self.find_purges());
         }
@@ -324,6 +331,7 @@ impl Oracle {
         let backends = self.api.all("nfsbackends");
         let changes = self.api.changes_of("nfsarchives", self.seen.0);
         let changed = changes.iter().map(|change| &change.object);
+        let ages = Ages::new(archives.iter().map(|archive| &**archive));
         let purges = archives.iter().chain(changed).filter_map(|archive| {
             match archives::is_released(archive) {
                 true => self.released.insert(name(archive).to_owned()),
@@ -332,8 +340,7 @@ impl Oracle {
             let backend = backends
                 .iter()
                 .find(|backend| name(backend) == text(archive, "/status/backendName"));
-            let all = archives.iter().map(|archive| &**archive);
-            let from = archives::purgeable_from(archive, backend.map(|backend| &**backend), all)?;
+            let from = archives::purgeable_from(archive, backend.map(|backend| &**backend), &ages)?;
             Some((name(archive).to_owned(), from))
         });
         purges.collect()

@@ -9,7 +9,7 @@ use super::claims::tenant;
 use super::disk::Disk;
 use super::{Located, Oracle, Violation};
 use crate::actors::nodes::DataFile;
-use crate::objects::{name, text};
+use crate::objects::{at, name, text};
 
 /// The namespaces, by UID, that may read each file.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Oracle {
     fn permit_restores(&mut self) {
         let backends = self.api.all("nfsbackends");
         for archive in self.api.all("nfsarchives") {
-            let listed = archive.pointer("/spec/allowedNamespaces/matchNames");
+            let listed = at(&archive, "/spec/allowedNamespaces/matchNames");
             let mut names: Vec<&str> = listed
                 .and_then(Value::as_array)
                 .into_iter()
@@ -86,7 +86,7 @@ impl Oracle {
             let backend = backends
                 .iter()
                 .find(|backend| name(backend) == text(&archive, "/status/backendName"));
-            let by_name = backend.and_then(|backend| backend.pointer("/spec/archivePolicy/restoreByName"));
+            let by_name = backend.and_then(|backend| at(backend, "/spec/archivePolicy/restoreByName"));
             if by_name == Some(&Value::Bool(true)) {
                 names.push(text(&archive, "/spec/claimRef/namespace"));
             }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::disk::{OWN_FOLDER, is_in_trash, is_within};
 use super::{Disk, Oracle, archives};
 use crate::actors::users::NAMESPACES;
-use crate::objects::{is_deleting, name, text, uid};
+use crate::objects::{at, is_deleting, name, text, uid};
 
 impl Oracle {
     /// Returns what the operator still has to do, or nothing.
@@ -26,7 +26,7 @@ impl Oracle {
     /// Every claim is bound, or reports why not.
     fn unsettled_claims(&self, left: &mut Vec<String>) {
         for claim in self.api.all("persistentvolumeclaims") {
-            let conditions = claim.pointer("/status/conditions").and_then(Value::as_array);
+            let conditions = at(&claim, "/status/conditions").and_then(Value::as_array);
             let conditions: Vec<&Value> = conditions.into_iter().flatten().collect();
             let find = |type_: &str| {
                 let found = conditions.iter().find(|condition| text(condition, "/type") == type_);
