@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
 use serde_json::json;
 
@@ -11,6 +10,7 @@ use super::names::parse_backup;
 use super::new_claim::{DataSource, NewClaimArguments};
 use crate::api::NfsBackup;
 use crate::cli::cluster::{ClusterArguments, CommandError, failed, get};
+use crate::runtime::reads;
 
 /// Arguments of `kubectl nfs restore`.
 #[derive(Args)]
@@ -44,8 +44,7 @@ pub async fn run(arguments: RestoreArguments) -> Result<ExitCode, CommandError> 
             "NfsBackup {namespace}/{name} has no data yet: kubectl get nfsbackup {name} -n {namespace} shows its state"
         )));
     }
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
-    let claim = claims.get_opt(observed.claim_name.as_deref().unwrap_or_default()).await;
+    let claim = reads::get_claim(&client, &namespace, observed.claim_name.as_deref().unwrap_or_default()).await;
     let claim = claim.map_err(failed("read the claim that was backed up"))?;
     let source = DataSource {
         kind: "NfsBackup",
