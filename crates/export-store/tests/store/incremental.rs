@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::archive_crash::{begin_purge, object};
 use crate::copy::volume;
 use crate::fixture::{CLUSTER, StoreFixture, claim, names, reclaim, request};
+use crate::nfs::TIMEOUT;
 use crate::trust::forge;
 
 /// Time for which a file must not have changed before a backup. The servers' clocks have whole seconds here.
@@ -456,7 +457,18 @@ async fn a_base_is_not_purged_while_it_is_in_use() {
     assert_eq!(refused.kind(), ErrorKind::ArchiveBusy, "{refused}");
     copying.abort();
     assert!(copying.await.unwrap_err().is_cancelled());
-    begin_purge(&backups.target, &which).await.unwrap();
+    // The tasks of the copy end after the copy itself, and use the base until then.
+    rig::wait::until("the end of the tasks", TIMEOUT, async || {
+        match begin_purge(&backups.target, &which).await {
+            Err(error) if error.kind() == ErrorKind::ArchiveBusy => Err(error.to_string()),
+            begun => {
+                begun.unwrap();
+                Ok(())
+            }
+        }
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
