@@ -9,12 +9,13 @@ use kube::runtime::watcher::Event;
 
 use crate::api::NfsArchive;
 use crate::api::backend::ArchivePolicy;
+use crate::decide::archive_object::agrees_with_record;
 use crate::decide::restore_source::RestoreSource;
 use crate::decide::retention::ReachedLimit;
 use crate::decide::{quantity, retention};
 use crate::state::context::Context;
 use crate::state::relist_diff::RelistDiff;
-use export_store::{ExportStore, ReleasedArchive};
+use export_store::{ArchivePhase, ExportError, ExportStore, ReleasedArchive, SignatureStatus};
 
 /// Returns the archives of a backend.
 pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
@@ -126,6 +127,21 @@ pub fn count_released(ctx: &Context, backend: &str, export: &ExportStore) {
 fn trusted(export: &ExportStore) -> impl Iterator<Item = ReleasedArchive> {
     let released = export.released_archives().into_iter();
     released.filter(|archive| !export.is_unsigned(&archive.name))
+}
+
+/// Reports whether the record and the directory of an archive exist as its object describes them. Read from the export, before
+/// older ones are deleted.
+///
+/// # Errors
+/// The export cannot be read.
+pub async fn is_intact(archive: &NfsArchive, (backend, export): (&str, &ExportStore)) -> Result<bool, ExportError> {
+    let recorded = export.find_archive(&archive.name_any()).await?;
+    Ok(recorded.is_some_and(|recorded| {
+        recorded.trust == SignatureStatus::Signed
+            && recorded.phase == ArchivePhase::Archived
+            && recorded.exists
+            && agrees_with_record(archive, &recorded, backend)
+    }))
 }
 
 /// Returns true if the data of an archive without an object are kept, and use capacity.

@@ -64,12 +64,7 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
         ctx.last_written.forget(&uid);
         if backup.is_view() {
             ctx.requeue_archive(ObjectRef::new(&backup.name_any()));
-        } else if ctx
-            .stores
-            .archives
-            .get(&ObjectRef::new(&backup.archive_name()))
-            .is_none()
-        {
+        } else if !has_archive(ctx, &backup.archive_name()) {
             // It was counted, and deleted before its archive was created.
             ctx.backup_admissions.forget(&backup.archive_name());
             requeue_next(ctx, namespace.as_deref().unwrap_or_default());
@@ -80,20 +75,14 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
 /// Forgets the archives that neither exist nor are requested any more: a watch that broke does not say what was deleted
 /// meanwhile.
 fn forget_ended(ctx: &Context) {
-    let requested = ctx
-        .stores
-        .backups
-        .state()
-        .into_iter()
-        .map(|backup| backup.archive_name());
-    let existing = ctx
-        .stores
-        .archives
-        .state()
-        .into_iter()
-        .map(|archive| archive.name_any());
-    let names: HashSet<String> = requested.chain(existing).collect();
-    ctx.backup_admissions.retain(|archive| names.contains(archive));
+    let backups = ctx.stores.backups.state();
+    let requested: HashSet<String> = backups.iter().map(|backup| backup.archive_name()).collect();
+    ctx.backup_admissions
+        .retain(|archive| requested.contains(archive) || has_archive(ctx, archive));
+}
+
+fn has_archive(ctx: &Context, name: &str) -> bool {
+    ctx.stores.archives.get(&ObjectRef::new(name)).is_some()
 }
 
 /// Requeues the oldest backups of a namespace that have no archive yet. More than one: the oldest may wait for something else, or

@@ -12,7 +12,6 @@ pub mod claim_condition;
 pub mod confirmed_export;
 pub mod context;
 pub mod copy_jobs;
-pub mod kept_archive;
 pub mod last_reported;
 pub mod last_written;
 pub mod live_backend;

@@ -18,19 +18,24 @@ pub fn parse_claim(text: &str) -> Result<String, String> {
 /// Parses the name of an archive: `nfsa/NAME`, `nfsarchive/NAME` as `-o name` prints it, or `NAME` alone.
 pub fn parse_archive(text: &str) -> Result<String, String> {
     let kinds = ["nfsa/", "nfsarchive/", "nfsarchives/", "nfsarchive.nfs-operator.io/"];
-    parse_name(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
+    parse_name(without_kind(text, kinds))
 }
 
 /// Parses the name of an NfsBackup: `nfsbk/NAME`, `nfsbackup/NAME` as `-o name` prints it, or `NAME` alone.
 pub fn parse_backup(text: &str) -> Result<String, String> {
     let kinds = ["nfsbk/", "nfsbackup/", "nfsbackups/", "nfsbackup.nfs-operator.io/"];
-    parse_name(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
+    parse_name(without_kind(text, kinds))
 }
 
 /// Parses the name of a backend: `nfsb/NAME`, `nfsbackend/NAME`, or `NAME` alone.
 pub fn parse_backend(text: &str) -> Result<String, String> {
     let kinds = ["nfsb/", "nfsbackend/", "nfsbackends/", "nfsbackend.nfs-operator.io/"];
-    parse_name(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
+    parse_name(without_kind(text, kinds))
+}
+
+/// Returns the name behind the kind of an object, if one of these is before it.
+fn without_kind<'a>(text: &'a str, kinds: [&str; 4]) -> &'a str {
+    kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text)
 }
 
 fn parse_name(name: &str) -> Result<String, String> {

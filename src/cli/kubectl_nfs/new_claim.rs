@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::names::parse_claim;
 use super::progress::{self, Progress};
-use crate::api::names::{CLAIM_CONDITION, GROUP};
+use crate::api::names::{CLAIM_CONDITION, GROUP, RESTORE};
 use crate::cli::cluster::{CommandError, failed, get};
 use crate::cli::duration::parse_duration;
 use crate::cli::output::print;
@@ -54,8 +54,8 @@ pub struct DataSource<'a> {
     pub size: Option<String>,
     /// Class of the claim of the data.
     pub class: Option<String>,
-    /// Annotations of the claim to create.
-    pub annotations: Value,
+    /// Value of the annotation that decides whether the data are moved or copied. If unset, the operator decides.
+    pub mode: Option<&'static str>,
     /// What happens to the object.
     pub effect: &'static str,
 }
@@ -71,7 +71,7 @@ impl NewClaimArguments {
     /// Creates the claim, and waits for its volume with `--wait`.
     pub async fn create(
         &self,
-        client: Client,
+        client: &Client,
         namespace: &str,
         source: &DataSource<'_>,
     ) -> Result<ExitCode, CommandError> {
@@ -83,7 +83,7 @@ impl NewClaimArguments {
             print(yaml.trim_end())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, namespace);
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
         let manifest = serde_json::from_value(manifest).map_err(|error| CommandError::Format(error.to_string()))?;
         let created = claims.create(&PostParams::default(), &manifest).await;
         created.map_err(failed(format!("create PersistentVolumeClaim {named}")))?;
@@ -110,7 +110,9 @@ impl NewClaimArguments {
         let class = self.storage_class.as_ref().or(source.class.as_ref());
         let class = class.ok_or_else(|| unknown("class", "--storage-class"))?;
         let mut metadata = json!({"name": self.name, "namespace": namespace});
-        merge(&mut metadata, source.annotations.clone());
+        if let Some(mode) = source.mode {
+            merge(&mut metadata, json!({"annotations": {RESTORE: mode}}));
+        }
         Ok(json!({
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kube::Api;
-use serde_json::json;
 
 use super::names::parse_backup;
 use super::new_claim::{DataSource, NewClaimArguments};
@@ -30,13 +29,9 @@ pub struct RestoreArguments {
 /// Creates the claim, and waits for its volume with `--wait`.
 pub async fn run(arguments: RestoreArguments) -> Result<ExitCode, CommandError> {
     let client = arguments.cluster.client().await?;
-    let namespace = arguments
-        .namespace
-        .as_deref()
-        .unwrap_or(client.default_namespace())
-        .to_owned();
+    let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
     let name = &arguments.backup;
-    let backups: Api<NfsBackup> = Api::namespaced(client.clone(), &namespace);
+    let backups: Api<NfsBackup> = Api::namespaced(client.clone(), namespace);
     let backup = get(&backups, name, &format!("NfsBackup {namespace}/{name}")).await?;
     let observed = backup.observed();
     if observed.completion_time.is_none() {
@@ -44,15 +39,15 @@ pub async fn run(arguments: RestoreArguments) -> Result<ExitCode, CommandError> 
             "NfsBackup {namespace}/{name} has no data yet: kubectl get nfsbackup {name} -n {namespace} shows its state"
         )));
     }
-    let claim = reads::get_claim(&client, &namespace, observed.claim_name.as_deref().unwrap_or_default()).await;
+    let claim = reads::get_claim(&client, namespace, observed.claim_name.as_deref().unwrap_or_default()).await;
     let claim = claim.map_err(failed("read the claim that was backed up"))?;
     let source = DataSource {
         kind: "NfsBackup",
         name,
         size: observed.requested_size.clone().map(|size| size.0),
         class: claim.and_then(|claim| claim.spec?.storage_class_name),
-        annotations: json!({}),
+        mode: None,
         effect: "the data of the backup are copied, and it is kept",
     };
-    arguments.claim.create(client, &namespace, &source).await
+    arguments.claim.create(&client, namespace, &source).await
 }

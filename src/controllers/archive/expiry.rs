@@ -16,10 +16,9 @@ use crate::runtime::clock;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
-use crate::state::archives::expiry_reason;
+use crate::state::archives::{expiry_reason, is_intact};
 use crate::state::backends::{Backend, PurgeTurn};
 use crate::state::context::Context;
-use crate::state::kept_archive::is_kept;
 
 /// Maximum number of intervals until an archive that gets no slot is retried. Thousands of archives that expire
 /// together do not all retry for each slot, and few slots remain unused.
@@ -91,7 +90,7 @@ async fn count_confirmed(
         let Some(live) = live.filter(|live| is_newer(live, object)) else {
             continue;
         };
-        confirmed += usize::from(is_kept(&live, (&location.backend.name, &location.export)).await?);
+        confirmed += usize::from(is_intact(&live, (&location.backend.name, &location.export)).await?);
     }
     Ok(confirmed)
 }

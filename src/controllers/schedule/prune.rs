@@ -15,9 +15,9 @@ use crate::decide::schedule::is_of_schedule;
 use crate::decide::self_service::is_archive_of;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
+use crate::state::archives::is_intact;
 use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
-use crate::state::kept_archive::is_kept;
 
 /// A backup whose data exist.
 #[derive(Debug, Clone)]
@@ -94,8 +94,8 @@ async fn exists(ctx: &Context, backup: &Arc<NfsBackup>, namespace_uid: &str) -> 
         return Ok(false);
     };
     let _slot = backend.archives.acquire(&archive.spec.claim_ref.namespace).await;
-    match is_kept(&archive, (&backend.name, &export)).await {
-        Ok(is_kept) => Ok(is_kept),
+    match is_intact(&archive, (&backend.name, &export)).await {
+        Ok(is_intact) => Ok(is_intact),
         Err(error) => {
             tracing::warn!(
                 backup = qualified_name(backup.as_ref()),

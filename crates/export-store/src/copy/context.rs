@@ -101,6 +101,16 @@ impl CopyContext {
         self.to.store.nfs()
     }
 
+    /// Returns what is at a name of the target already, from an earlier attempt or a call whose reply was lost.
+    pub(super) async fn find_earlier(&self, directory: &Directory, name: &Name) -> Result<Option<FileRef>, CopyError> {
+        let found = self.target().lookup(directory.to(), name).await;
+        let found = found.map_err(|error| CopyError::of_call(directory.path_of(name), error))?;
+        if let Some(existing) = &found {
+            self.check_name(directory, name, existing).await?;
+        }
+        Ok(found)
+    }
+
     /// Checks that an existing entry of the target has exactly this name, so that it is not the copy of another name.
     /// Servers that ignore case or normalize Unicode find it by other names, too.
     pub(super) async fn check_name(&self, directory: &Directory, name: &Name, existing: &FileRef) -> Outcome {

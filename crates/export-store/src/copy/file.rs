@@ -525,8 +525,7 @@ impl FileCopier {
         let failed = |error| entry.failed(error);
         match nfs.create_file(directory, name, content, UNFINISHED).await {
             Err(error) if error.status() == Some(Status::Exists) => {
-                if let Some(existing) = nfs.lookup(directory, name).await.map_err(failed)? {
-                    self.context.check_name(entry.directory, name, &existing).await?;
+                if let Some(existing) = self.context.find_earlier(entry.directory, name).await? {
                     let file_id = existing.attributes.fileid;
                     nfs.remove_file(directory, name, file_id).await.map_err(failed)?;
                 }
@@ -551,11 +550,8 @@ impl FileCopier {
         let (directory, name) = (entry.directory.to(), entry.name);
         let copy = match nfs.create_symlink(directory, name, &target).await {
             Err(error) if error.status() == Some(Status::Exists) => {
-                let existing = nfs.lookup(directory, name).await;
-                let existing = existing.map_err(|error| entry.failed(error))?;
-                let existing = existing.ok_or_else(|| entry.failed(error))?;
-                self.context.check_name(entry.directory, name, &existing).await?;
-                existing
+                let existing = self.context.find_earlier(entry.directory, name).await?;
+                existing.ok_or_else(|| entry.failed(error))?
             }
             created => created.map_err(|error| entry.failed(error))?,
         };

@@ -96,8 +96,7 @@ impl LinkTable {
         };
         let linked = match nfs.link(&copy.handle, directory.to(), name).await {
             Err(error) if error.status() == Some(Status::Exists) => {
-                if let Some(existing) = nfs.lookup(directory.to(), name).await.map_err(failed)? {
-                    self.context.check_name(directory, name, &existing).await?;
+                if let Some(existing) = self.context.find_earlier(directory, name).await? {
                     let file_id = existing.attributes.fileid;
                     // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
                     if file_id == copy.attributes.fileid {

@@ -4,10 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use kube::Api;
-use serde_json::json;
 
 use crate::api::NfsArchive;
-use crate::api::names::RESTORE;
 use crate::cli::cluster::{ClusterArguments, CommandError, get};
 use crate::cli::kubectl_nfs::names::parse_archive;
 use crate::cli::kubectl_nfs::new_claim::{DataSource, NewClaimArguments};
@@ -59,20 +57,17 @@ pub async fn run(arguments: RestoreArguments) -> Result<ExitCode, CommandError> 
         .as_ref()
         .unwrap_or(&archive.spec.claim_ref.namespace);
     let observed = archive.observed();
-    let annotations = match arguments.mode {
-        Some(Mode::Move) => json!({"annotations": {RESTORE: "move"}}),
-        Some(Mode::Copy) => json!({"annotations": {RESTORE: "copy"}}),
-        None => json!({}),
-    };
     let source = DataSource {
         kind: "NfsArchive",
         name,
         size: observed.requested_size.clone().map(|size| size.0),
         class: observed.storage_class_name.clone(),
-        annotations,
+        mode: arguments
+            .mode
+            .map(|mode| if mode == Mode::Move { "move" } else { "copy" }),
         effect: effect(&arguments, &archive, namespace),
     };
-    arguments.claim.create(client, namespace, &source).await
+    arguments.claim.create(&client, namespace, &source).await
 }
 
 /// Says what happens to the archive.
