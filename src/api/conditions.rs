@@ -450,6 +450,11 @@ impl Reason {
         )
     }
 
+    /// Returns true if only a probe of the backend is missing. It is about to follow, and nobody has to do anything.
+    pub fn awaits_probe(self) -> bool {
+        matches!(self, Self::NotProbed | Self::ProbeOutdated)
+    }
+
     /// Returns true for problems that affect all claims of the backend: it is probed again, and its claims wait.
     pub fn is_backend_wide(self) -> bool {
         self.is_connectivity()

@@ -211,9 +211,9 @@ pub fn other_node_possible(refusals: &[BackendRefusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::NodeNotServed)
 }
 
-/// Returns true if a backend was refused only because its last probe is outdated.
-pub fn probe_is_stale(refusals: &[BackendRefusal]) -> bool {
-    refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
+/// Returns true if a backend was refused only because it was not probed yet, or because its last probe is outdated.
+pub fn awaits_probe(refusals: &[BackendRefusal]) -> bool {
+    refusals.iter().any(|refusal| refusal.reason.awaits_probe())
 }
 
 /// Returns the backends that refused the claim only because their capacity, their space or their groups are used up. They

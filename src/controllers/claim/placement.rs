@@ -35,8 +35,8 @@ pub enum PlacementResult {
         capacity: Option<CapacityDemand>,
         /// True if a backend could serve it on another node than the selected one.
         other_node_possible: bool,
-        /// True if the probe of a backend is late, and its result may change this.
-        probe_is_stale: bool,
+        /// True if a backend was not probed yet, or its probe is late, and the result may change this.
+        awaits_probe: bool,
     },
     /// No backend accepts it until a user changes something.
     Infeasible(PlannedCondition),
@@ -102,7 +102,7 @@ pub fn place(
                     condition: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),
                     capacity: None,
                     other_node_possible: false,
-                    probe_is_stale: false,
+                    awaits_probe: true,
                 },
             }
         }
@@ -110,7 +110,7 @@ pub fn place(
             condition: summary,
             capacity: capacity_demand(&refusals, claim.namespace, additional),
             other_node_possible: placement::other_node_possible(&refusals),
-            probe_is_stale: placement::probe_is_stale(&refusals),
+            awaits_probe: placement::awaits_probe(&refusals),
         },
     }
 }

@@ -125,7 +125,7 @@ async fn try_provision(
     let name = claim.namespace().unwrap_or_default();
     let Some(namespace) = ctx.namespace(&name) else {
         let condition = PlannedCondition::fails(Reason::Provisioning, format!("namespace {name} is not known yet"));
-        return Ok(ProvisionOutcome::Unknown(condition));
+        return Ok(ProvisionOutcome::AwaitingNamespace(condition));
     };
     let volume = volume_name(&claim.uid().unwrap_or_default());
     if ctx.capacity.has_volume(&volume) {
@@ -135,10 +135,10 @@ async fn try_provision(
         return Ok(outcome);
     }
     if let Some(condition) = recovery_hold(ctx, claim, requested, &namespace).await {
-        return Ok(match condition.reason {
-            // After each start, until the first probe ends.
-            Reason::NotProbed => ProvisionOutcome::AwaitingProbe(condition),
-            _ => ProvisionOutcome::Waiting(condition, Blockers::default()),
+        return Ok(if condition.reason.awaits_probe() {
+            ProvisionOutcome::AwaitingProbe(condition)
+        } else {
+            ProvisionOutcome::Waiting(condition, Blockers::default())
         });
     }
     let mut request = requested.clone();
@@ -261,7 +261,7 @@ impl ProvisionAttempt<'_> {
                 },
                 PlacementResult::NoBackend {
                     condition,
-                    probe_is_stale: true,
+                    awaits_probe: true,
                     ..
                 } if refusals.conditions.is_empty() => return Ok(ProvisionOutcome::AwaitingProbe(condition)),
                 PlacementResult::NoBackend { .. } if self.leave_backend().await => {}

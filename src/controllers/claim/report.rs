@@ -41,8 +41,8 @@ const COPYING: Duration = Duration::from_secs(15);
 const UNANSWERED: Duration = Duration::from_secs(15);
 /// Interval at which a claim's condition shows why its limit is not in force yet. The report of the agent wakes it.
 pub(super) const AWAITING_LIMIT: Duration = Duration::from_secs(15);
-/// Age up to which a claim does not report that it waits for a probe: a claim that is created together with its backend
-/// is provisioned a second later.
+/// Age up to which a claim does not report that it waits for a probe or for its namespace: a claim that is created
+/// together with them is provisioned a second later.
 const NEW_CLAIM: Duration = Duration::from_secs(5);
 /// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
@@ -65,6 +65,8 @@ pub enum ProvisionOutcome {
     Waiting(PlannedCondition, Blockers<ClaimRef>),
     /// No backend can serve it now, and the next probe of a backend may change that: it is late, or the first one.
     AwaitingProbe(PlannedCondition),
+    /// The watch has not delivered its namespace yet.
+    AwaitingNamespace(PlannedCondition),
     /// The server did not answer a call that changes nothing.
     Unanswered(PlannedCondition),
     /// Its volume is being copied, and the end of the copy wakes it.
@@ -111,6 +113,7 @@ impl ProvisionOutcome {
         match self {
             Self::Waiting(condition, _)
             | Self::AwaitingProbe(condition)
+            | Self::AwaitingNamespace(condition)
             | Self::Unanswered(condition)
             | Self::AwaitingSource { condition, .. }
             | Self::WrongNode { condition, .. }
@@ -196,6 +199,13 @@ pub async fn report(
                 return Ok(wait(ctx, claim, epoch, blockers, Action::requeue(report_in)));
             }
             let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
+            (condition, action)
+        }
+        ProvisionOutcome::AwaitingNamespace(condition) => {
+            let action = Action::requeue(jittered(UNKNOWN));
+            if until_not_new(claim, ctx.clock.now()).is_some() {
+                return Ok(action);
+            }
             (condition, action)
         }
         ProvisionOutcome::Unanswered(condition) => {
@@ -318,8 +328,8 @@ async fn write_condition(
             false => claim_condition::set(&ctx.clients.calls, claim, managers::CONDITION, &condition).await?,
         }
         // After the write: a write that fails is retried, and each retry would publish the event again.
-        if !same_reason && planned.reason == Reason::Copying {
-            event(ctx, claim, Severity::Normal, Reason::Copying, &planned.message);
+        if !same_reason && (planned.reason == Reason::Copying || planned.reason.awaits_probe()) {
+            event(ctx, claim, Severity::Normal, planned.reason, &planned.message);
         } else if !same_reason && planned.status != Some(true) {
             let note = format!("{}: {}", planned.reason, planned.message);
             event(ctx, claim, Severity::Warning, Reason::ProvisioningFailed, &note);
@@ -411,6 +421,7 @@ fn log(claim: &str, outcome: &ProvisionOutcome, elapsed: Duration) {
         }
         ProvisionOutcome::Copying(condition)
         | ProvisionOutcome::AwaitingProbe(condition)
+        | ProvisionOutcome::AwaitingNamespace(condition)
         | ProvisionOutcome::AwaitingLimit { condition, .. } => {
             tracing::debug!(claim, ms, "{}", condition.message)
         }

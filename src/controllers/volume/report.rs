@@ -83,6 +83,11 @@ pub fn report(
             tracing::info!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
             wait(ctx, volume, epoch, jittered(WAITING))
         }
+        // After each start, until the first probe ends.
+        ReclaimOutcome::Waiting(condition) if condition.reason.awaits_probe() => {
+            tracing::debug!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
+            wait(ctx, volume, epoch, jittered(WAITING))
+        }
         ReclaimOutcome::Waiting(condition) => {
             warn_once(ctx, volume, condition);
             wait(ctx, volume, epoch, jittered(WAITING))

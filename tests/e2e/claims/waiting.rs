@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use rig::TestEnv;
 use rig::objects::{condition, merge, reference};
+use rig::{Proxy, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::shared::{Failure, Test, backend, backend_reference, bound, class, reclaim, text, wait_refused};
+use crate::backends::reasons::nfs_address;
+use crate::support::shared::{
+    Failure, TIMEOUT, Test, backend, backend_reference, bound, class, reclaim, text, wait_refused,
+};
 
 const LARGE: usize = 50;
 
@@ -60,17 +63,13 @@ async fn volumes_that_come_and_go_cause_no_write_for_claims_that_do_not_fit() ->
     }
     // Once there is room, one of them gets it.
     reclaim(&env, &holder, &holders_volume, "VolumeDeleted").await?;
-    rig::wait::until(
-        "one of the large claims to be provisioned",
-        crate::support::shared::TIMEOUT,
-        async || {
-            let waiting = statuses(&env).await.map_err(|error| error.to_string())?.len();
-            if waiting == LARGE - 1 {
-                return Ok(());
-            }
-            Err(format!("{waiting} wait"))
-        },
-    )
+    rig::wait::until("one of the large claims to be provisioned", TIMEOUT, async || {
+        let waiting = statuses(&env).await.map_err(|error| error.to_string())?.len();
+        if waiting == LARGE - 1 {
+            return Ok(());
+        }
+        Err(format!("{waiting} wait"))
+    })
     .await?;
     Ok(())
 }
@@ -88,11 +87,29 @@ async fn a_claim_that_is_created_together_with_its_backend_gets_its_volume_witho
             .await?;
         let volume = env.wait_bound(&claim).await?;
         for event in env.objects.events(&claim).await? {
-            assert!(!text(&event, "/note").contains("NotProbed"), "{event}");
+            assert_eq!(text(&event, "/type"), "Normal", "{event}");
         }
         reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
         env.objects.delete(&backend).await?;
-        env.objects.wait_gone(&backend, crate::support::shared::TIMEOUT).await?;
+        env.objects.wait_gone(&backend, TIMEOUT).await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_for_a_slow_first_probe_says_so_without_a_warning() -> Test {
+    let env = TestEnv::new("slow-probe").await?;
+    let slow = Proxy::start(nfs_address(&env)).await?;
+    slow.hang(true);
+    let backend = env.backend("backend", json!({"nfs": {"port": slow.port()}}));
+    env.objects.create(&backend).await?;
+    let class = class(&env, "class", "backend", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    wait_refused(&env, &claim, "NotProbed").await?;
+    let event = env.objects.wait_event(&claim, "NotProbed", TIMEOUT).await?;
+    assert_eq!(text(&event, "/type"), "Normal", "{event}");
+
+    slow.hang(false);
+    env.wait_bound(&claim).await?;
     Ok(())
 }
