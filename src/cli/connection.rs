@@ -121,6 +121,27 @@ impl ConnectionArguments {
     }
 }
 
+/// Fields of a backend in the remedies of errors, and the arguments that have their place on the command line.
+const FLAGS: [(&str, &str); 6] = [
+    ("spec.nfs.mountPort", "--mount-port"),
+    ("spec.nfs.version", "--nfs-version"),
+    ("spec.nfs.auth.sys", "--credential"),
+    ("spec.nfs.port", "--port"),
+    ("spec.server", "SERVER"),
+    ("spec.path", "/PATH"),
+];
+
+/// Returns the message of an error, with arguments instead of fields of a backend.
+pub fn message_of(error: &ExportError) -> String {
+    name_flags(&error.to_string())
+}
+
+fn name_flags(text: &str) -> String {
+    FLAGS
+        .iter()
+        .fold(text.to_owned(), |text, (field, flag)| text.replace(field, flag))
+}
+
 /// Converts an error into one with the reason and the message that the condition of a backend would have.
 pub fn export_error(doing: &str, source: NfsError) -> ExportError {
     export_error_with(doing, source, ErrorHints::default())
@@ -132,5 +153,16 @@ pub fn export_error_with(doing: &str, source: NfsError, hints: ErrorHints) -> Ex
         doing: doing.to_owned(),
         source: Box::new(source),
         hints,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_name_arguments_and_not_fields() {
+        let remedy = "start the NFS server, or correct spec.server or spec.nfs.port";
+        assert_eq!(name_flags(remedy), "start the NFS server, or correct SERVER or --port");
     }
 }

@@ -4,6 +4,7 @@ use export_store::ExportError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::connection::message_of;
 use crate::api::Reason;
 
 /// Result of a step.
@@ -32,23 +33,6 @@ impl StepResult {
             Self::Left => "LEFT",
         }
     }
-}
-
-/// Fields of a backend in the remedies of errors, and the arguments that have their place on the command line.
-const FLAGS: [(&str, &str); 6] = [
-    ("spec.nfs.mountPort", "--mount-port"),
-    ("spec.nfs.version", "--nfs-version"),
-    ("spec.nfs.auth.sys", "--credential"),
-    ("spec.nfs.port", "--port"),
-    ("spec.server", "SERVER"),
-    ("spec.path", "/PATH"),
-];
-
-/// Replaces fields of a backend in the text of an error by arguments.
-fn name_flags(text: &str) -> String {
-    FLAGS
-        .iter()
-        .fold(text.to_owned(), |text, (field, flag)| text.replace(field, flag))
 }
 
 /// Result of a step, and what was found.
@@ -108,12 +92,7 @@ impl Findings {
 
     /// Adds an error, with the reason and the message that the condition of a backend would have.
     pub fn error(&mut self, check: &'static str, result: StepResult, error: &ExportError) {
-        self.problem(
-            check,
-            result,
-            Reason::from(error.kind()),
-            name_flags(&error.to_string()),
-        );
+        self.problem(check, result, Reason::from(error.kind()), message_of(error));
     }
 
     /// Returns true if a step was successful.
@@ -181,12 +160,6 @@ fn table_line(width: usize, check: &str, result: &str, detail: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn remedies_name_arguments_and_not_fields() {
-        let remedy = "start the NFS server, or correct spec.server or spec.nfs.port";
-        assert_eq!(name_flags(remedy), "start the NFS server, or correct SERVER or --port");
-    }
 
     #[test]
     fn the_exit_code_reports_success_failure_and_what_is_left_behind() {

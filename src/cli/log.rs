@@ -2,6 +2,7 @@
 //! here, whichever code logs it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
@@ -49,6 +50,15 @@ pub fn start(format: LogFormat) {
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
+    }
+}
+
+/// Logs why the process ends, in the format of the log. Prints it if the log filter excludes errors.
+pub fn fatal(error: &dyn fmt::Display) {
+    if tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!("{error}");
+    } else {
+        eprintln!("nfs-operator: {error}");
     }
 }
 

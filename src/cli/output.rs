@@ -127,14 +127,6 @@ impl Table {
     }
 }
 
-/// Returns a number with its noun, such as `1 claim` or `2 claims`.
-pub fn counted(number: impl Into<i128>, noun: &str) -> String {
-    match number.into() {
-        1 => format!("1 {noun}"),
-        many => format!("{many} {noun}s"),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -171,13 +163,5 @@ mod tests {
         table.row(Tone::Problem, ["b"]);
         let colored: Vec<bool> = table.render().lines().map(|line| line.contains('\u{1b}')).collect();
         assert_eq!(colored, [false, false, true]);
-    }
-
-    #[test]
-    fn a_number_of_one_is_singular() {
-        assert_eq!(
-            (counted(1, "claim"), counted(0, "claim")),
-            ("1 claim".into(), "0 claims".into())
-        );
     }
 }

@@ -63,7 +63,7 @@ pub async fn run(arguments: QuotaAgentArguments) -> ExitCode {
                 stop.cancel();
             })),
             Err(error) => {
-                eprintln!("nfs-operator: failed to handle signals: {error}");
+                log::fatal(&format!("failed to handle signals: {error}"));
                 return ExitCode::FAILURE;
             }
         }
@@ -77,7 +77,7 @@ pub async fn run(arguments: QuotaAgentArguments) -> ExitCode {
     match ::quota_agent::run(settings, stop).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nfs-operator: {error}");
+            log::fatal(&error);
             ExitCode::FAILURE
         }
     }

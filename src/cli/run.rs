@@ -1,7 +1,6 @@
 //! `nfs-operator run`: runs the operator.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -164,7 +163,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
     let (mut election, retries, environment) = match checked {
         Ok(checked) => checked,
         Err(error) => {
-            report_fatal(&error);
+            log::fatal(&error);
             return ExitCode::FAILURE;
         }
     };
@@ -198,19 +197,10 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
     match run::run(options, run::Environment::of_process(arguments.kubeconfig)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report_fatal(&error);
+            log::fatal(&error);
             // Exit at once: a thread that is blocked in the resolver must not keep the process of a former leader alive.
             std::process::exit(1)
         }
-    }
-}
-
-/// Logs why the operator ends, in the format of the log. Prints it if the log filter excludes errors.
-fn report_fatal(error: &dyn fmt::Display) {
-    if tracing::enabled!(tracing::Level::ERROR) {
-        tracing::error!("{error}");
-    } else {
-        eprintln!("nfs-operator: {error}");
     }
 }
 

@@ -125,7 +125,7 @@ pub fn expired(archive: &NfsArchive, policy: &ArchivePolicy, newer: usize, now: 
         (Some(at), _) => Some(format!("it expired at {}", at.0)),
         // If the policy has a retention, an archive without `expirationTime` is kept forever on purpose.
         (None, Some(last)) if !among_the_last && policy.retention.is_none() && is_dated => Some(format!(
-            "the backend keeps the last {last} archives of a claim, and newer ones exist"
+            "the backend keeps the newest archives of a claim (keepLast: {last}), and this is none of them"
         )),
         (None, _) => None,
     }
@@ -157,11 +157,13 @@ pub fn retained(
         (Some(at), None) => PlannedCondition::holds(Reason::NotExpired, format!("it is kept until {at}")),
         (Some(at), Some(last)) => PlannedCondition::holds(
             Reason::NotExpired,
-            format!("it is kept until {at}, and while it is one of the last {last} archives of its claim"),
+            format!(
+                "it is kept until {at}, and while it is one of the newest archives of its claim (keepLast: {last})"
+            ),
         ),
         (None, Some(last)) if only_last => PlannedCondition::holds(
             Reason::NotExpired,
-            format!("it is kept while it is one of the last {last} archives of its claim"),
+            format!("it is kept while it is one of the newest archives of its claim (keepLast: {last})"),
         ),
         (None, _) => PlannedCondition::holds(Reason::KeptIndefinitely, "it has no expirationTime"),
     }

@@ -22,7 +22,6 @@ use sha2::{Digest, Sha256};
 use super::object_name::is_object_name;
 use super::placement::{self, Candidate};
 use super::{quantity, topology};
-use crate::api::conditions::Reason;
 use crate::api::parameters::ClassParameters;
 use crate::api::selector::is_label_value;
 use export_store::text::hexadecimal;
@@ -82,8 +81,8 @@ impl Segment {
     }
 }
 
-/// Returns the segments of a class, at least one, or `None` while a backend of the class was not probed: then the existing
-/// objects stay as they are.
+/// Returns the segments of a class, at least one, or `None` while the probe of a backend of the class is missing: then the
+/// existing objects stay as they are.
 pub fn segments(class: &LateClass<'_>, backends: &[Candidate<'_>]) -> Option<Vec<Segment>> {
     let permitted: Vec<&Candidate<'_>> = backends
         .iter()
@@ -92,10 +91,7 @@ pub fn segments(class: &LateClass<'_>, backends: &[Candidate<'_>]) -> Option<Vec
             parameters.is_some_and(|class| placement::class_permits(class, backend.name, backend.labels))
         })
         .collect();
-    if permitted
-        .iter()
-        .any(|backend| backend.ready.reason == Reason::NotProbed)
-    {
+    if permitted.iter().any(|backend| backend.ready.reason.awaits_probe()) {
         return None;
     }
     let reachable: Vec<&Candidate<'_>> = permitted

@@ -119,8 +119,9 @@ impl Clients {
         // Callers retry writes, because only they know which are safe to repeat.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
-        let calls = guarded(config.clone(), guard, max_in_flight)?;
+        // The first client, because its error names the kubeconfig.
         let lease = client(config.clone(), kubeconfig)?;
+        let calls = guarded(config.clone(), guard, max_in_flight)?;
         Ok(Self {
             calls: throttled(requests.counted(calls)),
             lease: requests.counted(lease),

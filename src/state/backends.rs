@@ -452,6 +452,7 @@ mod tests {
     use super::*;
     use export_store::OwnFileIds;
     use nfs_client::FsId;
+    use tokio::time::Instant;
 
     fn identity(export: &str) -> Identity {
         Identity {
@@ -518,6 +519,36 @@ mod tests {
         remaining.set_announced();
         assert_eq!(registry.next_beacon_beside("d", "x").as_ref(), Some(&third));
         assert_eq!(registry.next_beacon_beside("c", "x"), None, "its own");
+    }
+
+    #[test]
+    fn new_volumes_wait_for_a_probe_of_a_changed_spec_and_for_a_late_one() {
+        let of_generation = |generation: i64| {
+            let object =
+                json!({"metadata": {"name": "any", "generation": generation}, "spec": {"server": "nfs", "path": "/"}});
+            Arc::<NfsBackend>::new(serde_json::from_value(object).unwrap())
+        };
+        let registry = BackendRegistry::default();
+        let (backend, _) = registry.get_or_create("main", "uid", 1, &of_generation(1));
+        let probed = |ready: PlannedCondition| ProbeSnapshot {
+            ready,
+            interval: Duration::from_secs(30),
+            ..(*backend.last_probe()).clone()
+        };
+        let reason = |snapshot: &ProbeSnapshot, object: &NfsBackend, now: Instant| {
+            snapshot.outdated(object, now).map(|condition| condition.reason)
+        };
+        let ready = probed(PlannedCondition::holds(Reason::AllChecksPassed, ""));
+        let (at, late) = (ready.probed_at, ready.probed_at + ready.interval * 4);
+        assert_eq!(reason(&ready, &of_generation(1), at), None);
+        assert_eq!(reason(&ready, &of_generation(2), at), Some(Reason::ProbeOutdated));
+        assert_eq!(reason(&ready, &of_generation(1), late), Some(Reason::ProbeOutdated));
+        let refused = probed(PlannedCondition::fails(Reason::AccessDenied, ""));
+        assert_eq!(
+            reason(&refused, &of_generation(2), late),
+            None,
+            "its own reason helps more"
+        );
     }
 
     #[test]

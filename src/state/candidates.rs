@@ -1,6 +1,5 @@
 //! Input of placement: the current object of each backend, with the result of its last probe.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
@@ -41,10 +40,7 @@ impl BackendView {
                 .iter()
                 .find(|(refused, _)| *refused == name)
                 .map(|(_, condition)| condition.clone());
-            let ready = refusal.or_else(|| match snapshot.as_ref().map(|snapshot| snapshot.ready_now(now)) {
-                Some(Cow::Borrowed(_)) | None => None,
-                Some(Cow::Owned(outdated)) => Some(outdated),
-            });
+            let ready = refusal.or_else(|| snapshot.as_ref()?.outdated(&object, now));
             let export = snapshot.as_ref().and_then(|snapshot| snapshot.export_id());
             let range = object.spec.directory.group_range();
             let free = |(range, export)| (range, ctx.path_reservations.groups.free(export, range));

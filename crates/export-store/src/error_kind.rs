@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use nfs_client::{NfsError, Status};
+use nfs_client::{Attributes, NfsError, Status};
 
 /// Kind of a failure: coarse enough for a condition's reason, fine enough for a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,6 +149,16 @@ pub struct RootPermissions {
     pub uid: Option<u32>,
     /// Group; absent as for `uid`.
     pub gid: Option<u32>,
+}
+
+impl From<&Attributes> for RootPermissions {
+    fn from(root: &Attributes) -> Self {
+        Self {
+            mode: root.mode,
+            uid: root.uid,
+            gid: root.gid,
+        }
+    }
 }
 
 impl fmt::Display for RootPermissions {

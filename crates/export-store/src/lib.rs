@@ -120,7 +120,7 @@ pub use copy::{
 };
 pub use count::{CountTarget, RateLimiter, TreeUsage};
 pub use error::ExportError;
-pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
+pub use error_kind::{ErrorHints, ErrorKind, RootPermissions, classify, remedy_of};
 pub use group_reservations::{GroupRange, GroupReservations};
 pub use identity::parse_export_id;
 pub use inspection::{Inspection, PathState};

@@ -1015,11 +1015,8 @@ impl ExportStore {
                 if self.last_verified_root().is_none() {
                     hints.reserved_port = Some(negotiated.reserved_port);
                     // The operator's folder could not be created, or not be read.
-                    hints.root = self.nfs.root().await.ok().map(|root| RootPermissions {
-                        mode: root.attributes.mode,
-                        uid: root.attributes.uid,
-                        gid: root.attributes.gid,
-                    });
+                    let root = self.nfs.root().await.ok();
+                    hints.root = root.map(|root| RootPermissions::from(&root.attributes));
                 }
             }
             NfsError::Status {

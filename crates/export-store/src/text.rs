@@ -72,6 +72,13 @@ fn is_unprintable(character: char) -> bool {
         )
 }
 
+/// Returns a number with its noun, such as `1 claim` or `2 claims`.
+pub fn counted(number: impl Display, noun: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// Formats a number of bytes for display: one digit after the decimal point, in Kubernetes units, rounded down.
 pub fn format_bytes(bytes: u128) -> String {
     const UNITS: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
@@ -108,5 +115,13 @@ mod tests {
             assert_eq!(escape(text), escaped);
             assert_eq!(escape(escaped), escaped, "escaped twice");
         }
+    }
+
+    #[test]
+    fn a_number_of_one_is_singular() {
+        assert_eq!(
+            (counted(1, "claim"), counted(0, "claim")),
+            ("1 claim".into(), "0 claims".into())
+        );
     }
 }

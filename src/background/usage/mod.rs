@@ -42,10 +42,13 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     runner::spawn(ctx, backend, UsageScanner::default(), first_delay(object));
 }
 
-/// Returns the usage in the backend's status; `None` if it is not counted.
+/// Returns the usage in the backend's status; `None` if it is not counted, or nothing was counted yet.
 pub fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<UsageStatus> {
     object.spec.usage.as_ref()?;
     let (total, progress) = (ctx.usage.total(&backend.name), backend.usage_scan.progress());
+    if total.volumes == 0 && progress.last_completed.is_none() {
+        return None;
+    }
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     Some(UsageStatus {
         volumes: number(total.volumes),

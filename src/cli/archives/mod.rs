@@ -13,7 +13,7 @@ use export_store::{
 };
 use nfs_client::Client;
 
-use super::connection::{ConnectionArguments, export_error};
+use super::connection::{ConnectionArguments, export_error, message_of};
 use super::output::OutputFormat;
 use verify::Verified;
 
@@ -58,7 +58,11 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
     let (listing, verified) = match list(&arguments, key.as_ref()).await {
         Ok(listed) => listed,
         Err(error) => {
-            eprintln!("nfs-operator: {:?}: {}", error.kind(), print::plain(&error.to_string()));
+            eprintln!(
+                "nfs-operator: {:?}: {}",
+                error.kind(),
+                print::plain(&message_of(&error))
+            );
             return ExitCode::FAILURE;
         }
     };

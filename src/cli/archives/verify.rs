@@ -6,6 +6,8 @@ use export_store::{ExportError, ExportListing, ExportStore, ListedDirectory, Rec
 use serde_json::{Value, json};
 
 use super::print::plain;
+use crate::cli::connection::message_of;
+use export_store::text::counted;
 
 /// A backup, and the result of verifying it.
 pub struct Verified {
@@ -55,16 +57,17 @@ impl Verified {
         let name = plain(&self.name);
         let report = match &self.result {
             Ok(report) => report,
-            Err(error) => return format!("{name}: {}\n", plain(&error.to_string())),
+            Err(error) => return format!("{name}: {}\n", plain(&message_of(error))),
         };
         let mut text = format!(
-            "{name}: {} files with {} bytes have their checksum",
-            report.files, report.bytes
+            "{name}: {} verified by checksum, {}",
+            counted(report.files, "file"),
+            counted(report.bytes, "byte")
         );
         if report.without_checksum > 0 {
-            let _ = write!(text, "; {} have none", report.without_checksum);
+            let _ = write!(text, "; {} without checksum", counted(report.without_checksum, "file"));
         }
-        let _ = writeln!(text, "; {} problems", report.problem_count);
+        let _ = writeln!(text, "; {}", counted(report.problem_count, "problem"));
         for problem in &report.problems {
             let _ = writeln!(text, "  {}", plain(&problem.to_string()));
         }
@@ -79,7 +82,7 @@ impl Verified {
     pub fn json(&self) -> Value {
         let (report, error) = match &self.result {
             Ok(report) => (report.clone(), None),
-            Err(error) => (VerifyReport::default(), Some(error.to_string())),
+            Err(error) => (VerifyReport::default(), Some(message_of(error))),
         };
         let problem = |path: &str, what: &str| json!({"path": path, "what": what});
         let problems: Vec<Value> = report

@@ -11,9 +11,9 @@ use self::observed::Observed;
 use self::plan::{MigrationPlan, Step, VolumePlan};
 use crate::api::names::DEFAULT_PROVISIONER;
 use crate::cli::cluster::{ClusterArguments, CommandError};
-use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colored, print_json};
+use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
 use crate::cli::run::parse_alias;
-use export_store::text::escape;
+use export_store::text::{counted, escape};
 
 /// Arguments of `kubectl nfs migrate`.
 #[derive(Args)]

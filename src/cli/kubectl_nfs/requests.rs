@@ -17,9 +17,9 @@ use crate::api::requests::{BackendRequest, recorded};
 use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, failed, get};
 use crate::cli::duration::parse_duration;
-use crate::cli::output::{counted, print};
+use crate::cli::output::print;
 use crate::decide::object_name::is_object_name;
-use export_store::text::escape;
+use export_store::text::{counted, escape};
 
 /// Whether to act, and to wait.
 #[derive(Args)]

@@ -22,7 +22,8 @@ use crate::api::names::{
 use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
 use crate::cli::duration::parse_duration;
-use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colored, print_json};
+use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
+use export_store::text::{abbreviate, counted, escape, format_bytes};
 
 /// Arguments of `kubectl nfs status`.
 #[derive(Args)]
@@ -183,7 +184,7 @@ impl BackendLine {
             reason: text(|condition| &condition.reason),
             message: text(|condition| &condition.message),
             version: status.nfs_version.clone().unwrap_or_default(),
-            available: available.map(export_store::text::format_bytes).unwrap_or_default(),
+            available: available.map(format_bytes).unwrap_or_default(),
             volumes: status.volumes.unwrap_or_default(),
             archives: status.archives.unwrap_or_default(),
             trash: status.trash.as_ref().map_or(0, |trash| trash.entries),
@@ -267,7 +268,7 @@ impl WaitingByReason {
         }
         let mut table = Table::new(&[&kind.to_uppercase(), "REASON", "FIRST", "MESSAGE"]);
         for (reason, waiting) in &self.0 {
-            let message = export_store::text::abbreviate(&waiting.message, MAX_MESSAGE);
+            let message = abbreviate(&waiting.message, MAX_MESSAGE);
             table.row(
                 Tone::Warning,
                 [&waiting.count.to_string(), reason, &waiting.example, &message],
@@ -419,14 +420,14 @@ impl Status {
         print("")?;
         print_colored(&table.render())?;
         for line in self.backends.iter().filter(|line| !line.is_ready()) {
-            print(&export_store::text::escape(&format!("{}: {}", line.name, line.message)))?;
+            print(&escape(&format!("{}: {}", line.name, line.message)))?;
         }
         for (line, error) in self
             .backends
             .iter()
             .filter_map(|line| Some((line, line.trash_error.as_ref()?)))
         {
-            print(&export_store::text::escape(&format!("{}: trash: {error}", line.name)))?;
+            print(&escape(&format!("{}: trash: {error}", line.name)))?;
         }
         Ok(())
     }

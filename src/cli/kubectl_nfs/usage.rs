@@ -17,9 +17,9 @@ use crate::api::names::{
     MANAGED_BY, OPERATOR_NAME, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_USED_BYTES, VOLUME_USED_FILES,
 };
 use crate::cli::cluster::{ClusterArguments, CommandError, each};
-use crate::cli::output::{OutputFormat, Table, Tone, counted, print, print_colored, print_json};
+use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
 use crate::decide::quantity;
-use export_store::text::format_bytes;
+use export_store::text::{counted, format_bytes};
 
 /// Commands of `kubectl nfs usage`.
 #[derive(Subcommand)]

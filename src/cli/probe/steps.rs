@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use export_store::text::format_bytes;
 use export_store::{ExportStore, PathReservations, StoreConfig, layout};
-use nfs_client::{Attributes, Client, Credential, FsStat, Name, NfsError, OfferedVersions, Protocol, Target};
+use nfs_client::{Attributes, Client, Credential, FileRef, FsStat, Name, NfsError, OfferedVersions, Protocol, Target};
 use serde_json::json;
 
 use super::{reserved_port, write_test};
@@ -30,7 +30,7 @@ pub async fn probe(target: &Target, write: bool, findings: &mut Findings) {
     if let Some(root) = read_root(&export, findings).await {
         check_space(&export, findings).await;
         read_identity(&export, target.credential, findings).await;
-        find_quota_agents(&export, &root, findings).await;
+        find_quota_agents(&export, &root.handle, findings).await;
         match write {
             true => write_test::run(&export, &root, target.credential, findings).await,
             false => findings.add(
@@ -156,7 +156,7 @@ fn report_session(export: &Client, findings: &mut Findings) {
     );
 }
 
-async fn read_root(export: &Client, findings: &mut Findings) -> Option<nfs_client::FileHandle> {
+async fn read_root(export: &Client, findings: &mut Findings) -> Option<FileRef> {
     match export.root().await {
         Ok(root) => {
             let attributes = &root.attributes;
@@ -166,7 +166,7 @@ async fn read_root(export: &Client, findings: &mut Findings) -> Option<nfs_clien
                 describe(attributes),
                 json!({ "fileID": attributes.fileid.to_string() }),
             );
-            Some(root.handle)
+            Some(root)
         }
         Err(error) => {
             fail(findings, "export", "cannot read the root of the export", error);

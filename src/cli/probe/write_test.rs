@@ -1,7 +1,7 @@
 //! Write test of `--write`: creates a directory with a file, sets its mode and owner, renames it and removes it.
 
-use export_store::{ErrorHints, remedy_of};
-use nfs_client::{Client, Credential, FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
+use export_store::{ErrorHints, RootPermissions, remedy_of};
+use nfs_client::{Client, Credential, FileRef, Name, NfsError, SetAttributes, Status};
 use rand::RngExt;
 use serde_json::json;
 
@@ -21,13 +21,13 @@ const REFUSED_WITHOUT_NUMBERS: &str = "claims that request an owner, clones, bac
 
 struct WriteTest<'a> {
     export: &'a Client,
-    root: &'a FileHandle,
+    root: &'a FileRef,
     credential: Credential,
     findings: &'a mut Findings,
 }
 
 /// Runs all steps. Removes the directory even if a step fails.
-pub async fn run(export: &Client, root: &FileHandle, credential: Credential, findings: &mut Findings) {
+pub async fn run(export: &Client, root: &FileRef, credential: Credential, findings: &mut Findings) {
     let random = rand::rng().random::<u64>();
     let name = |suffix| Name::new(format!(".nfs-operator-probe-{random:016x}{suffix}"));
     let (Ok(first), Ok(second)) = (name(""), name("-renamed")) else {
@@ -55,11 +55,12 @@ pub async fn run(export: &Client, root: &FileHandle, credential: Credential, fin
 
 impl WriteTest<'_> {
     /// Adds an error with what is known here: the root could be read, so the port is not the cause, and a server refuses root
-    /// only if it squashes root.
+    /// only if it squashes root. Who may write to the root explains why nothing could be created there.
     fn failed(&mut self, check: &'static str, doing: &str, error: NfsError) {
         let hints = ErrorHints {
             local: Some(self.export.negotiated().local),
             squashed: self.credential.uid == 0,
+            root: (check == "make").then(|| RootPermissions::from(&self.root.attributes)),
             ..ErrorHints::default()
         };
         let error = export_error_with(doing, error, hints);
@@ -71,7 +72,7 @@ impl WriteTest<'_> {
             mode: Some(REQUESTED_MODE),
             ..SetAttributes::default()
         };
-        match self.export.make_directory(self.root, name, attributes).await {
+        match self.export.make_directory(&self.root.handle, name, attributes).await {
             Ok(created) => {
                 self.findings.passed("make", "created a directory");
                 Some(created.node)
@@ -211,7 +212,11 @@ impl WriteTest<'_> {
     /// Returns true if the directory has the new name afterwards.
     async fn rename(&mut self, directory: &FileRef, (from, to): (&Name, &Name)) -> bool {
         let fileid = directory.attributes.fileid;
-        match self.export.rename((self.root, from), fileid, (self.root, to)).await {
+        match self
+            .export
+            .rename((&self.root.handle, from), fileid, (&self.root.handle, to))
+            .await
+        {
             Ok(()) => {
                 self.findings.passed("rename", "renamed the directory");
                 true
@@ -219,7 +224,7 @@ impl WriteTest<'_> {
             Err(error) => {
                 self.failed("rename", "cannot rename a directory", error);
                 // The result may be unknown, so look which name to remove.
-                matches!(self.export.lookup(self.root, to).await, Ok(Some(found)) if found.attributes.fileid == fileid)
+                matches!(self.export.lookup(&self.root.handle, to).await, Ok(Some(found)) if found.attributes.fileid == fileid)
             }
         }
     }
@@ -227,7 +232,7 @@ impl WriteTest<'_> {
     async fn remove(&mut self, directory: &FileRef, name: &Name) {
         match self
             .export
-            .remove_directory(self.root, name, directory.attributes.fileid)
+            .remove_directory(&self.root.handle, name, directory.attributes.fileid)
             .await
         {
             Ok(()) => self.findings.passed("remove", "removed the directory"),

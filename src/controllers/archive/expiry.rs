@@ -13,7 +13,6 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::retention::{self, is_newer};
 use crate::runtime::clock;
-use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::{expiry_reason, is_intact};
@@ -129,7 +128,6 @@ pub async fn acquire_purge_slot(
              {server_time}: correct the clocks; nothing is purged until then"
         ),
     );
-    tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
-    ops::publish_once(ctx, object, Severity::Warning, &condition);
+    ops::warn_once(ctx, object, &condition);
     Ok(Err(CLOCK_RETRY))
 }

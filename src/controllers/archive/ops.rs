@@ -211,9 +211,17 @@ pub fn publish(ctx: &Context, object: &NfsArchive, severity: Severity, reason: R
 }
 
 /// Publishes an event about an archive unless it is the last one that was published.
-pub fn publish_once(ctx: &Context, object: &NfsArchive, severity: Severity, reported: &PlannedCondition) {
+pub fn inform_once(ctx: &Context, object: &NfsArchive, reported: &PlannedCondition) {
     if ctx.last_reported.changed(&object.uid().unwrap_or_default(), reported) {
-        publish(ctx, object, severity, reported.reason, &reported.message);
+        publish(ctx, object, Severity::Normal, reported.reason, &reported.message);
+    }
+}
+
+/// Logs and publishes a warning about an archive unless it is the last one that was published.
+pub fn warn_once(ctx: &Context, object: &NfsArchive, reported: &PlannedCondition) {
+    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), reported) {
+        tracing::warn!(archive = object.name_any(), reason = %reported.reason, "{}", reported.message);
+        publish(ctx, object, Severity::Warning, reported.reason, &reported.message);
     }
 }
 

@@ -20,7 +20,6 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::background::backup_views::ensure_view;
 use crate::decide::archive_object::described;
-use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
@@ -85,7 +84,7 @@ async fn describe(ctx: &Context, object: &Arc<NfsArchive>) -> Described {
             if recorded.archive.released && object.metadata.deletion_timestamp.is_none() {
                 let note = format!("imported {} of backend {backend}", recorded.archive.target);
                 let imported = PlannedCondition::holds(Reason::ArchiveImported, note);
-                ops::publish_once(ctx, object, Severity::Normal, &imported);
+                ops::inform_once(ctx, object, &imported);
             }
             Described::Archive(Arc::new(described(object, &recorded, &backend)))
         }
@@ -138,8 +137,7 @@ pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) ->
 /// Publishes an event if the failure differs from the last one, and retries later.
 fn report_failure(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
     let condition = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
-    tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
-    ops::publish_once(ctx, object, Severity::Warning, &condition);
+    ops::warn_once(ctx, object, &condition);
     Action::requeue(jittered(WAIT_INTERVAL))
 }
 
@@ -172,7 +170,7 @@ async fn execute(
         }
         (ArchiveStep::Wait, _) if observation.observed.deleting && observation.observed.held => {
             let held = PlannedCondition::fails(Reason::ArchiveHeld, &observation.observed.retained.message);
-            ops::publish_once(ctx, object, Severity::Warning, &held);
+            ops::warn_once(ctx, object, &held);
             Ok(Executed::Nothing)
         }
         (ArchiveStep::CancelPurge, Some(location)) => {

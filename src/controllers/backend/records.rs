@@ -11,6 +11,7 @@ use crate::api::requests::{BackendRequest, ids};
 use crate::runtime::events::Severity;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
+use export_store::text::counted;
 use export_store::{
     Adopted, ExportError, ExportStore, OtherCluster, RecordName, SignatureStatus, UnsignedRecord, UnsignedRecords,
 };
@@ -41,15 +42,10 @@ pub(super) fn condition(unsigned_records: &UnsignedRecords) -> PlannedCondition 
             "this cluster's key did not sign {}, so nothing is created from them: {}{more}. Restore the Secret with \
              the key if it was lost; or inspect each record, and annotate the backend with {ADOPT_RECORD}: <volume> to \
              adopt it{others}",
-            count_records(unsigned_records.own.len()),
+            counted(unsigned_records.own.len(), "record"),
             named.join(", ")
         ),
     )
-}
-
-fn count_records(number: usize) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} record{plural}")
 }
 
 fn describe_record(doubted: &UnsignedRecord) -> String {
@@ -72,7 +68,7 @@ fn describe_cluster(other: &OtherCluster) -> String {
     format!(
         "; cluster {id} has {} here ({}{more}), from which nothing is created unless the backend is annotated with \
          {ADOPT_RECORD}: {id}/<volume>",
-        count_records(*records),
+        counted(*records, "record"),
         named.join(", ")
     )
 }

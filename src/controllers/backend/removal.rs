@@ -17,6 +17,7 @@ use crate::state::archives::archives_of;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::Holder;
+use export_store::text::counted;
 
 /// Returns the reason why a backend that is being deleted cannot be removed yet.
 pub(super) async fn deletion_blocker(
@@ -53,8 +54,8 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
         format!(
             "waits for {} and {}: delete them, or annotate the backend with {ABANDON_VOLUMES}={} to remove it and leave them \
              on the export",
-            count(volumes, "volume"),
-            count(archives, "archive"),
+            counted(volumes, "volume"),
+            counted(archives, "archive"),
             backend.uid
         )
     })
@@ -87,11 +88,6 @@ async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, p
             backend.uid
         )
     })
-}
-
-fn count(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
 }
 
 /// Removes the finalizer and forgets the backend. Nothing on its export is changed.

@@ -18,6 +18,7 @@ use crate::recovery;
 use crate::state::backends::Announcement;
 use crate::state::capacity::Totals;
 use crate::state::recovery::RecoveryProgress;
+use export_store::text::counted;
 use export_store::{Identity, PurgeReport};
 use nfs_client::FsStat;
 
@@ -338,8 +339,10 @@ fn trash_condition(purged: &PurgeReport) -> PlannedCondition {
         (_, Some(failure)) => PlannedCondition::fails(
             Reason::TrashStuck,
             format!(
-                "{} names could not be removed, first {}: {}",
-                purged.failed, failure.path, failure.reason
+                "{} could not be removed, first {}: {}",
+                counted(purged.failed, "name"),
+                failure.path,
+                failure.reason
             ),
         ),
         (_, None) => PlannedCondition::holds(Reason::Purging, "deleted directories are being purged"),

@@ -18,7 +18,7 @@ use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
-use export_store::text::abbreviate;
+use export_store::text::{abbreviate, counted};
 
 /// Maximum number of claims of one schedule: its backups are requested one after the other (docs/security.md, Budget).
 const MAX_CLAIMS: usize = 500;
@@ -69,8 +69,7 @@ impl Run {
             );
             return PlannedCondition::fails(Reason::NoClaimsSelected, message);
         }
-        let backups = if self.requested == 1 { "backup" } else { "backups" };
-        let requested = format!("requested {} {backups} at {at}", self.requested);
+        let requested = format!("requested {} at {at}", counted(self.requested, "backup"));
         if self.skipped.is_empty() {
             return PlannedCondition::holds(Reason::Scheduled, requested);
         }

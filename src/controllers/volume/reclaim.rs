@@ -30,6 +30,7 @@ use crate::state::archives::reached_limit;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::quota::order_new_archive;
+use export_store::text::counted;
 use export_store::{ArchivePhase, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive};
 
 /// Reclaims a volume that is released according to the watch cache, and whose record has this owner.
@@ -268,10 +269,14 @@ fn check_archive_limit(
     let namespace = claim_namespace(volume);
     let reached = match reached_limit(ctx, policy, backend, namespace, &volume.name_any())? {
         ReachedLimit::OfNamespace(limit) => format!(
-            "namespace {namespace} has {limit} archives on backend {backend}, the maximum of archivePolicy.maxPerNamespace"
+            "namespace {namespace} has {} on backend {backend}, the maximum of archivePolicy.maxPerNamespace",
+            counted(limit, "archive")
         ),
         ReachedLimit::OfBackend(limit) => {
-            format!("backend {backend} has {limit} archives, the maximum of archivePolicy.maxPerBackend")
+            format!(
+                "backend {backend} has {}, the maximum of archivePolicy.maxPerBackend",
+                counted(limit, "archive")
+            )
         }
     };
     Some(failed(

@@ -80,7 +80,9 @@ pub fn report(
             Action::await_change()
         }
         ReclaimOutcome::Postponed(condition) => {
-            tracing::info!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
+            if ctx.last_reported.changed(&uid, condition) {
+                tracing::info!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
+            }
             wait(ctx, volume, epoch, jittered(WAITING))
         }
         // After each start, until the first probe ends.
@@ -114,10 +116,10 @@ fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Epoch, pause: Duration)
     Action::requeue(if waits { pause } else { Duration::ZERO })
 }
 
-/// Logs a warning, and publishes it unless it equals the last one about this volume.
+/// Logs and publishes a warning, unless it equals the last one about this volume.
 fn warn_once(ctx: &Context, volume: &PersistentVolume, condition: &PlannedCondition) {
-    tracing::warn!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
     if ctx.last_reported.changed(&volume.uid().unwrap_or_default(), condition) {
+        tracing::warn!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
         let note = format!("{}: {}", condition.reason, condition.message);
         event(ctx, volume, Severity::Warning, Reason::VolumeFailedDelete, &note);
     }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::backend::CapacityLimits;
-use crate::api::conditions::PlannedCondition;
+use crate::api::conditions::{PlannedCondition, Reason};
 
 const GI: u64 = 1 << 30;
 

@@ -91,4 +91,17 @@ impl ProbeSnapshot {
         }
         Cow::Borrowed(&self.ready)
     }
+
+    /// Returns why new volumes have to wait for the next probe of the backend, which is `object` now: volumes are planned with
+    /// the spec that was probed.
+    pub fn outdated(&self, object: &NfsBackend, now: Instant) -> Option<PlannedCondition> {
+        match self.ready_now(now) {
+            Cow::Owned(outdated) => Some(outdated),
+            Cow::Borrowed(_) if self.is_ready() && self.object.metadata.generation != object.metadata.generation => {
+                let message = "its spec changed since its last probe";
+                Some(PlannedCondition::unknown(Reason::ProbeOutdated, message))
+            }
+            Cow::Borrowed(_) => None,
+        }
+    }
 }

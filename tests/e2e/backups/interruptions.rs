@@ -152,7 +152,7 @@ async fn a_backup_over_two_protocols_outlives_restarts_of_both_servers() -> Test
     let verified = program(&arguments).await;
     let printed = String::from_utf8_lossy(&verified.stdout).into_owned();
     assert!(
-        printed.contains("24 files with 25165824 bytes have their checksum; 0 problems"),
+        printed.contains("24 files verified by checksum, 25165824 bytes; 0 problems"),
         "{printed}"
     );
     Ok(())

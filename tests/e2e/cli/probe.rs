@@ -213,6 +213,19 @@ async fn probe_with_write_reports_a_squashed_root() -> Test {
     );
     let make = report["checks"].as_array().unwrap().last().unwrap();
     assert!(make["message"].as_str().unwrap().contains("--credential"), "{make}");
+    // Another user who may not write there either.
+    let (report, code) = probe(&of(&env), env.nfs_port(), &["--write", "--credential", "1000:1000"]).await;
+    assert_eq!(
+        (code, row(&report, "make")),
+        (Some(1), ("failed", "AccessDenied")),
+        "{report:#}"
+    );
+    let make = report["checks"].as_array().unwrap().last().unwrap();
+    let message = make["message"].as_str().unwrap();
+    assert!(
+        message.contains("belongs to 0:0: set --credential to a user who may write there"),
+        "{make}"
+    );
     std::os::unix::fs::chown(env.data(), Some(1000), Some(1000))?;
     let (report, code) = probe(&of(&env), env.nfs_port(), &["--write", "--credential", "1000:1000"]).await;
     assert_eq!((code, row(&report, "owner")), (Some(0), ("ok", "")), "{report:#}");

@@ -35,6 +35,23 @@ async fn the_program_prints_its_version() {
 }
 
 #[tokio::test]
+async fn an_old_client_certificate_is_refused_by_every_command_with_the_file_and_the_remedy() -> Test {
+    let run = RunDir::new()?;
+    let old = run.path().join("old.yaml");
+    std::fs::write(&old, include_str!("kubectl_nfs/x509_v1.yaml"))?;
+    let old = old.to_str().unwrap();
+    for command in [&["run"][..], &["check", "--storage-class", "any"]] {
+        let refused = program(&[command, &["--kubeconfig", old]].concat()).await;
+        assert!(!refused.status.success());
+        let message = text(&refused.stderr);
+        for expected in [old, "X.509 version 1", "openssl"] {
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn crd_prints_the_content_of_the_folder_crds() {
     let output = program(&["crd"]).await;
     assert!(output.status.success());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::text::format_bytes;
+use crate::text::{counted, format_bytes};
 
 macro_rules! tally {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -105,14 +105,9 @@ impl CopyProgressSnapshot {
         }
         format!(
             "{}, {bytes}; still counting how many there are",
-            count_files(self.files)
+            counted(self.files, "file")
         )
     }
-}
-
-fn count_files(number: u64) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} file{plural}")
 }
 
 /// Returns a size, with a unit also below 1 KiB: it stands beside numbers of files.
@@ -129,7 +124,7 @@ impl fmt::Display for CopyProgressSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.files {
             0 => f.write_str("no files")?,
-            files => write!(f, "{}, {}", count_files(files), content_size(self.bytes))?,
+            files => write!(f, "{}, {}", counted(files, "file"), content_size(self.bytes))?,
         }
         if self.reused_files > 0 {
             let reused = content_size(self.reused_bytes);
