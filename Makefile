@@ -283,10 +283,10 @@ release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a
 	@.ci/release "$(VERSION)"
 
 .PHONY: docs
-docs: need-rust ## Generate docs/reference.md from crds/, and docs/annotations.md and docs/commands.md from the code
+docs: need-rust ## Generate docs/reference.md from crds/, and the pages of annotations, commands, metrics and reasons from the code
 	cargo run -q -p rig -- reference > docs/reference.md.new
 	mv docs/reference.md.new docs/reference.md
-	WRITE=1 cargo test -q --workspace --test documentation page_of_annotations
+	WRITE=1 cargo test -q --workspace --test documentation generated_page
 	WRITE=1 cargo test -q --workspace --test commands_page
 
 .PHONY: recording

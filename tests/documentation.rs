@@ -549,15 +549,42 @@ of its own kinds ([reference](reference.md)). `make docs` generates it from the 
     format!("{tables}\n{ONE_SHOT_REQUESTS}")
 }
 
-#[test]
-fn the_page_of_annotations_is_up_to_date() -> Test {
-    let generated = page_of_names();
+/// Returns docs/reasons.md.
+fn page_of_reasons() -> String {
+    let introduction = "\
+# Reasons
+
+This page lists the reasons of all conditions, and of all events about backends, claims, volumes,
+archives, backups and schedules. A reason has the same meaning wherever it occurs. The link leads to
+an example of its message and to the remedy. `make docs` generates this page from the code.
+
+| reason | meaning |
+|---|---|
+";
+    let mut reasons = Reason::ALL.to_vec();
+    reasons.sort_by_key(ToString::to_string);
+    reasons.into_iter().fold(introduction.to_owned(), |page, reason| {
+        let anchor = reason.to_string().to_lowercase();
+        let meaning = reason.meaning().trim();
+        format!("{page}| [`{reason}`](troubleshooting.md#{anchor}) | {meaning} |\n")
+    })
+}
+
+/// Compares a page with what is generated from the code. With WRITE, writes it.
+fn assert_generated(name: &str, generated: &str) -> io::Result<()> {
     if std::env::var_os("WRITE").is_some() {
-        fs::write(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/annotations.md"),
-            &generated,
-        )?;
+        fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(name), generated)?;
     }
-    assert!(page("docs/annotations.md")? == generated, "run `make docs`");
+    assert!(page(name)? == generated, "{name}: run `make docs`");
     Ok(())
+}
+
+#[test]
+fn the_generated_page_of_annotations_is_up_to_date() -> io::Result<()> {
+    assert_generated("docs/annotations.md", &page_of_names())
+}
+
+#[test]
+fn the_generated_page_of_reasons_is_up_to_date() -> io::Result<()> {
+    assert_generated("docs/reasons.md", &page_of_reasons())
 }

@@ -83,14 +83,19 @@ impl fmt::Display for ScheduleCondition {
 }
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $meaning:literal])+ $name:ident,)*) => {
         /// Reason of a condition or an event. Each failure that a user can encounter has its own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Reason { $($(#[$doc])* $name,)* }
+        pub enum Reason { $($(#[doc = $meaning])+ $name,)* }
 
         impl Reason {
-            /// All reasons, for tests of the documentation.
+            /// All reasons, for the documentation and its tests.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Returns what the reason means, for the documentation.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($meaning),+),)* }
+            }
         }
     };
 }
