@@ -138,7 +138,7 @@ pod:
 	NFS_OPERATOR_IMAGE="$(POD_IMAGE)" $(TEST) --test pod
 
 .PHONY: image
-image: need-rust ## Build the image as an OCI archive in dist/image, and print its size (ARCH=amd64 or arm64)
+image: need-rust ## Build the image as an OCI archive in dist/, and print its size (ARCH=amd64 or arm64)
 	@cargo run -q -p rig -- image-tools $(ARCH)
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
@@ -252,10 +252,10 @@ $(DENY) $(CYCLONEDX): | need-rust
 	mv $@.new $@
 
 .PHONY: deny
-deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known vulnerabilities if their database can be reached
+deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known vulnerabilities if their database can be reached (REQUIRE_ADVISORIES=1: fail otherwise)
 	$(DENY)/bin/cargo-deny check --hide-inclusion-graph licenses bans sources
 	@if $(DENY)/bin/cargo-deny fetch db; then $(DENY)/bin/cargo-deny check --disable-fetch advisories; \
-	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; fi
+	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; $(if $(REQUIRE_ADVISORIES),exit 1); fi
 
 # The SBOM must not depend on the build machine: it has the time of the commit, and contains no
 # local path.
