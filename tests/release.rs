@@ -112,7 +112,10 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
             "\nversion: 77.0.0\nappVersion: 77.0.0\n",
         ),
         ("config/manager/kustomization.yaml", "newTag: 77.0.0\n"),
-        ("config/manager/kustomization.yaml", "app.kubernetes.io/version: 77.0.0}\n"),
+        (
+            "config/manager/kustomization.yaml",
+            "app.kubernetes.io/version: 77.0.0}\n",
+        ),
         ("config/quota-agent/daemonset.yaml", "quota-agent:77.0.0\n"),
         ("config/quota-agent/sidecar.yaml", "quota-agent:77.0.0\n"),
         ("CHANGELOG.md", "## [77.0.0] - 20"),
@@ -132,7 +135,11 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
     let changed = String::from_utf8(changed.stdout)?;
     assert_eq!(changed.lines().count(), 18, "nothing else: {changed}");
     let unpublished = git(&clone, &["grep", "--files-with-matches", "^[*]Not published yet"])?;
-    assert!(unpublished.stdout.is_empty(), "{}", String::from_utf8_lossy(&unpublished.stdout));
+    assert!(
+        unpublished.stdout.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&unpublished.stdout)
+    );
     // cargo accepts the lock file without changing it.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     assert_success(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
@@ -228,17 +235,28 @@ fn path_with(folder: &Path) -> String {
 fn a_release_publishes_exactly_the_files_with_checksums() -> Test {
     let run = RunDir::new()?;
     let (dist, programs) = (run.new_dir("dist")?, run.new_dir("programs")?);
-    fs::write(dist.join("SHA256SUMS"), "00  nfs-operator-77.0.0-amd64.tar\n01  nfs-operator-77.0.0.tgz\n")?;
+    fs::write(
+        dist.join("SHA256SUMS"),
+        "00  nfs-operator-77.0.0-amd64.tar\n01  nfs-operator-77.0.0.tgz\n",
+    )?;
     write_script(&programs.join("gh"), "printf '%s\\n' \"$@\"")?;
-    let (_, workflow) = workflows()?.into_iter().find(|(file, _)| file == "release.yaml").unwrap();
+    let (_, workflow) = workflows()?
+        .into_iter()
+        .find(|(file, _)| file == "release.yaml")
+        .unwrap();
     let steps = workflow["jobs"]["publish"]["steps"].as_array().unwrap();
     let create = steps.iter().filter_map(|step| step["run"].as_str());
     let create = create.last().unwrap();
     assert!(create.contains("gh release create"), "{create}");
-    let output = Command::new("bash").args(["-euc", create]).current_dir(run.path());
-    let output = output
+    let mut bash = Command::new("bash");
+    bash.args(["-euc", create]).current_dir(run.path());
+    let output = bash
         .env("PATH", path_with(&programs))
-        .envs([("VERSION", "77.0.0"), ("GITHUB_REF_NAME", "v77.0.0"), ("GITHUB_REPOSITORY", "o/r")])
+        .envs([
+            ("VERSION", "77.0.0"),
+            ("GITHUB_REF_NAME", "v77.0.0"),
+            ("GITHUB_REPOSITORY", "o/r"),
+        ])
         .output()?;
     assert_success(&output);
     let arguments = String::from_utf8(output.stdout)?;
@@ -247,7 +265,10 @@ fn a_release_publishes_exactly_the_files_with_checksums() -> Test {
     assert_eq!(files, expected);
     // A release on GitHub has no folders, so a path with one would be missing from what users check.
     let archive = fs::read_to_string(repository_root().join("image/build"))?;
-    assert!(archive.contains("{3:-dist/nfs-operator-$version-$arch.tar}"), "the image is directly in dist/");
+    assert!(
+        archive.contains("{3:-dist/nfs-operator-$version-$arch.tar}"),
+        "the image is directly in dist/"
+    );
     Ok(())
 }
 
@@ -256,7 +277,10 @@ fn the_daily_check_of_dependencies_fails_without_the_database_of_vulnerabilities
     let run = RunDir::new()?;
     let deny = run.new_dir("cargo-deny")?;
     write_script(&deny.join("bin/cargo-deny"), "[ \"$1\" != fetch ]")?;
-    let (_, workflow) = workflows()?.into_iter().find(|(file, _)| file == "dependencies.yaml").unwrap();
+    let (_, workflow) = workflows()?
+        .into_iter()
+        .find(|(file, _)| file == "dependencies.yaml")
+        .unwrap();
     let steps = workflow["jobs"]["deny"]["steps"].as_array().unwrap();
     let daily = steps.iter().find_map(|step| step["run"].as_str()).unwrap();
     for (command, succeeds) in [(daily, false), ("make deny", true)] {

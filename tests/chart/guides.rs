@@ -119,7 +119,10 @@ async fn the_helm_commands_of_the_guides_render_what_the_guides_say() -> Test {
 #[tokio::test]
 async fn the_values_in_the_manifests_for_gitops_tools_are_those_of_the_chart() -> Test {
     let page = fs::read_to_string(repository_root().join("docs/gitops.md"))?;
-    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
     let mut found = Vec::new();
     for block in blocks {
         for object in documents(block)? {

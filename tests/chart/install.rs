@@ -167,7 +167,9 @@ async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
         );
         // The pod of the test is in the namespace of the objects, and Helm looks in that of the release.
         let elsewhere = "--set=namespaceOverride=storage,crds.enabled=false";
-        let notes = installation.upgrade(&[&everything, elsewhere, "--dry-run=client"]).await?;
+        let notes = installation
+            .upgrade(&[&everything, elsewhere, "--dry-run=client"])
+            .await?;
         let notes = notes.into_stdout()?;
         assert!(
             notes.contains("kubectl --namespace storage logs pod/nfs-operator-test")

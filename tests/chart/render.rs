@@ -164,7 +164,10 @@ async fn the_error_names_an_unknown_or_invalid_value() -> Test {
         ("podDisruptionBudget.minAvailable=half", &["minAvailable"]),
         ("service.type=NodePort", &["type", "ClusterIP"]),
         ("crds.keep=false", &["crds.keep", "must be true", "Uninstalling"]),
-        ("operator.extraArgs={--records-secret=mine}", &["extraArgs", "--records-secret", "cannot be changed"]),
+        (
+            "operator.extraArgs={--records-secret=mine}",
+            &["extraArgs", "--records-secret", "cannot be changed"],
+        ),
         (
             "operator.extraEnv[0].name=NFS_OPERATOR_LEASE_NAME",
             &["extraEnv", "NFS_OPERATOR_LEASE_NAME", "cannot be changed"],
