@@ -255,7 +255,7 @@ $(DENY) $(CYCLONEDX): | need-rust
 deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known vulnerabilities if their database can be reached (REQUIRE_ADVISORIES=1: fail otherwise)
 	$(DENY)/bin/cargo-deny check --hide-inclusion-graph licenses bans sources
 	@if $(DENY)/bin/cargo-deny fetch db; then $(DENY)/bin/cargo-deny check --disable-fetch advisories; \
-	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; $(if $(REQUIRE_ADVISORIES),exit 1); fi
+	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; $(if $(REQUIRE_ADVISORIES),exit 1;) fi
 
 # The SBOM must not depend on the build machine: it has the time of the commit, and contains no
 # local path.
