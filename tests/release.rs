@@ -245,9 +245,8 @@ fn a_release_publishes_exactly_the_files_with_checksums() -> Test {
         .find(|(file, _)| file == "release.yaml")
         .unwrap();
     let steps = workflow["jobs"]["publish"]["steps"].as_array().unwrap();
-    let create = steps.iter().filter_map(|step| step["run"].as_str());
-    let create = create.last().unwrap();
-    assert!(create.contains("gh release create"), "{create}");
+    let mut scripts = steps.iter().filter_map(|step| step["run"].as_str());
+    let create = scripts.find(|script| script.contains("gh release create")).unwrap();
     let mut bash = Command::new("bash");
     bash.args(["-euc", create]).current_dir(run.path());
     let output = bash
