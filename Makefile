@@ -138,7 +138,7 @@ pod:
 	NFS_OPERATOR_IMAGE="$(POD_IMAGE)" $(TEST) --test pod
 
 .PHONY: image
-image: need-rust ## Build the image as an OCI archive in dist/image, and print its size (ARCH=amd64 or arm64)
+image: need-rust ## Build the image as an OCI archive in dist/, and print its size (ARCH=amd64 or arm64)
 	@cargo run -q -p rig -- image-tools $(ARCH)
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
@@ -252,10 +252,28 @@ $(DENY) $(CYCLONEDX): | need-rust
 	mv $@.new $@
 
 .PHONY: deny
-deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known vulnerabilities if their database can be reached
+deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known vulnerabilities if their database can be reached (REQUIRE_ADVISORIES=1: fail otherwise)
 	$(DENY)/bin/cargo-deny check --hide-inclusion-graph licenses bans sources
 	@if $(DENY)/bin/cargo-deny fetch db; then $(DENY)/bin/cargo-deny check --disable-fetch advisories; \
-	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; fi
+	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; $(if $(REQUIRE_ADVISORIES),exit 1;) fi
+
+# A tool that checks the chart.
+KUBE_SCORE := $(CACHE)/kube-score-1.20.0
+$(KUBE_SCORE): | need-go
+	@echo "installing $(notdir $@) into $(CACHE) (a minute, once)"
+	PATH="$$PATH:/usr/local/go/bin" GOBIN=$@.new go install github.com/zegl/kube-score/cmd/kube-score@v$(subst kube-score-,,$(notdir $@))
+	mv $@.new $@
+
+# With a class, so that the pod of `helm test` is among the objects.
+.PHONY: kube-score
+kube-score: $(KUBE_SCORE) need-rust ## Compare what kube-score finds in the chart with tests/chart/kube-score.txt, whose lines docs/install.md explains (HELM=helm)
+	@helm="$(or $(HELM),$$(cargo run -q -p rig -- assets | sed -n 's/^Helm: *//p' | head -n 1))"; \
+	oldest=$$(sed -n 's/^kubeVersion: ">=\(.*\)-0"/\1/p' config/helm/nfs-operator/Chart.yaml); \
+	for replicas in 1 2; do \
+	  "$$helm" template nfs-operator config/helm/nfs-operator --namespace nfs-operator-system --kube-version "$$oldest" \
+	    --set replicaCount=$$replicas,storageClasses.nfs.parameters.backend=main \
+	    | $(KUBE_SCORE)/kube-score score --output-format ci - | grep '^\[CRITICAL\]' | LC_ALL=C sort | diff tests/chart/kube-score.txt - || exit; \
+	done; echo "kube-score finds what tests/chart/kube-score.txt lists, and nothing else"
 
 # The SBOM must not depend on the build machine: it has the time of the commit, and contains no
 # local path.

@@ -8,6 +8,7 @@
 //! Tests `make release` in a clone of this repository.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -111,13 +112,19 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
             "\nversion: 77.0.0\nappVersion: 77.0.0\n",
         ),
         ("config/manager/kustomization.yaml", "newTag: 77.0.0\n"),
+        (
+            "config/manager/kustomization.yaml",
+            "app.kubernetes.io/version: 77.0.0}\n",
+        ),
         ("config/quota-agent/daemonset.yaml", "quota-agent:77.0.0\n"),
         ("config/quota-agent/sidecar.yaml", "quota-agent:77.0.0\n"),
         ("CHANGELOG.md", "## [77.0.0] - 20"),
         ("README.md", "./nfs-operator-77.0.0.tgz"),
         ("README.md", "| **Maturity** | 77.0.0"),
         ("docs/air-gapped.md", "nfs-operator/nfs-operator:77.0.0"),
-        ("docs/install.md", "dist/image/nfs-operator-77.0.0-amd64.tar"),
+        ("docs/gitops.md", "targetRevision: 77.0.0\n"),
+        ("docs/gitops.md", "    tag: 77.0.0\n"),
+        ("docs/install.md", "dist/nfs-operator-77.0.0-amd64.tar"),
         ("docs/kubectl-nfs.md", "kubectl-nfs-77.0.0-linux-amd64.tar.gz"),
         ("docs/monitoring.md", "./nfs-operator-77.0.0.tgz"),
     ] {
@@ -126,9 +133,13 @@ fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
     }
     let changed = git(&clone, &["diff", "--name-only"])?;
     let changed = String::from_utf8(changed.stdout)?;
-    assert_eq!(changed.lines().count(), 14, "nothing else: {changed}");
-    let readme = fs::read_to_string(clone.join("README.md"))?;
-    assert!(!readme.contains("Not published yet"), "{readme}");
+    assert_eq!(changed.lines().count(), 18, "nothing else: {changed}");
+    let unpublished = git(&clone, &["grep", "--files-with-matches", "^[*]Not published yet"])?;
+    assert!(
+        unpublished.stdout.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&unpublished.stdout)
+    );
     // cargo accepts the lock file without changing it.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     assert_success(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
@@ -204,6 +215,108 @@ fn only_the_job_that_publishes_may_write_and_it_builds_nothing() -> Test {
             }
         }
     }
+    Ok(())
+}
+
+/// Writes an executable script.
+fn write_script(path: &Path, text: &str) -> Test {
+    fs::create_dir_all(path.parent().unwrap())?;
+    fs::write(path, format!("#!/bin/bash\n{text}\n"))?;
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755))?;
+    Ok(())
+}
+
+/// Returns `PATH` with another folder in front.
+fn path_with(folder: &Path) -> String {
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+#[test]
+fn a_release_publishes_exactly_the_files_with_checksums() -> Test {
+    let run = RunDir::new()?;
+    let (dist, programs) = (run.new_dir("dist")?, run.new_dir("programs")?);
+    fs::write(
+        dist.join("SHA256SUMS"),
+        "00  nfs-operator-77.0.0-amd64.tar\n01  nfs-operator-77.0.0.tgz\n",
+    )?;
+    write_script(&programs.join("gh"), "printf '%s\\n' \"$@\"")?;
+    let (_, workflow) = workflows()?
+        .into_iter()
+        .find(|(file, _)| file == "release.yaml")
+        .unwrap();
+    let steps = workflow["jobs"]["publish"]["steps"].as_array().unwrap();
+    let mut scripts = steps.iter().filter_map(|step| step["run"].as_str());
+    let create = scripts.find(|script| script.contains("gh release create")).unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-euc", create]).current_dir(run.path());
+    let output = bash
+        .env("PATH", path_with(&programs))
+        .envs([
+            ("VERSION", "77.0.0"),
+            ("GITHUB_REF_NAME", "v77.0.0"),
+            ("GITHUB_REPOSITORY", "o/r"),
+        ])
+        .output()?;
+    assert_success(&output);
+    let arguments = String::from_utf8(output.stdout)?;
+    let files = arguments.split("notes.md\n").nth(1).unwrap();
+    let expected = "SHA256SUMS\nSHA256SUMS.sigstore.json\nnfs-operator-77.0.0-amd64.tar\nnfs-operator-77.0.0.tgz\n";
+    assert_eq!(files, expected);
+    // A release on GitHub has no folders, so a path with one would be missing from what users check.
+    let archive = fs::read_to_string(repository_root().join("image/build"))?;
+    assert!(
+        archive.contains("{3:-dist/nfs-operator-$version-$arch.tar}"),
+        "the image is directly in dist/"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_daily_check_of_dependencies_fails_without_the_database_of_vulnerabilities() -> Test {
+    let run = RunDir::new()?;
+    let deny = run.new_dir("cargo-deny")?;
+    write_script(&deny.join("bin/cargo-deny"), "[ \"$1\" != fetch ]")?;
+    let (_, workflow) = workflows()?
+        .into_iter()
+        .find(|(file, _)| file == "dependencies.yaml")
+        .unwrap();
+    let steps = workflow["jobs"]["deny"]["steps"].as_array().unwrap();
+    let daily = steps.iter().find_map(|step| step["run"].as_str()).unwrap();
+    for (command, succeeds) in [(daily, false), ("make deny", true)] {
+        let mut make = Command::new("bash");
+        make.args(["-c", &format!("{command} DENY={}", deny.display())]);
+        let output = make.current_dir(repository_root()).output()?;
+        let stderr = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.success(), succeeds, "{command}: {stderr}");
+        assert!(stderr.contains("NOT CHECKED"), "{command}: {stderr}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_release_commits_tags_and_lists_what_is_left() -> Test {
+    let run = RunDir::new()?;
+    let Some(clone) = clone(&run)? else { return Ok(()) };
+    let changelog = clone.join("CHANGELOG.md");
+    let text = fs::read_to_string(&changelog)?;
+    fs::write(&changelog, text.replacen("## [", "## [77.0.0] - unreleased\n\n## [", 1))?;
+    // Building takes minutes.
+    write_script(&clone.join(".ci/artifacts"), "")?;
+    assert_success(&git(&clone, &["commit", "--quiet", "--all", "--message=changelog"])?);
+    let output = Command::new(clone.join(".ci/release")).arg("77.0.0").output()?;
+    assert_success(&output);
+    let printed = String::from_utf8(output.stdout)?;
+    for rest in [
+        "make lint test deny",
+        "git push origin HEAD v77.0.0",
+        "cargo publish --package nfs-client",
+        "krew-index",
+        "dist/nfs-operator-77.0.0.tgz to tests/pod/charts",
+    ] {
+        assert!(printed.contains(rest), "{rest:?} is missing in {printed}");
+    }
+    let tagged = git(&clone, &["log", "--format=%s", "-1", "v77.0.0"])?;
+    assert_eq!(String::from_utf8(tagged.stdout)?, "Release 77.0.0\n");
     Ok(())
 }
 

@@ -115,3 +115,36 @@ async fn the_helm_commands_of_the_guides_render_what_the_guides_say() -> Test {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn the_values_in_the_manifests_for_gitops_tools_are_those_of_the_chart() -> Test {
+    let page = fs::read_to_string(repository_root().join("docs/gitops.md"))?;
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let mut found = Vec::new();
+    for block in blocks {
+        for object in documents(block)? {
+            let values = match object["kind"].as_str() {
+                Some("Application") => &object["spec"]["source"]["helm"]["valuesObject"],
+                Some("HelmRelease") => &object["spec"]["values"],
+                _ => continue,
+            };
+            found.push((kind_and_name(&object), values.clone()));
+        }
+    }
+    assert_eq!(found.len(), 2, "{found:?}");
+    let run = RunDir::new()?;
+    let file = run.path().join("values.json");
+    for helm in both_versions().await? {
+        for (name, values) in &found {
+            fs::write(&file, values.to_string())?;
+            let output = helm.template(&["--values", &file.display().to_string()]).await?;
+            let objects = documents(&output.into_stdout().map_err(|error| format!("{name}: {error}"))?)?;
+            find_object(&objects, "NfsBackend main");
+            find_object(&objects, "StorageClass nfs");
+        }
+    }
+    Ok(())
+}

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use rig::objects::reference;
-use rig::operator::find_binary;
+use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir, TIMEOUT};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::helm::{HelmCli, HelmEnv, HelmOutput, both_versions};
 use crate::objects::{chart, documents, kind_and_name};
-use crate::render::{kustomize, values};
+use crate::render::values;
 use crate::{Failure, Test};
 
 const NAMESPACE: &str = "nfs-operator-system";
@@ -165,6 +165,19 @@ async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
             notes.contains("nfsb main other") && notes.contains("helm test nfs-operator"),
             "{notes}"
         );
+        // The pod of the test is in the namespace of the objects, and Helm looks in that of the release.
+        let elsewhere = "--set=namespaceOverride=storage,crds.enabled=false";
+        let notes = installation
+            .upgrade(&[&everything, elsewhere, "--dry-run=client"])
+            .await?;
+        let notes = notes.into_stdout()?;
+        assert!(
+            notes.contains("kubectl --namespace storage logs pod/nfs-operator-test")
+                && notes.contains("helm test nfs-operator --namespace nfs-operator-system\n"),
+            "{notes}"
+        );
+        let kinds = concat!("/releases/download/v", env!("CARGO_PKG_VERSION"), "/crds.yaml");
+        assert!(notes.contains("--skip-crds") && notes.contains(kinds), "{notes}");
         let deployed = installation.objects.get(&deployment()).await?.unwrap();
         assert_eq!(deployed["spec"]["strategy"]["type"], "RollingUpdate");
         assert_eq!(deployed["spec"]["replicas"], 2);
@@ -216,10 +229,34 @@ async fn the_files_of_a_release_are_enough_to_install_it() -> Test {
         let uninstall = ["uninstall", "nfs-operator", "--wait"];
         installation.helm(&uninstall, &["--no-hooks"]).await?.into_stdout()?;
 
-        let bundle: Vec<String> = kustomize(&["default"]).await?.iter().map(Value::to_string).collect();
-        installation.cluster.apply(&bundle.join("\n---\n")).await?;
-        assert!(installation.exists(&deployment()).await?);
         installation.cluster.stop().await?;
+    }
+    Ok(())
+}
+
+/// The bundle of a release, `install.yaml`, is the output of `kubectl kustomize config/default`.
+#[tokio::test]
+async fn kubectl_applies_the_bundle_of_a_release_on_either_side_and_the_operator_starts_with_it() -> Test {
+    for side in ["--server-side=true", "--server-side=false"] {
+        let run = RunDir::new()?;
+        let cluster = Cluster::start(&run).await?;
+        let objects = Objects::new(cluster.client().await?);
+        let bundle = run.path().join("install.yaml");
+        let folder = repository_root().join("config/default").display().to_string();
+        fs::write(&bundle, cluster.kubectl(["kustomize", &folder]).await?)?;
+        let apply = ["apply", side, "-f", &bundle.display().to_string()];
+        cluster.kubectl(apply).await?;
+        for object in [deployment(), crd()] {
+            assert!(objects.get(&object).await?.is_some(), "{}", kind_and_name(&object));
+        }
+        let account = Operator::kubeconfig(&cluster).await?;
+        let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, account)).await?;
+        operator.wait_ready().await?;
+        drop(operator);
+        // An upgrade applies it again.
+        let applied = cluster.kubectl(apply).await?;
+        assert!(!applied.contains("created"), "{applied}");
+        cluster.stop().await?;
     }
     Ok(())
 }

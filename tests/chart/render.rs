@@ -161,6 +161,17 @@ async fn the_error_names_an_unknown_or_invalid_value() -> Test {
         ("storageClasses.nfs.parameters.backends=main", &["nfs", "backends"]),
         ("storageClasses.nfs.reclaimPolicy=Recycle", &["nfs", "reclaimPolicy"]),
         ("podSecurityContext.runAsUser=0", &["runAsUser"]),
+        ("podDisruptionBudget.minAvailable=half", &["minAvailable"]),
+        ("service.type=NodePort", &["type", "ClusterIP"]),
+        ("crds.keep=false", &["crds.keep", "must be true", "Uninstalling"]),
+        (
+            "operator.extraArgs={--records-secret=mine}",
+            &["extraArgs", "--records-secret", "cannot be changed"],
+        ),
+        (
+            "operator.extraEnv[0].name=NFS_OPERATOR_LEASE_NAME",
+            &["extraEnv", "NFS_OPERATOR_LEASE_NAME", "cannot be changed"],
+        ),
     ];
     for helm in both_versions().await? {
         for (set, names) in invalid {
@@ -205,6 +216,133 @@ fn arguments(deployment: &Value) -> Vec<&str> {
         .iter()
         .filter_map(Value::as_str)
         .collect()
+}
+
+/// The program refuses a flag that is set twice.
+#[tokio::test]
+async fn a_flag_that_the_chart_sets_is_refused_as_an_additional_argument() -> Test {
+    for helm in both_versions().await? {
+        let everything = values("everything.yaml");
+        let token = "--set=metricsToken.secretName=scrape";
+        let objects = render(&helm, &[&everything, token]).await?;
+        let args = arguments(find_object(&objects, DEPLOYMENT));
+        let flags = args.iter().filter(|arg| arg.starts_with("--"));
+        let flags: Vec<&str> = flags.filter_map(|arg| arg.split('=').next()).collect();
+        assert!(flags.len() > 15, "{flags:?}");
+        // The only additional one.
+        for flag in flags.into_iter().filter(|flag| *flag != "--archive-purge-pause") {
+            for set in [
+                format!("--set=operator.extraArgs={{{flag}=x}}"),
+                format!(
+                    "--set=operator.extraEnv[0].name=NFS_OPERATOR_{},operator.extraEnv[0].value=x",
+                    flag.trim_start_matches('-').to_uppercase().replace('-', "_")
+                ),
+            ] {
+                let output = helm.template(&[&set]).await?;
+                assert!(
+                    !output.success && output.stderr.contains("use the value "),
+                    "{set}: {}",
+                    output.stderr
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn settings_of_pods_reach_the_pods_of_hooks_and_all_objects_have_the_common_labels() -> Test {
+    for helm in both_versions().await? {
+        let objects = render(&helm, &[&values("everything.yaml")]).await?;
+        let is_own = |object: &&Value| kind_and_name(object).split(' ').nth(1) != Some("nfs-operator-extra");
+        let is_own = |object: &&Value| is_own(object) && kind_and_name(object) != "ConfigMap nfs-operator-text";
+        for object in objects.iter().filter(is_own) {
+            let labels = &object["metadata"]["labels"];
+            assert_eq!(labels["example.com/team"], "storage", "{object}");
+            assert!(labels["app.kubernetes.io/component"].is_string(), "{object}");
+            let pod = match object["kind"].as_str() {
+                Some("Pod") => object,
+                Some("Deployment" | "Job") => &object["spec"]["template"],
+                _ => continue,
+            };
+            let (labels, annotations) = (&pod["metadata"]["labels"], &pod["metadata"]["annotations"]);
+            assert_eq!(labels["example.com/team"], "storage", "{object}");
+            assert_eq!(labels["example.com/a"], "b", "{object}");
+            assert_eq!(annotations["example.com/a"], "b", "{object}");
+            assert_eq!(pod["spec"]["dnsPolicy"], "ClusterFirst", "{object}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn sysctls_are_added_to_that_for_reserved_ports_and_a_spread_constraint_keeps_its_selector() -> Test {
+    for helm in both_versions().await? {
+        let set = "--set-json=podSecurityContext.sysctls=[{\"name\":\"net.ipv4.tcp_keepalive_time\",\"value\":\"60\"}]";
+        let constraint = r#"{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway""#;
+        let constraints = format!(
+            "--set-json=topologySpreadConstraints=[{constraint}}},{constraint},\"labelSelector\":{{\"matchLabels\":{{\"a\":\"b\"}}}}}}]"
+        );
+        let objects = render(&helm, &[set, &constraints]).await?;
+        let pod = &find_object(&objects, DEPLOYMENT)["spec"]["template"]["spec"];
+        let sysctls = serde_json::json!([
+            {"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"},
+            {"name": "net.ipv4.tcp_keepalive_time", "value": "60"},
+        ]);
+        assert_eq!(pod["securityContext"]["sysctls"], sysctls);
+        let selector = |number: usize| &pod["topologySpreadConstraints"][number]["labelSelector"]["matchLabels"];
+        assert_eq!(selector(0)["app.kubernetes.io/name"], "nfs-operator");
+        assert_eq!(*selector(1), serde_json::json!({"a": "b"}));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_budget_names_the_replicas_that_are_kept_or_those_that_may_be_missing() -> Test {
+    for helm in both_versions().await? {
+        for (set, field, expected) in [
+            ("enabled=true", "minAvailable", serde_json::json!(1)),
+            ("minAvailable=2", "minAvailable", serde_json::json!(2)),
+            ("maxUnavailable=0", "maxUnavailable", serde_json::json!(0)),
+            ("maxUnavailable=50%", "maxUnavailable", serde_json::json!("50%")),
+        ] {
+            let set = format!("--set=replicaCount=3,podDisruptionBudget.{set}");
+            let objects = render(&helm, &[&set]).await?;
+            let spec = find_object(&objects, "PodDisruptionBudget nfs-operator")["spec"].as_object();
+            let mut spec = spec.unwrap().clone();
+            spec.remove("selector");
+            assert_eq!(Value::Object(spec), serde_json::json!({field: expected}), "{set}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_job_for_the_kinds_is_left_out_if_another_tool_manages_them() -> Test {
+    for helm in both_versions().await? {
+        let job = async |set: &str| -> Result<bool, Failure> {
+            let objects = render(&helm, &[set]).await?;
+            Ok(objects.iter().any(|object| object["kind"] == "Job"))
+        };
+        assert!(job("--set=crds.keep=true,crds.enabled=true").await?);
+        assert!(!job("--set=crds.enabled=false").await?);
+        assert!(!job("--set=crds.upgrade=false").await?);
+    }
+    Ok(())
+}
+
+/// `kubectl nfs` reads the version of the operator from it.
+#[tokio::test]
+async fn the_deployment_has_the_label_of_the_version() -> Test {
+    let label = |objects: &[Value]| find_object(objects, DEPLOYMENT)["metadata"]["labels"].clone();
+    let mut all = vec![label(&kustomize(&["default"]).await?)];
+    for helm in both_versions().await? {
+        all.push(label(&render(&helm, &[]).await?));
+    }
+    for labels in all {
+        assert_eq!(labels["app.kubernetes.io/version"], env!("CARGO_PKG_VERSION"));
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The environment of all tests: one cluster with a node, an NFS server, and Helm.
+//! The environment of all tests: one cluster with a node, an NFS server, and Helm 4 and 3.
 
 use std::{
     path::{Path, PathBuf},
@@ -40,9 +40,10 @@ pub struct Programs {
     pub cluster: Assets,
     pub node: NodeAssets,
     pub helm: PathBuf,
+    pub helm_3: PathBuf,
 }
 
-/// A cluster with a node, an NFS server, and Helm.
+/// A cluster with a node, an NFS server, and Helm in both major versions.
 pub struct PodEnv {
     pub cluster: Cluster,
     pub node: Node,
@@ -51,6 +52,7 @@ pub struct PodEnv {
     ganesha: PathBuf,
     enforcement: Mutex<Option<Enforcement>>,
     helm: PathBuf,
+    helm_3: PathBuf,
     helm_home: PathBuf,
     run: RunDir,
     start: Instant,
@@ -82,6 +84,7 @@ impl PodEnv {
             ganesha,
             enforcement: Mutex::new(None),
             helm: programs.helm,
+            helm_3: programs.helm_3,
             helm_home: run.new_dir("helm")?,
             run,
             start,
@@ -110,7 +113,22 @@ impl PodEnv {
 
     /// Runs Helm for the release, with the tested image, the backend and the class in the values.
     pub async fn helm(&self, command: &[&str], chart: Option<&Path>, args: &[&str]) -> Result<String, Failure> {
-        let mut helm = Command::new(&self.helm);
+        self.run_helm(&self.helm, command, chart, args).await
+    }
+
+    /// Runs Helm 3 in the same way.
+    pub async fn helm_3(&self, command: &[&str], chart: Option<&Path>, args: &[&str]) -> Result<String, Failure> {
+        self.run_helm(&self.helm_3, command, chart, args).await
+    }
+
+    async fn run_helm(
+        &self,
+        program: &Path,
+        command: &[&str],
+        chart: Option<&Path>,
+        args: &[&str],
+    ) -> Result<String, Failure> {
+        let mut helm = Command::new(program);
         helm.env("KUBECONFIG", self.cluster.kubeconfig());
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECACHEDIR"] {
             helm.env(folder, &self.helm_home);

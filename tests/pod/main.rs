@@ -12,6 +12,7 @@
 
 mod env;
 mod failover;
+mod helm_3;
 mod installation;
 mod policies;
 mod probe;
@@ -59,6 +60,7 @@ fn run(image: PathBuf) -> Result<ExitCode, Failure> {
             cluster: Assets::find_or_install().await?,
             node: NodeAssets::find_or_install().await?,
             helm: Helm::V4.find_or_build().await?,
+            helm_3: Helm::V3.find_or_build().await?,
         })
     })?;
     if Sandbox::current().is_none() {
@@ -100,6 +102,10 @@ impl Tests {
             ),
             self.trial("a_helm_upgrade_loses_no_claim_in_flight", upgrade::keeps_pending_claims),
             self.trial("a_helm_rollback_loses_no_claim_in_flight", upgrade::rolls_back),
+            self.trial(
+                "helm_3_installs_upgrades_the_kinds_too_rolls_back_and_uninstalls",
+                helm_3::manages_a_release,
+            ),
             self.trial(
                 "the_standby_takes_over_when_the_leaders_pod_is_deleted",
                 failover::takes_over,

@@ -24,17 +24,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "nfs-operator.labels" -}}
 {{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
-{{- $labels := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/part-of" "nfs-operator" "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart -}}
+{{- $labels := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/part-of" "nfs-operator" "app.kubernetes.io/component" "operator" "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart -}}
 {{- toYaml (merge (include "nfs-operator.selectorLabels" . | fromYaml) .Values.commonLabels $labels) -}}
 {{- end -}}
 
-{{/* The labels of the operator's Deployment and of its pods. */}}
-{{- define "nfs-operator.operatorLabels" -}}
-{{- toYaml (merge (include "nfs-operator.labels" . | fromYaml) (dict "app.kubernetes.io/component" "operator")) -}}
+{{/* The labels of the operator's pods. */}}
+{{- define "nfs-operator.podLabels" -}}
+{{- toYaml (merge (include "nfs-operator.selectorLabels" . | fromYaml) .Values.podLabels (include "nfs-operator.labels" . | fromYaml)) -}}
 {{- end -}}
 
-{{- define "nfs-operator.podLabels" -}}
-{{- toYaml (merge (include "nfs-operator.selectorLabels" . | fromYaml) .Values.podLabels (include "nfs-operator.operatorLabels" . | fromYaml)) -}}
+{{/* The labels of the pods of hooks: the root, their name and their component. No selector of the operator's pods matches them. */}}
+{{- define "nfs-operator.hookPodLabels" -}}
+{{- $root := index . 0 -}}
+{{- $name := dict "app.kubernetes.io/name" (index . 1) "app.kubernetes.io/instance" $root.Release.Name -}}
+{{- $component := dict "app.kubernetes.io/component" (index . 2) -}}
+{{- toYaml (merge $name $root.Values.podLabels $component (include "nfs-operator.labels" $root | fromYaml)) -}}
 {{- end -}}
 
 {{- define "nfs-operator.serviceAccountName" -}}
@@ -117,12 +121,68 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
 {{- with .Values.dnsConfig }}
 dnsConfig: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.hostAliases }}
 hostAliases: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* The security context of the operator's pods. */}}
+{{- define "nfs-operator.operatorSecurityContext" -}}
+{{- $context := deepCopy .Values.podSecurityContext -}}
+{{- if and .Values.reservedPorts (not .Values.hostNetwork) -}}
+{{- /* Servers with the option `secure` allow only source ports below 1024. This is a safe sysctl that applies only to this pod. */ -}}
+{{- $sysctls := list (dict "name" "net.ipv4.ip_unprivileged_port_start" "value" "0") -}}
+{{- range $context.sysctls -}}
+{{- if ne .name "net.ipv4.ip_unprivileged_port_start" }}{{ $sysctls = append $sysctls . }}{{ end -}}
+{{- end -}}
+{{- $_ := set $context "sysctls" $sysctls -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}
+
+{{/* Fails on a flag in `operator.extraArgs`, or its variable in `operator.extraEnv`, that the chart sets from another value or on which other objects of the chart depend. */}}
+{{- define "nfs-operator.checkExtraFlags" -}}
+{{- $values := dict
+  "http-addr" "httpPort" "probe-addr" "probePort" "metrics-token-file" "metricsToken"
+  "log-format" "operator.logFormat" "provisioner-name" "operator.provisionerNames"
+  "provisioner-alias" "operator.provisionerAliases" "concurrency" "operator.concurrency"
+  "retry-min" "operator.retryMin" "retry-max" "operator.retryMax"
+  "scan-interval" "operator.scanInterval" "count-rate" "operator.countRate"
+  "volume-metrics" "operator.volumeMetrics" "leader-elect" "leaderElection"
+  "lease-duration" "operator.lease.duration" "renew-deadline" "operator.lease.renewDeadline"
+  "retry-period" "operator.lease.retryPeriod" "cluster-lock-namespace" "operator.lease.clusterLockNamespace" -}}
+{{- $fixed := list "records-secret" "records-namespace" "lease-name" "lease-namespace" "instance" -}}
+{{- $given := list -}}
+{{- range .Values.operator.extraArgs -}}
+{{- $given = append $given (list "extraArgs" . (regexFind "^--[a-z-]+" . | trimPrefix "--")) -}}
+{{- end -}}
+{{- range .Values.operator.extraEnv -}}
+{{- if hasPrefix "NFS_OPERATOR_" .name -}}
+{{- $given = append $given (list "extraEnv" .name (trimPrefix "NFS_OPERATOR_" .name | lower | replace "_" "-")) -}}
+{{- end -}}
+{{- end -}}
+{{- range $given -}}
+{{- $flag := index . 2 -}}
+{{- if hasKey $values $flag -}}
+{{- fail (printf "operator.%s: %s: the chart sets this itself; use the value %s" (index . 0) (index . 1) (get $values $flag)) -}}
+{{- else if has $flag $fixed -}}
+{{- fail (printf "operator.%s: %s: cannot be changed with the chart, because its roles and its admission policy depend on it" (index . 0) (index . 1)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" if the Job upgrades the CRDs. */}}
+{{- define "nfs-operator.upgradesCrds" -}}
+{{- if not .Values.crds.keep -}}
+{{- fail "crds.keep: must be true: Helm never deletes the CRDs, because that would delete all backends, archives and backups; docs/install.md describes how to remove them (Uninstalling)" -}}
+{{- end -}}
+{{- if and .Values.crds.enabled .Values.crds.upgrade -}}true{{- end -}}
 {{- end -}}
 
 {{/* The class that `helm test` uses; empty if there is none. */}}
