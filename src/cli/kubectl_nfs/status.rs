@@ -269,11 +269,10 @@ impl WaitingByReason {
         let mut table = Table::new(&[&kind.to_uppercase(), "REASON", "FIRST", "MESSAGE"]);
         for (reason, waiting) in &self.0 {
             let message = export_store::text::abbreviate(&waiting.message, MAX_MESSAGE);
-            let tone = match is_copying(reason) {
-                true => Tone::Plain,
-                false => Tone::Warning,
-            };
-            table.row(tone, [&waiting.count.to_string(), reason, &waiting.example, &message]);
+            table.row(
+                tone_of(reason),
+                [&waiting.count.to_string(), reason, &waiting.example, &message],
+            );
         }
         print_colored(&table.render())
     }
@@ -281,6 +280,14 @@ impl WaitingByReason {
 
 fn is_copying(reason: &str) -> bool {
     reason == Reason::Copying.to_string()
+}
+
+/// Returns how objects that wait for this reason are shown.
+fn tone_of(reason: &str) -> Tone {
+    match is_copying(reason) {
+        true => Tone::Plain,
+        false => Tone::Warning,
+    }
 }
 
 fn is_requested_of_us(claim: &PersistentVolumeClaim) -> bool {
