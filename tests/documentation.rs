@@ -126,6 +126,55 @@ fn every_alert_has_its_row_in_the_guide_to_monitoring_and_every_row_its_alert() 
     Ok(())
 }
 
+#[test]
+fn every_alert_has_a_test_in_which_it_fires() -> Test {
+    let tests: Value = serde_norway::from_str(&page("config/prometheus/rules_test.yaml")?)?;
+    let tests = tests["tests"].as_array().ok_or("no tests")?;
+    let cases = tests.iter().filter_map(|test| test["alert_rule_test"].as_array());
+    let firing = cases
+        .flatten()
+        .filter(|case| case["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty()));
+    let firing: BTreeSet<&str> = firing.filter_map(|case| case["alertname"].as_str()).collect();
+    let alerts = alerts()?;
+    let names: BTreeSet<&str> = alerts.iter().filter_map(|rule| rule["alert"].as_str()).collect();
+    assert_eq!(firing, names);
+    Ok(())
+}
+
+/// Returns a matcher of the label `reason`, in which the reasons have the order of [`Reason::ALL`].
+fn matcher(operator: &str, is_listed: impl Fn(Reason) -> bool) -> String {
+    let listed = Reason::ALL.iter().filter(|reason| is_listed(**reason));
+    let listed: Vec<String> = listed.map(Reason::to_string).collect();
+    format!("reason{operator}\"{}\"", listed.join("|"))
+}
+
+#[test]
+fn alerts_and_dashboard_list_the_reasons_that_the_code_distinguishes() -> Test {
+    let alerts = alerts()?;
+    for (name, expected) in [
+        ("NfsClaimsWaiting", matcher("!~", |reason| !reason.is_platform_fault())),
+        (
+            "NfsBackendNotReady",
+            matcher("!~", |reason| {
+                reason.is_intended() || reason.is_export_in_doubt() || reason.is_quota_agent_failure()
+            }),
+        ),
+        ("NfsBackendInDoubt", matcher("=~", Reason::is_export_in_doubt)),
+        ("NfsQuotaAgentDown", matcher("=~", Reason::is_quota_agent_failure)),
+    ] {
+        let alert = alerts.iter().find(|rule| rule["alert"] == name).ok_or(name)?;
+        let query = alert["expr"].as_str().ok_or(name)?;
+        assert!(query.contains(&expected), "{name} must have {expected}: {query}");
+    }
+    let dashboard: Value = serde_json::from_str(&page("config/prometheus/dashboard.json")?)?;
+    let panels = dashboard["panels"].as_array().ok_or("no panels")?;
+    let panel = panels.iter().find(|panel| panel["title"] == "Backends not Ready");
+    let query = panel.and_then(|panel| panel.pointer("/targets/0/expr")?.as_str());
+    let (query, expected) = (query.ok_or("no query")?, matcher("!~", Reason::is_intended));
+    assert!(query.contains(&expected), "the dashboard must have {expected}: {query}");
+    Ok(())
+}
+
 /// Returns the names of all series of a running operator, each with its labels in the order of their names.
 fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
@@ -143,6 +192,7 @@ fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
         ready: true,
         reason: Reason::AllChecksPassed,
         probe_duration: Duration::ZERO,
+        probe_interval: Duration::from_secs(30),
         statistics: Some(FsStat {
             total: 1,
             available: 1,
@@ -273,6 +323,21 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_
         .filter(|name| !shown.contains(name.as_str()) && !of_histogram(name))
         .collect();
     assert!(unseen.is_empty(), "the dashboard lacks {unseen:?}");
+    Ok(())
+}
+
+#[test]
+fn a_standby_has_only_the_metrics_about_its_process() -> Test {
+    let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
+    let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs), Box::new(usage), Box::new(ProcessMetrics)]);
+    metrics.api_requests.record(&Method::GET, None, Duration::from_secs(1));
+    let text = metrics.text()?;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let names: BTreeSet<&str> = lines.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let of_process = |name: &str| name.starts_with("rest_client_") || name.starts_with("process_");
+    let others: Vec<&str> = names.into_iter().filter(|name| !of_process(name)).collect();
+    let expected = ["build_info", "copied_bytes_total", "leader", "reused_bytes_total"];
+    assert_eq!(others, expected.map(|name| format!("nfs_operator_{name}")));
     Ok(())
 }
 

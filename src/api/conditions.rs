@@ -460,6 +460,59 @@ impl Reason {
         matches!(self, Self::NotProbed | Self::ProbeOutdated)
     }
 
+    /// Returns true if a backend that is Ready, or not, for this reason is as an administrator wants it.
+    pub fn is_intended(self) -> bool {
+        matches!(self, Self::AllChecksPassed | Self::Suspended | Self::Deleting)
+    }
+
+    /// Returns true if the export may be another one than the backend's: nobody should accept it without finding out why.
+    pub fn is_export_in_doubt(self) -> bool {
+        matches!(
+            self,
+            Self::IdentityMismatch | Self::BeaconMismatch | Self::RecordsSecretMismatch | Self::ReservedDirectoryUnsafe
+        )
+    }
+
+    /// Returns true if no quota agent enforces sizes on the export.
+    pub fn is_quota_agent_failure(self) -> bool {
+        matches!(
+            self,
+            Self::QuotaAgentMissing
+                | Self::QuotaAgentNotResponding
+                | Self::QuotaAgentUntrusted
+                | Self::QuotasNotSupported
+        )
+    }
+
+    /// Returns true if a claim that waits for this reason needs whoever operates the platform. Otherwise, its author has
+    /// to correct the claim or its data source, an administrator decided that it waits, or its data are being copied.
+    pub fn is_platform_fault(self) -> bool {
+        !matches!(
+            self,
+            Self::Suspended
+                | Self::Deleting
+                | Self::LimitExceeded
+                | Self::NamespaceNotAllowed
+                | Self::BlockVolumeUnsupported
+                | Self::AccessModeUnsupported
+                | Self::SelectorUnsupported
+                | Self::AttributesClassUnsupported
+                | Self::DataSourceUnsupported
+                | Self::Copying
+                | Self::CopySourceGone
+                | Self::CopySourceNotReady
+                | Self::CopySourceUnsuitable
+                | Self::InvalidDirectoryName
+                | Self::SnapshotUnavailable
+                | Self::OverrideRefused
+                | Self::InvalidOverride
+                | Self::ArchiveNotFound
+                | Self::ArchiveBusy
+                | Self::ClaimTooSmall
+                | Self::ArchiveExpired
+        )
+    }
+
     /// Returns true for problems that affect all claims of the backend: it is probed again, and its claims wait.
     pub fn is_backend_wide(self) -> bool {
         self.is_connectivity()

@@ -139,13 +139,17 @@ pub struct Metrics {
 }
 
 /// The metrics of each backend: the name after `nfs_operator_backend_`, and the help text.
-const OF_BACKENDS: [(&str, &str); 14] = [
+const OF_BACKENDS: [(&str, &str); 15] = [
     ("ready", "1 if claims can be provisioned"),
     (
         "last_probe_timestamp_seconds",
         "Time of the last probe, as a Unix timestamp",
     ),
     ("probe_duration_seconds", "Duration of the last probe"),
+    (
+        "probe_interval_seconds",
+        "Interval of the probes while the backend is Ready",
+    ),
     ("size_bytes", "Size of the export's file system"),
     ("available_bytes", "Free space"),
     (
@@ -177,6 +181,8 @@ pub struct BackendMetrics {
     pub reason: Reason,
     /// Duration of the probe.
     pub probe_duration: Duration,
+    /// Interval of the probes while the backend is Ready.
+    pub probe_interval: Duration,
     /// Statistics of the export's file system. If unset, the previous values remain.
     pub statistics: Option<FsStat>,
     /// Number of volumes, reservations included.
@@ -217,6 +223,7 @@ impl BackendMetrics {
             Some(f64::from(u8::from(self.ready))),
             Some(now.as_second() as f64),
             Some(self.probe_duration.as_secs_f64()),
+            Some(self.probe_interval.as_secs_f64()),
             figure(|figures| figures.total),
             figure(|figures| figures.available),
             Some(self.provisioned as f64),
@@ -317,7 +324,7 @@ impl Metrics {
             provision_failed: registered(
                 registry,
                 &format!("{claim}_failed"),
-                "Failed attempts to provision a claim; waiting for a backend does not count",
+                "Failed attempts to provision a claim; waiting for a backend or for the data to copy does not count",
                 Family::default(),
             ),
             provision_seconds: registered(
@@ -604,6 +611,7 @@ mod tests {
             ready: true,
             reason: Reason::AllChecksPassed,
             probe_duration: Duration::ZERO,
+            probe_interval: Duration::ZERO,
             statistics: None,
             volumes: 0,
             provisioned: 0,

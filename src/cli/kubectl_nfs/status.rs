@@ -30,8 +30,8 @@ use export_store::text::{abbreviate, counted, escape, format_bytes};
 #[command(after_help = "\
 Exit code:
   0  everything works
-  1  a backend is not ready, a claim waits, a backup is neither ready nor being copied, no operator leads, or there is an
-     orphan or a directory that cannot be purged
+  1  a backend is not ready, a claim has no volume or a backup is not ready (unless its data are being copied), no
+     operator leads, or there is an orphan or a directory that cannot be purged
   2  invalid arguments, or no access to the cluster")]
 pub struct StatusArguments {
     /// Archives that expire within this time are due (Go duration, or days).
@@ -138,12 +138,8 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
     let backends: Vec<BackendLine> = backends.iter().map(BackendLine::of).collect();
     let status = Status {
         works: operator.is_alive
-            && claims.waiting.0.is_empty()
-            && backups
-                .waiting
-                .0
-                .keys()
-                .all(|reason| *reason == Reason::Copying.to_string())
+            && claims.waiting.is_only_copying()
+            && backups.waiting.is_only_copying()
             && backends.iter().all(BackendLine::works),
         versions: Versions {
             client: env!("CARGO_PKG_VERSION"),
@@ -255,6 +251,11 @@ impl WaitingByReason {
         }
     }
 
+    /// Returns true if nothing waits but for its own data, which are being copied.
+    fn is_only_copying(&self) -> bool {
+        self.0.keys().all(|reason| is_copying(reason))
+    }
+
     /// Prints how many objects wait, and why.
     fn print(&self, kind: &str) -> std::io::Result<()> {
         let total: u64 = self.0.values().map(|waiting| waiting.count).sum();
@@ -270,11 +271,23 @@ impl WaitingByReason {
         for (reason, waiting) in &self.0 {
             let message = abbreviate(&waiting.message, MAX_MESSAGE);
             table.row(
-                Tone::Warning,
+                tone_of(reason),
                 [&waiting.count.to_string(), reason, &waiting.example, &message],
             );
         }
         print_colored(&table.render())
+    }
+}
+
+fn is_copying(reason: &str) -> bool {
+    reason == Reason::Copying.to_string()
+}
+
+/// Returns how objects that wait for this reason are shown.
+fn tone_of(reason: &str) -> Tone {
+    match is_copying(reason) {
+        true => Tone::Plain,
+        false => Tone::Warning,
     }
 }
 
@@ -454,3 +467,37 @@ impl Status {
 const NOT_SEEN: &str = "NotSeen";
 /// Maximum length of a message in the table, in bytes. `explain` shows all of it.
 const MAX_MESSAGE: usize = 160;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_whose_data_are_being_copied_is_no_problem() {
+        let claims = |reasons: &[&str]| {
+            let mut claims = Claims::default();
+            for reason in reasons {
+                let condition = json!({"type": CLAIM_CONDITION, "status": "False", "reason": reason, "message": ""});
+                let claim = json!({
+                    "metadata": {"name": reason, "namespace": "team"},
+                    "status": {"phase": "Pending", "conditions": [condition]},
+                });
+                claims.add(&serde_json::from_value(claim).unwrap());
+            }
+            claims.waiting
+        };
+        assert!(claims(&[]).is_only_copying());
+        let copying = claims(&["Copying"]);
+        assert!(copying.is_only_copying());
+        assert_eq!(
+            copying.0.get("Copying").map(|waiting| waiting.count),
+            Some(1),
+            "it is shown"
+        );
+        assert!(!claims(&["Copying", "NoSpace"]).is_only_copying());
+        assert!(!claims(&["CopySourceNotReady"]).is_only_copying());
+    }
+}

@@ -99,9 +99,9 @@ fn reported_reason(backend: &Backend, object: &NfsBackend) -> Option<String> {
 
 /// Returns how serious this reason of the condition Ready is.
 fn severity(reason: Reason) -> Severity {
-    match reason {
-        Reason::AllChecksPassed | Reason::Suspended | Reason::Deleting => Severity::Normal,
-        _ => Severity::Warning,
+    match reason.is_intended() {
+        true => Severity::Normal,
+        false => Severity::Warning,
     }
 }
 
@@ -253,6 +253,7 @@ fn apply_probe(
         ready: ready.status == Some(true),
         reason: ready.reason,
         probe_duration: took,
+        probe_interval: probe_interval(object),
         statistics,
         volumes: totals.volumes,
         provisioned: totals.bytes,

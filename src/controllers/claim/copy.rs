@@ -30,8 +30,8 @@ use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim}
 use crate::state::quota::accounted_usage;
 use export_store::text::format_bytes;
 use export_store::{
-    ArchiveRef, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory, SnapshotSelector,
-    StagedLimit,
+    ArchiveRef, CopyError, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory,
+    SnapshotSelector, StagedLimit,
 };
 
 /// The data to copy, and the export that has it.
@@ -369,6 +369,9 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &ProvisionTarget, f
             Ok(false) | Err(_) => ProvisionOutcome::Failed(condition),
         });
     }
+    if is_data_missing(&error) {
+        return BackendOutcome::Ended(ProvisionOutcome::DataMissing(condition));
+    }
     if !error.is_target_error() {
         return BackendOutcome::Ended(if reason.is_connectivity() {
             ProvisionOutcome::Unanswered(condition)
@@ -385,6 +388,15 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &ProvisionTarget, f
     }
 }
 
+/// Returns true if the data to copy are not there: the source was removed during the copy, or the snapshot does not have
+/// them.
+fn is_data_missing(error: &CopyError) -> bool {
+    matches!(
+        error,
+        CopyError::SourceGone { .. } | CopyError::Export(ExportError::SnapshotUnavailable { .. })
+    )
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -397,6 +409,16 @@ mod tests {
         let source = source.map(|name| json!({"kind": "PersistentVolumeClaim", "name": name}));
         let claim = json!({"metadata": {"name": name, "namespace": "team"}, "spec": {"dataSource": source}});
         serde_json::from_value(claim).unwrap()
+    }
+
+    #[test]
+    fn only_data_that_do_not_exist_are_no_failure() {
+        let why = || "why".to_owned();
+        assert!(is_data_missing(&CopyError::SourceGone { why: why() }));
+        assert!(is_data_missing(&ExportError::SnapshotUnavailable { why: why() }.into()));
+        // The server changed what it calls a snapshot.
+        assert!(!is_data_missing(&CopyError::SnapshotChanged { name: why() }));
+        assert!(!is_data_missing(&CopyError::LimitNotInForce { why: why() }));
     }
 
     #[test]

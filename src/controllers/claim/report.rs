@@ -85,6 +85,9 @@ pub enum ProvisionOutcome {
         /// The claim to copy, if it is not bound yet.
         source: Option<ClaimRef>,
     },
+    /// The data to copy are not there, which is no failure: a user removed them, or they are in a snapshot that does not
+    /// exist, and may be taken later.
+    DataMissing(PlannedCondition),
     /// No backend serves its selected node, which is released after a pause.
     WrongNode {
         /// The condition.
@@ -123,6 +126,7 @@ impl ProvisionOutcome {
             | Self::Queued
             | Self::Copying(_)
             | Self::AwaitingLimit { .. }
+            | Self::DataMissing(_)
             | Self::Rescheduled(_)
             | Self::Unknown(_)
             | Self::Failed(_)
@@ -227,12 +231,11 @@ pub async fn report(
         // The same node may be selected again while the watch is disconnected. Then no event follows.
         ProvisionOutcome::Rescheduled(condition) => (condition, Action::requeue(jittered(WAITING))),
         ProvisionOutcome::Unknown(condition) => (condition, Action::requeue(jittered(UNKNOWN))),
+        ProvisionOutcome::DataMissing(condition) => (condition, retry(ctx, claim, epoch)),
         ProvisionOutcome::Failed(condition) => {
             let class = class_name(claim).unwrap_or_default();
             ctx.metrics.claim_failed(&class, source_kind(claim));
-            let waits = ctx.waiting_claims.park_failed(claim_ref(claim), epoch);
-            let pause = ctx.claim_retries.record_failure(&uid);
-            (condition, Action::requeue(if waits { pause } else { Duration::ZERO }))
+            (condition, retry(ctx, claim, epoch))
         }
         ProvisionOutcome::Infeasible(condition) => (
             condition,
@@ -288,6 +291,14 @@ fn wait(
 ) -> Action {
     let waits = ctx.waiting_claims.add(claim_ref(claim), blockers, epoch);
     if waits { action } else { Action::requeue(Duration::ZERO) }
+}
+
+/// Retries after a pause that doubles each time. Requeues at once if there was a change since `epoch` that may unblock what
+/// failed.
+fn retry(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch) -> Action {
+    let waits = ctx.waiting_claims.park_failed(claim_ref(claim), epoch);
+    let pause = ctx.claim_retries.record_failure(&claim.uid().unwrap_or_default());
+    Action::requeue(if waits { pause } else { Duration::ZERO })
 }
 
 /// Sets the condition, then publishes an event, unless the claim already has this condition.
@@ -428,6 +439,7 @@ fn log(claim: &str, outcome: &ProvisionOutcome, elapsed: Duration) {
         ProvisionOutcome::Waiting(condition, _)
         | ProvisionOutcome::Unanswered(condition)
         | ProvisionOutcome::AwaitingSource { condition, .. }
+        | ProvisionOutcome::DataMissing(condition)
         | ProvisionOutcome::WrongNode { condition, .. }
         | ProvisionOutcome::Rescheduled(condition) => {
             tracing::info!(claim, ms, reason = %condition.reason, "waiting: {}", condition.message)

@@ -106,6 +106,18 @@ async fn a_backup_that_requires_one_moment_is_copied_from_the_newest_snapshot() 
             .await?;
         wait_refused(&env, &claim, reason).await?;
     }
+    // The snapshot may be taken later: until then, the claim waits, and nothing has failed.
+    let metrics = env.rig.operator.metrics().await?;
+    let failures = "controller_persistentvolumeclaim_provision_failed_total";
+    let series = format!(
+        "{failures}{{class=\"{}\",source=\"PersistentVolumeClaim\"}}",
+        text(&class, "/metadata/name")
+    );
+    assert!(!metrics.contains(&series), "{metrics}");
+    let snapshots = env.data().join(".snapshot");
+    fs::rename(snapshots.join("nightly"), snapshots.join("weekly"))?;
+    env.wait_bound(&clone_of_snapshot(&env, "missing", &class, "weekly"))
+        .await?;
     wait_snapshot_directory(&env).await?;
     Ok(())
 }

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nfs_operator::api::Reason;
 use rig::operator::repository_root;
 use rig::{Assets, Error, RunDir, TestEnv, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -57,7 +58,7 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
     let (claim, volume) = bound(&env, "data", &class).await?;
     // A waiting claim, so that this metric has a series, too.
     let mut waiting = env.claim("waiting", &class);
-    waiting["spec"]["volumeMode"] = serde_json::json!("Block");
+    waiting["spec"]["volumeMode"] = json!("Block");
     env.objects.create(&waiting).await?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, SEEN).await?;
@@ -79,11 +80,11 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
 #[tokio::test]
 async fn the_metrics_count_the_calls_to_each_server_until_its_backend_is_deleted() -> Test {
     let env = TestEnv::new("calls").await?;
-    let object = env.backend("backend", serde_json::json!({"archivePolicy": {"onDelete": "Delete"}}));
+    let object = env.backend("backend", json!({"archivePolicy": {"onDelete": "Delete"}}));
     let object = env.objects.create(&object).await?;
     env.objects.wait_condition(&object, "Ready", "True", None, SEEN).await?;
     let name = env.unique_name("backend");
-    let class = env.class("class", serde_json::json!({ "backend": name }));
+    let class = env.class("class", json!({ "backend": name }));
     let class = env.objects.create(&class).await?;
     let backend = format!("backend=\"{name}\"");
     let (claim, volume) = bound(&env, "data", &class).await?;
@@ -132,6 +133,37 @@ async fn the_metrics_count_the_calls_to_each_server_until_its_backend_is_deleted
     Ok(gone.await?)
 }
 
+/// Returns a test of promtool for the alerts that depend on a reason. For each reason, there are a backend and a cluster of
+/// its name: the backend has this reason, and in the cluster, a claim waits for it.
+fn tests_of_reasons() -> Value {
+    let series = |name: &str| json!({"series": name, "values": "1x30"});
+    let series = Reason::ALL.iter().flat_map(|reason| {
+        [
+            format!("nfs_operator_backend_reason{{backend=\"{reason}\",reason=\"{reason}\"}}"),
+            format!("nfs_operator_claims_waiting{{cluster=\"{reason}\",reason=\"{reason}\"}}"),
+        ]
+        .map(|name| series(&name))
+    });
+    let fires = |alert: &str, label: &str, is_reported: fn(Reason) -> bool| {
+        let reported = Reason::ALL.iter().filter(|reason| is_reported(**reason));
+        let samples = reported.map(|reason| json!({"labels": format!("{{{label}=\"{reason}\"}}"), "value": 1}));
+        json!({
+            "expr": format!("count by ({label}) (ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}})"),
+            "eval_time": "30m",
+            "exp_samples": samples.collect::<Vec<_>>(),
+        })
+    };
+    let cases = [
+        fires("NfsClaimsWaiting", "cluster", Reason::is_platform_fault),
+        fires("NfsBackendInDoubt", "backend", Reason::is_export_in_doubt),
+        fires("NfsBackendNotReady", "backend", |reason| {
+            !reason.is_intended() && !reason.is_export_in_doubt() && !reason.is_quota_agent_failure()
+        }),
+    ];
+    let test = json!({"interval": "1m", "input_series": series.collect::<Vec<_>>(), "promql_expr_test": cases});
+    json!({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]})
+}
+
 #[tokio::test]
 async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
     let Some(promtool) = promtool().await? else {
@@ -144,6 +176,8 @@ async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
     fs::copy(config().join("rules_test.yaml"), folder.join("rules_test.yaml"))?;
     check(&promtool, &folder, &["check", "rules", "rules.yaml"], "").await?;
     check(&promtool, &folder, &["test", "rules", "rules_test.yaml"], "").await?;
+    fs::write(folder.join("reasons_test.yaml"), tests_of_reasons().to_string())?;
+    check(&promtool, &folder, &["test", "rules", "reasons_test.yaml"], "").await?;
     Ok(())
 }
 
