@@ -129,7 +129,7 @@ fn every_alert_has_its_row_in_the_guide_to_monitoring_and_every_row_its_alert() 
 #[test]
 fn every_alert_has_a_test_in_which_it_fires() -> Test {
     let tests: Value = serde_norway::from_str(&page("config/prometheus/rules_test.yaml")?)?;
-    let tests = tests["tests"].as_array().ok_or("no tests")?;
+    let tests = tests.get("tests").and_then(Value::as_array).ok_or("no tests")?;
     let cases = tests.iter().filter_map(|test| test["alert_rule_test"].as_array());
     let firing = cases
         .flatten()
@@ -167,7 +167,7 @@ fn alerts_and_dashboard_list_the_reasons_that_the_code_distinguishes() -> Test {
         assert!(query.contains(&expected), "{name} must have {expected}: {query}");
     }
     let dashboard: Value = serde_json::from_str(&page("config/prometheus/dashboard.json")?)?;
-    let panels = dashboard["panels"].as_array().ok_or("no panels")?;
+    let panels = dashboard.get("panels").and_then(Value::as_array).ok_or("no panels")?;
     let panel = panels.iter().find(|panel| panel["title"] == "Backends not Ready");
     let query = panel.and_then(|panel| panel.pointer("/targets/0/expr")?.as_str());
     let (query, expected) = (query.ok_or("no query")?, matcher("!~", Reason::is_intended));
@@ -175,8 +175,8 @@ fn alerts_and_dashboard_list_the_reasons_that_the_code_distinguishes() -> Test {
     Ok(())
 }
 
-/// Returns the names of all series of a running operator, each with its labels in the order of their names.
-fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
+/// Returns all series of a running operator, as it exposes them.
+fn exposition() -> Result<String, std::fmt::Error> {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
     let metrics = Metrics::with_collectors(vec![
         Box::new(copy_jobs.clone()),
@@ -264,7 +264,12 @@ fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
     };
     let begin = async { copy_jobs.start(of, request, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
-    let text = metrics.text()?;
+    metrics.text()
+}
+
+/// Returns the names of all series, each with the names of its labels.
+fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
+    let text = exposition()?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let mut series: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in lines {
@@ -338,34 +343,6 @@ fn a_standby_has_only_the_metrics_about_its_process() -> Test {
     let others: Vec<&str> = names.into_iter().filter(|name| !of_process(name)).collect();
     let expected = ["build_info", "copied_bytes_total", "leader", "reused_bytes_total"];
     assert_eq!(others, expected.map(|name| format!("nfs_operator_{name}")));
-    Ok(())
-}
-
-#[test]
-fn every_metric_has_its_row_with_its_labels_in_the_guide() -> Test {
-    let page = page("docs/operations.md")?;
-    let labels_of = |row: &str| {
-        let labels = row.split_once('{').map(|(_, labels)| labels.trim_end_matches('}'));
-        let labels = labels.into_iter().flat_map(|labels| labels.split(','));
-        labels.map(str::to_owned).collect::<BTreeSet<String>>()
-    };
-    let rows: BTreeMap<String, BTreeSet<String>> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .filter(|row| metrics_in(row).next().is_some())
-        .map(|row| (row.split('{').next().unwrap_or_default().to_owned(), labels_of(row)))
-        .collect();
-    // The three series of a histogram have one row.
-    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, mut labels) in series()? {
-        let base = ["_bucket", "_sum", "_count"]
-            .iter()
-            .find_map(|suffix| name.strip_suffix(suffix));
-        let metric = base.filter(|base| base.ends_with("_seconds")).unwrap_or(&name);
-        labels.remove("le");
-        metrics.entry(metric.to_owned()).or_default().extend(labels);
-    }
-    assert_eq!(rows, metrics);
     Ok(())
 }
 
@@ -635,6 +612,51 @@ an example of its message and to the remedy. `make docs` generates this page fro
     })
 }
 
+/// Returns docs/metrics.md.
+fn page_of_metrics() -> Result<String, std::fmt::Error> {
+    let introduction = "\
+# Metrics
+
+This page lists the metrics of the operator; [Operations](operations.md#what-is-measured) describes
+the endpoint, and [Monitoring](monitoring.md) alerts and dashboard. `make docs` generates it from
+the code.
+
+The `controller_…` names are those of the Kubernetes provisioner library, the `rest_client_…` names
+those of Kubernetes' Go client, and the `process_…` names those of all Prometheus client libraries,
+so that dashboards made for them keep working. The label `source` is the kind of the claim's data
+source, `PersistentVolumeClaim`, `NfsArchive` or `NfsBackup`, and empty without one.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+";
+    let (text, series) = (exposition()?, series()?);
+    let mut rows = BTreeMap::new();
+    let mut help = "";
+    for line in text.lines() {
+        if let Some(described) = line.strip_prefix("# HELP ") {
+            help = described.split_once(' ').map_or("", |(_, help)| help);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+            // The samples of a counter and of a histogram have a suffix.
+            let (shown, sampled) = match kind {
+                "counter" => (format!("{name}_total"), format!("{name}_total")),
+                "histogram" => (name.to_owned(), format!("{name}_count")),
+                _ => (name.to_owned(), name.to_owned()),
+            };
+            let labels = series.get(&sampled).ok_or(std::fmt::Error)?.iter();
+            let labels: Vec<_> = labels.map(|label| format!("`{label}`")).collect();
+            let row = format!(
+                "| `{shown}` | {kind} | {} | {}. |\n",
+                labels.join(", "),
+                help.trim_end_matches('.')
+            );
+            rows.insert(shown, row);
+        }
+    }
+    Ok(rows
+        .into_values()
+        .fold(introduction.to_owned(), |page, row| page + &row))
+}
+
 /// Compares a page with what is generated from the code. With WRITE, writes it.
 fn assert_generated(name: &str, generated: &str) -> io::Result<()> {
     if std::env::var_os("WRITE").is_some() {
@@ -647,6 +669,11 @@ fn assert_generated(name: &str, generated: &str) -> io::Result<()> {
 #[test]
 fn the_generated_page_of_annotations_is_up_to_date() -> io::Result<()> {
     assert_generated("docs/annotations.md", &page_of_names())
+}
+
+#[test]
+fn the_generated_page_of_metrics_is_up_to_date() -> Test {
+    Ok(assert_generated("docs/metrics.md", &page_of_metrics()?)?)
 }
 
 #[test]

@@ -39,7 +39,7 @@ type Field = fn(&SlotUsage) -> usize;
 const METRICS: [(&str, &str, Field); 3] = [
     (
         "slots",
-        "Maximum number of objects in progress, by kind of work",
+        "Maximum number of objects in progress, by kind of work: claims, reclaims or archives",
         |slots| slots.limit,
     ),
     ("slots_used", "Objects in progress, by kind of work", |slots| slots.used),

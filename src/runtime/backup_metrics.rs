@@ -51,14 +51,14 @@ impl Collector for BackupMetrics {
         for (reason, count) in figures.schedules {
             ConstGauge::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
         }
-        let help = "Time when the claim's newest backup began, or of the snapshot that it has, as a Unix timestamp";
+        let help = "Time when the claim's newest requested backup began, or of the snapshot that it has, as a Unix timestamp, as long as its data exist; only with --volume-metrics";
         let name = "nfs_operator_claim_last_backup_timestamp_seconds";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for ((namespace, claim), time) in figures.newest {
             let labels = [("claim", claim), ("claim_namespace", namespace)];
             ConstGauge::new(time.as_second()).encode(family.encode_family(&labels)?)?;
         }
-        let help = "1 if no backup of the claim began since the last one that a schedule requested long enough ago, 0 otherwise";
+        let help = "1 if a schedule should have backed up the claim by now, and no backup began since, or its data do not exist; only with --volume-metrics";
         let name = "nfs_operator_claim_backup_overdue";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for ((namespace, claim), is_overdue) in figures.overdue {

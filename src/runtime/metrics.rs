@@ -150,8 +150,11 @@ const OF_BACKENDS: [(&str, &str); 15] = [
         "probe_interval_seconds",
         "Interval of the probes while the backend is Ready",
     ),
-    ("size_bytes", "Size of the export's file system"),
-    ("available_bytes", "Free space"),
+    ("size_bytes", "Size of the export's file system, as last known"),
+    (
+        "available_bytes",
+        "Free space on the export's file system, as last known",
+    ),
     (
         "provisioned_bytes",
         "Sum of the requests of volumes, of archives, and of claims that are being provisioned",
@@ -161,8 +164,8 @@ const OF_BACKENDS: [(&str, &str); 15] = [
         "Inodes of the export's file system; 0 if the server does not count them",
     ),
     ("inodes_free", "Free inodes"),
-    ("volumes", "Volumes"),
-    ("archives", "Archives"),
+    ("volumes", "Volumes on the backend"),
+    ("archives", "Archives on the backend"),
     ("archive_bytes", "Sum of the requests of archives"),
     ("trash_entries", "Deleted directories that are not purged yet"),
     ("trash_stuck", "Names in the trash that could not be removed"),
@@ -363,13 +366,13 @@ impl Metrics {
             quota_reasons: CurrentSeries::of(registered(
                 registry,
                 "nfs_operator_backend_quotas_enforced_reason",
-                "1 for the reason of the condition QuotasEnforced",
+                "1 for the reason of the condition QuotasEnforced; only with spec.quota",
                 Family::default(),
             )),
             pending_limits: registered(
                 registry,
                 "nfs_operator_backend_pending_limits",
-                "Volumes and claims whose limit was ordered from the quota agent and is not in force",
+                "Volumes and claims whose limit was ordered from the quota agent and is not in force, as of the last probe; only with spec.quota",
                 Family::default(),
             ),
             orphans: registered(
@@ -381,13 +384,13 @@ impl Metrics {
             purged: registered(
                 registry,
                 "nfs_operator_backend_trash_purged",
-                "Names removed from the trash",
+                "Files, links and directories that this process removed from the trash; backends on one export have one trash, and the first of them counts",
                 Family::default(),
             ),
             archives_purged: registered(
                 registry,
                 "nfs_operator_backend_archives_purged",
-                "Archives moved to the trash: expired ones, and those whose object was deleted",
+                "Archives that this process moved to the trash: expired ones, and those whose object was deleted",
                 Family::default(),
             ),
             last_scan: registered(
@@ -399,7 +402,7 @@ impl Metrics {
             scan_seconds: registered(
                 registry,
                 "nfs_operator_backend_scan_duration_seconds",
-                "Duration of the last orphan scan",
+                "Duration of the last orphan scan; absent until this process has completed one",
                 Family::default(),
             ),
             waiting,

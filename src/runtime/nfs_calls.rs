@@ -133,17 +133,17 @@ impl NfsCalls {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "nfs_operator_nfs_call_duration_seconds",
-            "Time until a call to the NFS server ended, reconnections and retries included, in seconds",
+            "Time until a call to the NFS server ended, reconnections and retries included, in seconds, by operation: lookup (names and attributes), list, read, write (also copies on the server) or change (names and attributes)",
             self.seconds.clone(),
         );
         registry.register(
             "nfs_operator_nfs_call_errors",
-            "Calls without an answer in time, without a connection, or with a fault of the server",
+            "Failed calls, by error: timeout (no answer in time), connection (none, or lost) or server (an answer such as Io, NoSpace, Access or Stale)",
             self.errors.clone(),
         );
         registry.register(
             "nfs_operator_nfs_connections",
-            "Connections to the NFS server that were established",
+            "Connections to the NFS server that were established; a new backend needs two, and one that makes no call for a minute connects again with the next",
             self.connections.clone(),
         );
         registry.register(

@@ -350,12 +350,12 @@ type TotalMetric = (&'static str, &'static str, fn(&CopiedTotals) -> u64);
 const TOTALS: [TotalMetric; 2] = [
     (
         "nfs_operator_copied_bytes",
-        "Bytes that copies to volumes and to backups have copied, once they ended",
+        "Bytes that copies to volumes (volume) and backups (backup) have copied, counted when each ends, also if it failed",
         |totals| totals.copied,
     ),
     (
         "nfs_operator_reused_bytes",
-        "Bytes of unchanged files that backups have from the previous backup",
+        "Bytes of unchanged files that backups have from the previous backup; what they take over from an interrupted attempt counts in neither metric",
         |totals| totals.reused,
     ),
 ];

@@ -280,22 +280,22 @@ type OfBackend = (&'static str, &'static str, fn(&Total, Option<Timestamp>) -> O
 const OF_BACKENDS: [OfBackend; 4] = [
     (
         "used_bytes",
-        "Disk space that the counted volumes use on the server",
+        "Disk space that the counted volumes use on the server; only with spec.usage",
         |total, _| Some(total.bytes),
     ),
     (
         "used_files",
-        "Files, directories and links in the counted volumes",
+        "Files, directories and links in the counted volumes; only with spec.usage",
         |total, _| Some(total.files),
     ),
     (
         "counted_volumes",
-        "Volumes that were counted at least once",
+        "Volumes that were counted at least once; only with spec.usage",
         |total, _| Some(total.volumes),
     ),
     (
         "last_count_timestamp_seconds",
-        "Time when the last complete count ended, as a Unix timestamp",
+        "Time when the last complete count ended, as a Unix timestamp; only with spec.usage",
         |_, at| at.and_then(|at| u64::try_from(at.as_second()).ok()),
     ),
 ];
@@ -305,12 +305,12 @@ type OfVolume = (&'static str, &'static str, fn(&VolumeEntry) -> u64);
 const OF_VOLUMES: [OfVolume; 2] = [
     (
         "used_bytes",
-        "Disk space that the volume uses on the server, as of its last count",
+        "Disk space that the volume uses on the server, as of its last count; only with --volume-metrics",
         |counted| counted.bytes,
     ),
     (
         "used_files",
-        "Files, directories and links in the volume, as of its last count",
+        "Files, directories and links in the volume, as of its last count; only with --volume-metrics",
         |counted| counted.files,
     ),
 ];
