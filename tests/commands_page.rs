@@ -5,11 +5,18 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 /// Returns a text for a cell of a table.
 fn cell(text: &str) -> String {
-    text.replace('\n', " ").replace('|', "\\|").replace('<', "&lt;")
+    let text = text.replace('\n', " ").replace('|', "\\|");
+    // In a code span, entities are not interpreted.
+    let parts = text.split('`').enumerate();
+    let escaped = parts.map(|(index, part)| match index % 2 {
+        0 => part.replace('<', "&lt;"),
+        _ => part.to_owned(),
+    });
+    escaped.collect::<Vec<_>>().join("`")
 }
 
 /// Returns how an argument is written.
@@ -53,6 +60,12 @@ fn meaning(argument: &Arg) -> String {
     text
 }
 
+/// Returns true for `--help` and `--version`, which every program has.
+fn prints_about_the_program(argument: &Arg) -> bool {
+    use ArgAction::{Help, HelpLong, HelpShort, Version};
+    matches!(argument.get_action(), Help | HelpShort | HelpLong | Version)
+}
+
 /// Appends a command and its subcommands.
 fn append(page: &mut String, command: &Command, path: &str) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
@@ -66,7 +79,7 @@ fn append(page: &mut String, command: &Command, path: &str) {
         write!(page, "\n### {path}\n\n```text\n{about}.\n\n{usage}\n```\n").unwrap();
         let arguments: Vec<&Arg> = command
             .get_arguments()
-            .filter(|argument| !argument.is_hide_set() && !matches!(argument.get_id().as_str(), "help" | "version"))
+            .filter(|argument| !argument.is_hide_set() && !prints_about_the_program(argument))
             .collect();
         if !arguments.is_empty() {
             page.push_str("\n| argument | meaning |\n|---|---|\n");

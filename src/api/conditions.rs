@@ -513,6 +513,32 @@ impl Reason {
         )
     }
 
+    /// Returns true for refusals of a claim or backup that last until somebody changes it, its source or a setting. Time does
+    /// not end them.
+    pub fn lasts_until_changed(self) -> bool {
+        matches!(
+            self,
+            Self::InvalidSpec
+                | Self::InvalidParameter
+                | Self::InvalidOverride
+                | Self::OverrideRefused
+                | Self::StorageClassNotFound
+                | Self::BackendNotFound
+                | Self::NamespaceNotAllowed
+                | Self::SelfServiceNotAllowed
+                | Self::BlockVolumeUnsupported
+                | Self::AccessModeUnsupported
+                | Self::SelectorUnsupported
+                | Self::AttributesClassUnsupported
+                | Self::DataSourceUnsupported
+                | Self::CopySourceUnsuitable
+                | Self::ArchiveNameTaken
+                | Self::ArchiveNameReserved
+                | Self::ArchiveExpired
+                | Self::ClaimTooSmall
+        )
+    }
+
     /// Returns true for problems that affect all claims of the backend: it is probed again, and its claims wait.
     pub fn is_backend_wide(self) -> bool {
         self.is_connectivity()

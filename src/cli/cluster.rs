@@ -1,5 +1,6 @@
 //! Arguments and errors of subcommands that access a cluster as a user.
 
+use std::ffi::OsString;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,6 +31,16 @@ pub struct ClusterArguments {
 }
 
 impl ClusterArguments {
+    /// Returns the arguments in a command line that is not complete yet.
+    pub fn in_words(words: &[OsString]) -> Self {
+        let kubeconfig = value_of(words, &["--kubeconfig"]).or_else(|| std::env::var_os("NFS_OPERATOR_KUBECONFIG"));
+        let context = value_of(words, &["--context"]);
+        Self {
+            kubeconfig: kubeconfig.map(PathBuf::from),
+            context: context.map(|context| context.to_string_lossy().into_owned()),
+        }
+    }
+
     /// Returns a client with the rights of the user. Lists that have a limit are read in pages of limited size.
     pub async fn client(&self) -> Result<Client, CommandError> {
         Ok(user_client(self.kubeconfig.as_deref(), self.context.as_deref()).await?)
@@ -82,6 +93,11 @@ impl CommandError {
             Self::Api { .. } | Self::Refused(_) | Self::Io(_) | Self::Format(_) => ExitCode::FAILURE,
         }
     }
+}
+
+/// Returns true if the user may not do it.
+pub fn is_forbidden(error: &CommandError) -> bool {
+    matches!(error, CommandError::Api { cause, .. } if http_status(cause) == Some(403))
 }
 
 /// Converts an error of an action such as `list NfsBackends`.
@@ -138,4 +154,39 @@ where
         };
         CommandError::Refused(format!("{what} does not exist: {remedy}"))
     })
+}
+
+/// Returns the value of a flag in an incomplete command line.
+pub fn value_of(words: &[OsString], flags: &[&str]) -> Option<OsString> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let word = word.to_string_lossy();
+        for flag in flags {
+            let Some(rest) = word.strip_prefix(flag) else {
+                continue;
+            };
+            if rest.is_empty() {
+                return words.next().cloned();
+            }
+            if let Some(value) = rest.strip_prefix('=') {
+                return Some(value.into());
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_found_in_an_incomplete_command_line() {
+        let words: Vec<OsString> = ["kubectl-nfs", "explain", "-n", "shop", "--context=test", "pvc/"]
+            .map(OsString::from)
+            .to_vec();
+        assert_eq!(value_of(&words, &["--namespace", "-n"]), Some("shop".into()));
+        assert_eq!(value_of(&words, &["--context"]), Some("test".into()));
+        assert_eq!(value_of(&words, &["--kubeconfig"]), None);
+    }
 }

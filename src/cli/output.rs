@@ -45,6 +45,14 @@ pub fn print_json(value: &impl Serialize) -> std::io::Result<()> {
     print(&escape_non_ascii(&serde_json::to_string_pretty(value)?))
 }
 
+/// Prints a result in a format: the text for people, or the value as JSON.
+pub fn print_as(format: OutputFormat, text: &str, value: &impl Serialize) -> std::io::Result<()> {
+    match format {
+        OutputFormat::Table => print(text),
+        OutputFormat::Json => print_json(value),
+    }
+}
+
 /// Replaces all but printable ASCII by the equivalent escapes of JSON, which a terminal does not interpret.
 pub fn escape_non_ascii(json: &str) -> String {
     let mut plain = String::with_capacity(json.len());

@@ -6,6 +6,14 @@ use kube::ResourceExt;
 use crate::api::names::{self, is_shared};
 use crate::decide::restore_source::RestoreSource;
 
+const ON_BACKEND: &str = " on backend ";
+
+/// Returns the backend in a description of [`volume_location`].
+pub fn backend_in(location: &str) -> Option<&str> {
+    let (_, rest) = location.rsplit_once(ON_BACKEND)?;
+    rest.split([',', ' ', ')']).next()
+}
+
 /// Describes the location of the data of a claim's volume, and what the claim was restored from.
 pub fn volume_location(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> String {
     let source = volume
@@ -16,7 +24,7 @@ pub fn volume_location(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
     let backend = volume.annotations().get(names::VOLUME_BACKEND);
     let backend = backend.map_or_else(
         || ", provisioned by another provisioner".to_owned(),
-        |backend| format!(" on backend {backend}"),
+        |backend| format!("{ON_BACKEND}{backend}"),
     );
     let shared = match is_shared(volume) {
         true => ", a directory that claims share",

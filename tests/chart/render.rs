@@ -486,6 +486,28 @@ async fn additional_objects_and_labels_are_expanded_and_replace_no_selector() ->
 }
 
 #[tokio::test]
+async fn the_plugin_finds_the_operator_whatever_it_is_named() -> Test {
+    for helm in both_versions().await? {
+        let labels = "--set-json=commonLabels={\"nfs-operator.io/component\":\"x\"}";
+        for flags in [
+            &[][..],
+            &["--set=nameOverride=x"],
+            &["--set=fullnameOverride=x", labels],
+        ] {
+            let objects = render(&helm, flags).await?;
+            let found = objects.iter().filter(|object| {
+                let label = &object["metadata"]["labels"]["nfs-operator.io/component"];
+                object["kind"] == "Deployment" && label == "operator"
+            });
+            assert_eq!(found.count(), 1, "{}: {flags:?}", helm.name());
+        }
+    }
+    let kustomized = include_str!("../../config/manager/deployment.yaml");
+    assert!(kustomized.contains("nfs-operator.io/component: operator"));
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_chart_refuses_kube_system() -> Test {
     for helm in both_versions().await? {
         let output = helm.template(&["--namespace=kube-system"]).await?;

@@ -13,12 +13,14 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::backup::later;
+use super::changes::{Change, ChangeState, print_changes};
+use super::completion::object_names;
 use super::names::{age, parse_archive, parse_backend, until};
 use crate::api::NfsArchive;
 use crate::api::archive::ArchiveSummary;
 use crate::cli::cluster::{ClusterArguments, CommandError, each, failed, get};
 use crate::cli::duration::parse_duration;
-use crate::cli::output::{ListFormat, Table, Tone, print, print_colored, print_json};
+use crate::cli::output::{ListFormat, OutputFormat, Table, Tone, print, print_colored, print_json};
 
 /// Commands of `kubectl nfs archives`.
 #[derive(Subcommand)]
@@ -48,7 +50,7 @@ pub struct ListArguments {
     #[arg(long)]
     claim: Option<String>,
     /// Only archives on this backend.
-    #[arg(long, value_parser = parse_backend)]
+    #[arg(long, value_parser = parse_backend, add = object_names::backends())]
     backend: Option<String>,
     /// Only archives that expire within this time (Go duration, or days).
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -64,8 +66,11 @@ pub struct ListArguments {
 #[derive(Args)]
 pub struct NamesArguments {
     /// Names of the archives.
-    #[arg(required = true, value_name = "ARCHIVE", value_parser = parse_archive)]
+    #[arg(required = true, value_name = "ARCHIVE", value_parser = parse_archive, add = object_names::archives())]
     archives: Vec<String>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -75,7 +80,7 @@ pub struct NamesArguments {
 #[command(group(clap::ArgGroup::new("when").required(true).args(["at", "after", "never"])))]
 pub struct ExpireArguments {
     /// Names of the archives.
-    #[arg(required = true, value_name = "ARCHIVE", value_parser = parse_archive)]
+    #[arg(required = true, value_name = "ARCHIVE", value_parser = parse_archive, add = object_names::archives())]
     archives: Vec<String>,
     /// At this time (RFC 3339, such as 2027-01-31T00:00:00Z).
     #[arg(long, value_name = "TIME")]
@@ -89,6 +94,9 @@ pub struct ExpireArguments {
     /// Only print what would happen.
     #[arg(long)]
     plan: bool,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -215,15 +223,25 @@ async fn change(api: &Api<NfsArchive>, archive: &NfsArchive, spec: Value) -> Res
 
 async fn hold(arguments: NamesArguments, held: bool) -> Result<ExitCode, CommandError> {
     let api: Api<NfsArchive> = Api::all(arguments.cluster.client().await?);
-    for name in &arguments.archives {
-        let archive = get(&api, name, &format!("NfsArchive {name}")).await?;
-        change(&api, &archive, json!({"legalHold": held})).await?;
-        print(&match held {
-            true => format!("{name} held: it is not purged, and cannot be deleted"),
-            false => format!("{name} released: {}", purged_when(&archive)),
-        })?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_changes(arguments.output, async |changes| {
+        for name in &arguments.archives {
+            let archive = get(&api, name, &format!("NfsArchive {name}")).await?;
+            change(&api, &archive, json!({"legalHold": held})).await?;
+            changes.add(Change {
+                object: format!("nfsarchive/{name}"),
+                namespace: None,
+                request: "spec.legalHold".to_owned(),
+                value: json!(held),
+                state: ChangeState::Done,
+                message: match held {
+                    true => format!("{name} held: it is not purged, and cannot be deleted"),
+                    false => format!("{name} released: {}", purged_when(&archive)),
+                },
+            })?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Says when the rules purge an archive.
@@ -242,21 +260,33 @@ async fn expire(arguments: ExpireArguments) -> Result<ExitCode, CommandError> {
         (None, None) => None,
     };
     let api: Api<NfsArchive> = Api::all(arguments.cluster.client().await?);
-    for name in &arguments.archives {
-        let mut archive = get(&api, name, &format!("NfsArchive {name}")).await?;
-        archive.spec.expiration_time.clone_from(&time);
-        let held = if archive.spec.legal_hold {
-            ", but it is held"
-        } else {
-            ""
-        };
-        let effect = format!("{}{held}", purged_when(&archive));
-        if arguments.plan {
-            print(&format!("{name} would change: {effect}"))?;
-            continue;
+    print_changes(arguments.output, async |changes| {
+        for name in &arguments.archives {
+            let mut archive = get(&api, name, &format!("NfsArchive {name}")).await?;
+            archive.spec.expiration_time.clone_from(&time);
+            let held = if archive.spec.legal_hold {
+                ", but it is held"
+            } else {
+                ""
+            };
+            let effect = format!("{}{held}", purged_when(&archive));
+            let (state, message) = match arguments.plan {
+                true => (ChangeState::Planned, format!("{name} would change: {effect}")),
+                false => {
+                    change(&api, &archive, json!({"expirationTime": time})).await?;
+                    (ChangeState::Done, format!("{name} changed: {effect}"))
+                }
+            };
+            changes.add(Change {
+                object: format!("nfsarchive/{name}"),
+                namespace: None,
+                request: "spec.expirationTime".to_owned(),
+                value: json!(time),
+                state,
+                message,
+            })?;
         }
-        change(&api, &archive, json!({"expirationTime": time})).await?;
-        print(&format!("{name} changed: {effect}"))?;
-    }
-    Ok(ExitCode::SUCCESS)
+        Ok(())
+    })
+    .await
 }

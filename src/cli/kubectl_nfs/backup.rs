@@ -11,8 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
+use super::completion::object_names;
 use super::names::{condition, parse_archive, parse_claim};
-use super::progress::{self, Progress};
+use super::progress::{self, Progress, wait_or_refuse};
 use crate::api::archive::{ArchivedClaim, DeletionPolicy};
 use crate::api::backend::Duration as Retention;
 use crate::api::backup::{BackupSource, NfsBackupSpec};
@@ -30,7 +31,7 @@ const MAX_NAME: usize = 110;
 #[derive(Args)]
 pub struct BackupArguments {
     /// Claim to copy. If you may not create NfsArchives, an NfsBackup is created in its namespace.
-    #[arg(value_name = "pvc/NAME", value_parser = parse_claim)]
+    #[arg(value_name = "pvc/NAME", value_parser = parse_claim, add = object_names::claims())]
     claim: String,
     /// Namespace of the claim. If unset, that of the context.
     #[arg(long, short)]
@@ -152,7 +153,7 @@ async fn as_tenant(arguments: &BackupArguments, api: &Api<NfsBackup>, name: &str
             let backup = get(api, name, &what).await?;
             match condition(&backup.observed().conditions, "Ready") {
                 Some(ready) if ready.status == "True" => Ok(Progress::Done(backup)),
-                ready => Ok(Progress::Waits(explained(ready))),
+                ready => explained(&what, ready),
             }
         })
         .await?;
@@ -176,10 +177,10 @@ fn parse_consistency(text: &str) -> Result<Consistency, String> {
     }
 }
 
-fn explained(condition: Option<&Condition>) -> String {
+fn explained<T>(what: &str, condition: Option<&Condition>) -> Result<Progress<T>, CommandError> {
     match condition {
-        Some(condition) => format!("{}: {}", condition.reason, condition.message),
-        None => "the operator has not seen it yet".to_owned(),
+        Some(condition) => wait_or_refuse(what, &condition.reason, &condition.message),
+        None => Ok(Progress::Waits("the operator has not seen it yet".to_owned())),
     }
 }
 
@@ -210,7 +211,7 @@ async fn wait_available(archives: &Api<NfsArchive>, name: &str, timeout: Duratio
         if is_available && archive.is_complete() {
             return Ok(Progress::Done(archive));
         }
-        Ok(Progress::Waits(explained(available)))
+        explained(&what, available)
     })
     .await
 }

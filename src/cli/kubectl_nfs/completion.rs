@@ -1,5 +1,7 @@
 //! Completion of arguments: scripts for shells, and what kubectl asks for.
 
+pub mod object_names;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -10,15 +10,14 @@ use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
 use self::observed::Observed;
+use super::completion::object_names;
 use super::names::parse_claim;
+use super::served::ServedArguments;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
-use crate::api::names::{
-    CLAIM_CONDITION, DEFAULT_PROVISIONER, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_ON_DELETE, VOLUME_USED_BYTES,
-};
+use crate::api::names::{CLAIM_CONDITION, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_ON_DELETE, VOLUME_USED_BYTES};
 use crate::cli::cluster::{ClusterArguments, CommandError, failed, get};
 use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
-use crate::cli::run::parse_alias;
 use crate::controllers::claim::class_name;
 use crate::runtime::reads;
 use crate::state::context::Provisioners;
@@ -37,17 +36,13 @@ Exit code:
   2  invalid arguments, or no access to the cluster")]
 pub struct ExplainArguments {
     /// Claim to explain.
-    #[arg(value_name = "pvc/NAME", value_parser = parse_claim)]
+    #[arg(value_name = "pvc/NAME", value_parser = parse_claim, add = object_names::claims())]
     claim: String,
     /// Namespace of the claim. If unset, that of the context.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Provisioner names of the operator, as it has them.
-    #[arg(long, default_value = DEFAULT_PROVISIONER, value_delimiter = ',')]
-    provisioner_name: Vec<String>,
-    /// Provisioner names whose classes use one backend, as the operator has them.
-    #[arg(long, value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = parse_alias)]
-    provisioner_alias: Vec<(String, String)>,
+    #[command(flatten)]
+    served: ServedArguments,
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
@@ -120,10 +115,7 @@ pub async fn run(arguments: ExplainArguments) -> Result<ExitCode, CommandError> 
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let named = format!("{namespace}/{}", arguments.claim);
     let claim = get(&claims, &arguments.claim, &format!("PersistentVolumeClaim {named}")).await?;
-    let served = Provisioners {
-        names: arguments.provisioner_name,
-        aliases: arguments.provisioner_alias.into_iter().collect(),
-    };
+    let served = arguments.served.read(&client).await?;
     let explanation = explain(&client, &claim, named, &served).await?;
     match arguments.output {
         OutputFormat::Json => print_json(&explanation)?,

@@ -9,10 +9,9 @@ use clap::{Args, ValueEnum};
 
 use self::observed::Observed;
 use self::plan::{MigrationPlan, Step, VolumePlan};
-use crate::api::names::DEFAULT_PROVISIONER;
+use super::served::ServedArguments;
 use crate::cli::cluster::{ClusterArguments, CommandError};
 use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
-use crate::cli::run::parse_alias;
 use export_store::text::{counted, escape};
 
 /// Arguments of `kubectl nfs migrate`.
@@ -36,13 +35,8 @@ pub struct MigrateArguments {
     /// Only volumes of these provisioner names. If unset, all except those of the operator.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     provisioner: Vec<String>,
-    /// Provisioner names of the operator. If unset, those in the arguments of its Deployment.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    provisioner_name: Vec<String>,
-    /// Provisioner names whose classes use one backend, as the operator is to have them. If unset, those in the arguments of
-    /// its Deployment.
-    #[arg(long, value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = parse_alias)]
-    provisioner_alias: Vec<(String, String)>,
+    #[command(flatten)]
+    served: ServedArguments,
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
@@ -68,15 +62,7 @@ pub async fn run(arguments: MigrateArguments) -> Result<ExitCode, CommandError> 
         ));
     }
     let mut observed = Observed::read(&arguments.cluster.client().await?).await?;
-    if !arguments.provisioner_name.is_empty() {
-        observed.served.names.clone_from(&arguments.provisioner_name);
-    }
-    if observed.served.names.is_empty() {
-        observed.served.names.push(DEFAULT_PROVISIONER.to_owned());
-    }
-    if !arguments.provisioner_alias.is_empty() {
-        observed.served.aliases = arguments.provisioner_alias.iter().cloned().collect();
-    }
+    observed.served = arguments.served.replace(observed.served);
     let plan = observed.plan(&arguments.provisioner);
     match arguments.output {
         OutputFormat::Json => print_json(&plan)?,

@@ -5,6 +5,7 @@
 
 mod archives;
 mod backup;
+mod changes;
 mod completion;
 mod explain;
 mod migrate;
@@ -19,6 +20,7 @@ mod requests;
 mod restore;
 mod schedules;
 mod secret;
+mod served;
 mod status;
 mod suspend;
 mod usage;
@@ -128,4 +130,55 @@ pub async fn main() -> ExitCode {
 /// Returns the definition of the command line, for completion and for the documentation.
 pub fn command() -> clap::Command {
     Arguments::command()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// Returns the paths of all commands that do something, with their definitions.
+    fn leaves(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
+        let inner = command.get_subcommands().filter(|inner| inner.get_name() != "help");
+        let found: Vec<_> = inner
+            .flat_map(|inner| leaves(inner, &format!("{path} {}", inner.get_name())))
+            .collect();
+        match found.is_empty() {
+            true => vec![(path.trim().to_owned(), command.clone())],
+            false => found,
+        }
+    }
+
+    #[test]
+    fn every_command_prints_json_for_programs() {
+        for (path, command) in leaves(&command(), "") {
+            let output = command
+                .get_arguments()
+                .find(|argument| argument.get_short() == Some('o'));
+            let values = output.map(clap::Arg::get_possible_values).unwrap_or_default();
+            let is_json = values.iter().any(|value| value.get_name() == "json");
+            // A script of a shell is for a program.
+            assert_eq!(is_json, path != "completion", "{path}");
+        }
+        for words in [
+            "scan main --wait",
+            "count --all",
+            "accept-identity main new --plan",
+            "readopt main pvc-1",
+            "suspend main",
+            "resume nfsb/main",
+            "archives hold a",
+            "archives expire a --never",
+            "archives restore a --to pvc/b",
+            "restore nfsbackup/a --to b --plan",
+            "secret backup file",
+            "secret verify file",
+            "secret quota-key",
+            "report",
+        ] {
+            let line = format!("kubectl-nfs {words} -o json");
+            let parsed = Arguments::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.err().unwrap());
+        }
+    }
 }

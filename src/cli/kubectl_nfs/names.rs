@@ -63,7 +63,8 @@ pub fn until(time: &Time, now: Timestamp) -> String {
     }
 }
 
-fn seconds_as_age(seconds: i64) -> String {
+/// Returns a duration as kubectl shows it.
+pub fn seconds_as_age(seconds: i64) -> String {
     let seconds = seconds.max(0);
     match seconds {
         0..120 => format!("{seconds}s"),

@@ -9,12 +9,13 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::changes::{Change, ChangeState, Changes, print_changes};
 use super::names::parse_claim;
-use super::progress::{self, Progress};
+use super::progress::{self, Progress, wait_or_refuse};
 use crate::api::names::{CLAIM_CONDITION, GROUP, RESTORE};
 use crate::cli::cluster::{CommandError, failed, get};
 use crate::cli::duration::parse_duration;
-use crate::cli::output::print;
+use crate::cli::output::OutputFormat;
 use crate::decide::quantity;
 use crate::runtime::writes::merge;
 
@@ -42,6 +43,9 @@ pub struct NewClaimArguments {
     /// Maximum duration of --wait (Go duration).
     #[arg(long, default_value = "24h", value_parser = parse_duration)]
     timeout: Duration,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
 }
 
 /// Where the data come from.
@@ -76,27 +80,53 @@ impl NewClaimArguments {
         source: &DataSource<'_>,
     ) -> Result<ExitCode, CommandError> {
         let manifest = self.manifest(namespace, source)?;
+        print_changes(self.output, async |changes| {
+            self.create_planned(client, namespace, source, manifest, changes).await
+        })
+        .await
+    }
+
+    async fn create_planned(
+        &self,
+        client: &Client,
+        namespace: &str,
+        source: &DataSource<'_>,
+        manifest: Value,
+        changes: &mut Changes,
+    ) -> Result<(), CommandError> {
         let named = format!("{namespace}/{}", self.name);
+        let change = |state, message| Change {
+            object: format!("persistentvolumeclaim/{}", self.name),
+            namespace: Some(namespace.to_owned()),
+            request: "spec".to_owned(),
+            value: manifest.get("spec").cloned().unwrap_or_default(),
+            state,
+            message,
+        };
         if self.plan {
-            print(&format!("# creates claim {named}: {}", source.effect))?;
             let yaml = serde_norway::to_string(&manifest).map_err(|error| CommandError::Format(error.to_string()))?;
-            print(yaml.trim_end())?;
-            return Ok(ExitCode::SUCCESS);
+            let text = format!("# creates claim {named}: {}\n{}", source.effect, yaml.trim_end());
+            return Ok(changes.add(change(ChangeState::Planned, text))?);
         }
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-        let manifest = serde_json::from_value(manifest).map_err(|error| CommandError::Format(error.to_string()))?;
-        let created = claims.create(&PostParams::default(), &manifest).await;
+        let object = serde_json::from_value(manifest.clone());
+        let object = object.map_err(|error| CommandError::Format(error.to_string()))?;
+        let created = claims.create(&PostParams::default(), &object).await;
         created.map_err(failed(format!("create PersistentVolumeClaim {named}")))?;
-        if !self.wait {
-            print(&format!(
+        let text = match self.wait {
+            true => format!("claim {named} created"),
+            false => format!(
                 "claim {named} created; kubectl nfs explain pvc/{} -n {namespace} shows its state",
                 self.name
-            ))?;
-            return Ok(ExitCode::SUCCESS);
+            ),
+        };
+        changes.add(change(ChangeState::Requested, text))?;
+        if self.wait {
+            wait_bound(&claims, &self.name, &named, self.timeout).await?;
+            let text = format!("claim {named} is bound and has the data of {}", source.name);
+            changes.add(change(ChangeState::Done, text))?;
         }
-        wait_bound(&claims, &self.name, &named, self.timeout).await?;
-        print(&format!("claim {named} is bound and has the data of {}", source.name))?;
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     fn manifest(&self, namespace: &str, source: &DataSource<'_>) -> Result<Value, CommandError> {
@@ -144,16 +174,16 @@ async fn wait_bound(
         let condition = condition
             .into_iter()
             .find(|condition| condition.type_ == CLAIM_CONDITION);
-        Ok(Progress::Waits(match condition {
-            Some(condition) => {
-                let (reason, message) = (
-                    condition.reason.unwrap_or_default(),
-                    condition.message.unwrap_or_default(),
-                );
-                format!("{reason}: {message}")
+        match condition {
+            Some(condition) if condition.status == "False" => {
+                let reason = condition.reason.unwrap_or_default();
+                wait_or_refuse(&what, &reason, &condition.message.unwrap_or_default())
             }
-            None => "the operator has not seen it yet".to_owned(),
-        }))
+            Some(_) => Ok(Progress::Waits(
+                "its volume exists, and is about to be bound".to_owned(),
+            )),
+            None => Ok(Progress::Waits("the operator has not seen it yet".to_owned())),
+        }
     })
     .await
 }

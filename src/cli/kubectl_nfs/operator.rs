@@ -10,12 +10,16 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use super::served::{containers, of_deployments};
 use crate::cli::cluster::{CommandError, each, failed};
 use crate::runtime::election::CLUSTER_LOCK;
 use crate::runtime::reads;
+use crate::state::context::Provisioners;
 
-/// Label of the Deployments of the chart and of config/manager.
-const LABEL: (&str, &str) = ("app.kubernetes.io/name", "nfs-operator");
+/// Label of the Deployments of the chart and of config/manager. The settings of the chart replace the standard labels.
+const LABEL: (&str, &str) = ("nfs-operator.io/component", "operator");
+/// Label with the version of the operator.
+const VERSION_LABEL: &str = "app.kubernetes.io/version";
 /// A Lease that was not renewed for its duration may be taken by another instance. The clocks of this machine and of the
 /// leader may differ by as much.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
@@ -42,6 +46,9 @@ pub struct RunningOperator {
     pub lease: Option<String>,
     /// Deployments of the operator.
     pub deployments: Vec<OperatorDeployment>,
+    /// Provisioner names in their settings.
+    #[serde(skip)]
+    pub served: Provisioners,
 }
 
 /// A Deployment of the operator.
@@ -52,19 +59,43 @@ pub struct OperatorDeployment {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// Version of the operator, from a label; absent if a tool removed it.
+    pub version: Option<String>,
     /// Image of the first container.
     pub image: String,
+    /// Arguments of the first container.
+    pub arguments: Vec<String>,
     /// Ready replicas.
     pub ready: i32,
     /// Requested replicas.
     pub replicas: i32,
 }
 
-impl RunningOperator {
-    /// Returns the namespace of the operator, from its Lease.
-    pub fn namespace(&self) -> Option<&str> {
-        Some(self.lease.as_deref()?.split_once('/')?.0)
+impl OperatorDeployment {
+    fn of(deployment: &Deployment) -> Self {
+        let container = containers(deployment).next();
+        let status = deployment.status.as_ref();
+        Self {
+            namespace: deployment.namespace().unwrap_or_default(),
+            name: deployment.name_any(),
+            version: deployment.labels().get(VERSION_LABEL).cloned(),
+            image: container
+                .and_then(|container| container.image.clone())
+                .unwrap_or_default(),
+            arguments: container
+                .and_then(|container| container.args.clone())
+                .unwrap_or_default(),
+            ready: status.and_then(|status| status.ready_replicas).unwrap_or_default(),
+            replicas: deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
+        }
     }
+}
+
+/// Returns the namespace of the operator, from the Lease by which it keeps other installations from running.
+pub async fn find_namespace(client: &Client, arguments: &OperatorArguments) -> Result<Option<String>, CommandError> {
+    let lock = read_lease(client, &arguments.cluster_lock_namespace, CLUSTER_LOCK).await?;
+    let installation = lock.as_ref().and_then(holder).and_then(|name| name.split_once('/'));
+    Ok(installation.map(|(namespace, _)| namespace.to_owned()))
 }
 
 /// Reads the Leases and the Deployments.
@@ -84,12 +115,14 @@ pub async fn find(client: &Client, arguments: &OperatorArguments) -> Result<Runn
         age <= SignedDuration::from_secs(duration.unwrap_or_default().into()) + tolerance
     });
     let leader = lease.as_ref().and_then(holder).map(str::to_owned);
+    let deployments = list_deployments(client, None).await?;
     Ok(RunningOperator {
         is_alive: is_alive && leader.is_some(),
         leader,
         seconds_since_renewal: age.map(|age| age.as_secs()),
         lease: installation,
-        deployments: deployments(client).await?,
+        served: of_deployments(&deployments),
+        deployments: deployments.iter().map(OperatorDeployment::of).collect(),
     })
 }
 
@@ -118,16 +151,7 @@ pub fn is_operator(deployment: &Deployment) -> bool {
 /// Returns the Deployment of the operator, in this namespace if one is given. With several, the result is the first that
 /// has ready pods.
 pub async fn find_deployment(client: &Client, namespace: Option<&str>) -> Result<Option<Deployment>, CommandError> {
-    let api: Api<Deployment> = match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    };
-    let labels = ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1));
-    let mut found = Vec::new();
-    each(&api, "Deployments", labels, |deployment: Deployment| {
-        found.push(deployment)
-    })
-    .await?;
+    let mut found = list_deployments(client, namespace).await?;
     let ready = |deployment: &Deployment| {
         deployment
             .status
@@ -140,26 +164,14 @@ pub async fn find_deployment(client: &Client, namespace: Option<&str>) -> Result
     Ok(found.into_iter().next())
 }
 
-async fn deployments(client: &Client) -> Result<Vec<OperatorDeployment>, CommandError> {
-    let api: Api<Deployment> = Api::all(client.clone());
+/// Returns the Deployments of the operator, in this namespace if one is given.
+pub async fn list_deployments(client: &Client, namespace: Option<&str>) -> Result<Vec<Deployment>, CommandError> {
+    let api: Api<Deployment> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let labels = ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1));
     let mut found = Vec::new();
-    each(
-        &api,
-        "Deployments",
-        ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1)),
-        |deployment| {
-            let containers = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-            let image = containers.and_then(|pod| pod.containers.first()?.image.clone());
-            let status = deployment.status.as_ref();
-            found.push(OperatorDeployment {
-                namespace: deployment.namespace().unwrap_or_default(),
-                name: deployment.name_any(),
-                image: image.unwrap_or_default(),
-                ready: status.and_then(|status| status.ready_replicas).unwrap_or_default(),
-                replicas: deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
-            });
-        },
-    )
-    .await?;
+    each(&api, "Deployments", labels, |deployment| found.push(deployment)).await?;
     Ok(found)
 }

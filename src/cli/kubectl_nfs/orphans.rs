@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::completion::object_names;
 use super::names::{age, parse_backend};
 use crate::api::NfsBackend;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, get};
@@ -21,7 +22,7 @@ Exit code:
   2  invalid arguments, or no access to the cluster")]
 pub struct OrphansArguments {
     /// Names of the backends. If unset, all.
-    #[arg(value_name = "BACKEND", value_parser = parse_backend)]
+    #[arg(value_name = "BACKEND", value_parser = parse_backend, add = object_names::backends())]
     backends: Vec<String>,
     /// Output format.
     #[arg(long, short, value_enum, default_value = "table")]

@@ -1,5 +1,6 @@
 //! `kubectl nfs report`: a file for a support request.
 
+mod learn;
 mod redact;
 
 use std::fs::OpenOptions;
@@ -15,26 +16,34 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
+use self::learn::{learn_arguments, learn_fields, learn_image};
 use self::redact::{Kind, Redactor};
 use super::operator::{self, OperatorArguments};
-use crate::api::names::{CLAIM_CONDITION, MANAGED_BY, OPERATOR_NAME, PROVISIONED_BY};
-use crate::api::{NfsArchive, NfsBackend};
+use crate::api::names::{CLAIM_CONDITION, DEFAULT_PROVISIONER, MANAGED_BY, OPERATOR_NAME, PROVISIONED_BY};
+use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
-use crate::cli::output::{escape_non_ascii, print};
+use crate::cli::output::{OutputFormat, escape_non_ascii, print_as};
 
 /// Maximum number of claims, volumes and archives in a report: enough to see a pattern.
 const MAX_OBJECTS: usize = 50;
 
+/// Provisioner name in the manifests of nfs-subdir-external-provisioner.
+const NFS_SUBDIR_PROVISIONER: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
+
 /// Arguments of `kubectl nfs report`.
 #[derive(Args)]
 #[command(after_help = "\
-The file contains versions, backends, StorageClasses, and up to 50 claims that wait, volumes and archives that have a
-problem. Names of objects, servers, paths, directories, addresses and identities are replaced by numbers, the same
-everywhere in the file. Secrets, logs and data are not read. Look at the file before you send it.")]
+The file contains versions, the arguments of the operator, backends, its StorageClasses, and up to 50 claims that wait,
+volumes, archives, backups and schedules that have a problem. Names of objects, provisioners, nodes, registries, servers,
+paths, directories, addresses and identities are replaced by numbers, the same everywhere in the file. Labels stay. Secrets,
+logs and data are not read. Look at the file before you send it.")]
 pub struct ReportArguments {
     /// File to write. An existing one is not overwritten.
     #[arg(value_name = "FILE", default_value = "nfs-operator-report.json")]
     file: PathBuf,
+    /// Output format of the result; the file is JSON.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
     #[command(flatten)]
     operator: OperatorArguments,
     #[command(flatten)]
@@ -52,7 +61,12 @@ pub async fn run(arguments: ReportArguments) -> Result<ExitCode, CommandError> {
     let create = OpenOptions::new().write(true).create_new(true).open(&arguments.file);
     let written = create.and_then(|mut file| writeln!(file, "{}", escape_non_ascii(&text)));
     written.map_err(|error| CommandError::Refused(format!("cannot write {file}: {error}")))?;
-    print(&format!("wrote {file}: look at it before you send it"))?;
+    let value = json!({"file": arguments.file});
+    print_as(
+        arguments.output,
+        &format!("wrote {file}: look at it before you send it"),
+        &value,
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -69,20 +83,34 @@ async fn collect(
     let backends: Vec<NfsBackend> = all(&Api::all(client.clone()), "NfsBackends").await?;
     backends.iter().for_each(|backend| know_backend(redactor, backend));
     let classes: Vec<StorageClass> = all(&Api::all(client.clone()), "StorageClasses").await?;
-    let classes: Vec<StorageClass> = classes
-        .into_iter()
-        .filter(|class| class.provisioner.contains("nfs"))
-        .collect();
+    // Claims and volumes name classes of other provisioners, too.
     classes
         .iter()
         .for_each(|class| redactor.know(Kind::Class, &class.name_any()));
+    let served = &operator.served;
+    let classes: Vec<StorageClass> = classes
+        .into_iter()
+        .filter(|class| served.serves(&class.provisioner) || class.provisioner.contains("nfs"))
+        .collect();
+    let provisioners = classes.iter().map(|class| &class.provisioner);
+    let provisioners = provisioners.chain(&served.names).chain(served.aliases.keys());
+    let is_public = |name: &&String| matches!(name.as_str(), DEFAULT_PROVISIONER | NFS_SUBDIR_PROVISIONER);
+    provisioners
+        .filter(|name| !is_public(name))
+        .for_each(|name| redactor.know(Kind::Provisioner, name));
     for name in operator.leader.iter().chain(&operator.lease) {
         name.split('/').for_each(|part| redactor.know(Kind::Instance, part));
     }
     let claims = claims(client, redactor).await?;
     let volumes = volumes(client, redactor).await?;
     let archives = archives(client, redactor).await?;
-    Ok(json!({
+    let backups = backups(client, redactor).await?;
+    let schedules = schedules(client, redactor).await?;
+    for deployment in &operator.deployments {
+        learn_image(redactor, &deployment.image);
+        learn_arguments(redactor, &deployment.arguments);
+    }
+    let found = json!({
         "report": 1,
         "time": Timestamp::now().to_string(),
         "versions": {"client": env!("CARGO_PKG_VERSION"), "kubernetes": kubernetes.git_version},
@@ -92,40 +120,19 @@ async fn collect(
         "claims": claims,
         "volumes": volumes,
         "archives": archives,
-    }))
+        "backups": backups,
+        "schedules": schedules,
+    });
+    // What is left: names in any other field.
+    learn_fields(redactor, "", &found);
+    Ok(found)
 }
 
-/// Learns the names that a backend contains.
+/// Learns the names that a backend contains, other than those in fields that hold the same in every object.
 fn know_backend(redactor: &mut Redactor, backend: &NfsBackend) {
-    let (spec, status) = (&backend.spec, backend.status.clone().unwrap_or_default());
     redactor.know(Kind::Backend, &backend.name_any());
-    let former = spec
-        .former_addresses
-        .iter()
-        .map(|address| (&address.server, &address.path));
-    for (server, path) in former.chain([(&spec.server, &spec.path)]) {
-        redactor.know(Kind::Server, server);
-        redactor.know(Kind::Path, path);
-    }
-    let namespaces = spec.allowed_namespaces.iter().flat_map(|allowed| &allowed.match_names);
-    namespaces.for_each(|name| redactor.know(Kind::Namespace, name));
-    let export = status.export;
-    let ids = [
-        export.id,
-        export.cluster_id,
-        export.beacon,
-        export.next_beacon,
-        spec.export_id.clone(),
-    ];
-    ids.iter().flatten().for_each(|id| redactor.know(Kind::Identity, id));
-    for orphan in status
-        .orphans
-        .iter()
-        .flat_map(|orphans| orphans.kinds.iter().flat_map(|kind| &kind.examples))
-    {
-        redactor.know(Kind::Volume, &orphan.volume);
-        redactor.know(Kind::Directory, orphan.directory.as_deref().unwrap_or_default());
-    }
+    redactor.know(Kind::Server, &backend.spec.server);
+    redactor.know(Kind::Path, &backend.spec.path);
 }
 
 /// Returns the parts of an object that say how it is configured and what happened. Annotations and labels may contain
@@ -214,19 +221,7 @@ async fn volumes(client: &Client, redactor: &mut Redactor) -> Result<Value, Comm
             .and_then(|status| status.phase.as_deref())
             .unwrap_or_default();
         let is_stuck = volume.annotations().contains_key(PROVISIONED_BY) && matches!(phase, "Released" | "Failed");
-        sample.add(&volume, is_stuck, || {
-            redactor.know(Kind::Volume, &volume.name_any());
-            let spec = volume.spec.as_ref();
-            if let Some(nfs) = spec.and_then(|spec| spec.nfs.as_ref()) {
-                redactor.know(Kind::Server, &nfs.server);
-                redactor.know(Kind::Path, &nfs.path);
-            }
-            if let Some(claim) = spec.and_then(|spec| spec.claim_ref.as_ref()) {
-                redactor.know(Kind::Namespace, claim.namespace.as_deref().unwrap_or_default());
-                redactor.know(Kind::Claim, claim.name.as_deref().unwrap_or_default());
-                redactor.know(Kind::Identity, claim.uid.as_deref().unwrap_or_default());
-            }
-        });
+        sample.add(&volume, is_stuck, || redactor.know(Kind::Volume, &volume.name_any()));
     })
     .await?;
     Ok(sample.into_json())
@@ -240,14 +235,34 @@ async fn archives(client: &Client, redactor: &mut Redactor) -> Result<Value, Com
         let available = super::names::condition(&observed.conditions, "Available");
         let has_problem = available.is_none_or(|condition| condition.status != "True");
         sample.add(&archive, has_problem, || {
-            redactor.know(Kind::Archive, &archive.name_any());
-            redactor.know(Kind::Namespace, &archive.spec.claim_ref.namespace);
-            redactor.know(Kind::Claim, &archive.spec.claim_ref.name);
-            redactor.know(Kind::Directory, &observed.directory);
-            redactor.know(Kind::Volume, &observed.volume_name);
-            for id in [&observed.claim_uid, &observed.namespace_uid, &observed.export_id] {
-                redactor.know(Kind::Identity, id);
-            }
+            redactor.know(Kind::Archive, &archive.name_any())
+        });
+    })
+    .await?;
+    Ok(sample.into_json())
+}
+
+async fn backups(client: &Client, redactor: &mut Redactor) -> Result<Value, CommandError> {
+    let api: Api<NfsBackup> = Api::all(client.clone());
+    let mut sample = Sample::default();
+    each(&api, "NfsBackups", ListParams::default(), |backup| {
+        let ready = super::names::condition(&backup.observed().conditions, "Ready");
+        let has_problem = ready.is_none_or(|condition| condition.status != "True");
+        sample.add(&backup, has_problem, || redactor.know(Kind::Backup, &backup.name_any()));
+    })
+    .await?;
+    Ok(sample.into_json())
+}
+
+async fn schedules(client: &Client, redactor: &mut Redactor) -> Result<Value, CommandError> {
+    let api: Api<NfsBackupSchedule> = Api::all(client.clone());
+    let mut sample = Sample::default();
+    each(&api, "NfsBackupSchedules", ListParams::default(), |schedule| {
+        let conditions = schedule.status.as_ref().map(|status| status.conditions.as_slice());
+        let ready = super::names::condition(conditions.unwrap_or_default(), "Ready");
+        let has_problem = ready.is_none_or(|condition| condition.status != "True");
+        sample.add(&schedule, has_problem, || {
+            redactor.know(Kind::Schedule, &schedule.name_any())
         });
     })
     .await?;

@@ -10,14 +10,16 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::names::{age, condition, parse_backend};
+use super::changes::{Change, ChangeState, Changes, print_changes};
+use super::completion::object_names;
+use super::names::{age, condition, parse_backend, seconds_as_age};
 use super::progress::{self, Progress};
 use crate::api::conditions::BackendCondition;
-use crate::api::requests::{BackendRequest, recorded};
-use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind};
+use crate::api::requests::BackendRequest;
+use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind, OrphansStatus};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, failed, get};
 use crate::cli::duration::parse_duration;
-use crate::cli::output::print;
+use crate::cli::output::OutputFormat;
 use crate::decide::object_name::is_object_name;
 use export_store::text::{counted, escape};
 
@@ -30,9 +32,12 @@ struct RequestArguments {
     /// Wait until the operator handled the request.
     #[arg(long, conflicts_with = "plan")]
     wait: bool,
-    /// Maximum duration of --wait (Go duration).
-    #[arg(long, default_value = "10m", value_parser = parse_duration)]
+    /// Maximum duration of --wait (Go duration). A scan of 10,000 volumes takes 17 minutes, and one that runs already ends first.
+    #[arg(long, default_value = "24h", value_parser = parse_duration)]
     timeout: Duration,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -41,7 +46,7 @@ struct RequestArguments {
 #[derive(Args)]
 pub struct ScanArguments {
     /// Names of the backends.
-    #[arg(required_unless_present = "all", value_name = "BACKEND", value_parser = parse_backend)]
+    #[arg(required_unless_present = "all", value_name = "BACKEND", value_parser = parse_backend, add = object_names::backends())]
     backends: Vec<String>,
     /// All backends.
     #[arg(long, conflicts_with = "backends")]
@@ -54,7 +59,7 @@ pub struct ScanArguments {
 #[derive(Args)]
 pub struct AcceptArguments {
     /// Name of the backend.
-    #[arg(value_parser = parse_backend)]
+    #[arg(value_parser = parse_backend, add = object_names::backends())]
     backend: String,
     /// Identity that the condition of the backend names, or `new` to create one on an export that has none.
     #[arg(value_name = "ID", value_parser = parse_identity)]
@@ -67,7 +72,7 @@ pub struct AcceptArguments {
 #[derive(Args)]
 pub struct ReadoptArguments {
     /// Name of the backend.
-    #[arg(value_parser = parse_backend)]
+    #[arg(value_parser = parse_backend, add = object_names::backends())]
     backend: String,
     /// Names of the lost volumes. If unset, all live records of the backend.
     #[arg(value_name = "VOLUME", value_parser = parse_volume)]
@@ -95,13 +100,13 @@ fn parse_volume(text: &str) -> Result<String, String> {
 /// Requests a scan for orphans.
 pub async fn scan(arguments: ScanArguments) -> Result<ExitCode, CommandError> {
     request_each(arguments, BackendRequest::Scan, |status| {
-        let orphans = status.orphans.as_ref();
-        let last = last(orphans.and_then(|orphans| orphans.last_scan_time.as_ref()));
-        let found = orphans.map_or(0, |orphans| orphans.total);
+        let last = match last_scan(status) {
+            None => "not scanned yet".to_owned(),
+            Some((time, orphans)) => format!("last scan: {}, {}", ago(time), counted(orphans.total, "orphan")),
+        };
         format!(
-            "reads the records and directories of {}; changes nothing on the export; last scan: {last}, {}",
+            "reads the records and directories of {}; changes nothing on the export; {last}",
             counted(status.volumes.unwrap_or_default(), "volume"),
-            counted(found, "orphan"),
         )
     })
     .await
@@ -110,20 +115,31 @@ pub async fn scan(arguments: ScanArguments) -> Result<ExitCode, CommandError> {
 /// Requests a usage scan.
 pub async fn count(arguments: ScanArguments) -> Result<ExitCode, CommandError> {
     request_each(arguments, BackendRequest::Count, |status| {
-        let last = last(status.usage.as_ref().and_then(|usage| usage.last_completion_time.as_ref()));
         format!(
-            "reads every file's attributes of {}, at the rate of --count-rate; changes nothing on the export; last count: {last}",
+            "reads every file's attributes of {}, at the rate of --count-rate; changes nothing on the export; {}",
             counted(status.volumes.unwrap_or_default(), "volume"),
+            last_count(status),
         )
     })
     .await
 }
 
-fn last(time: Option<&Time>) -> String {
-    time.map_or_else(
-        || "never".to_owned(),
-        |time| format!("{} ago", age(time, Timestamp::now())),
-    )
+/// Returns the last scan, if there was one.
+fn last_scan(status: &NfsBackendStatus) -> Option<(&Time, &OrphansStatus)> {
+    let orphans = status.orphans.as_ref()?;
+    Some((orphans.last_scan_time.as_ref()?, orphans))
+}
+
+fn last_count(status: &NfsBackendStatus) -> String {
+    let usage = status.usage.as_ref();
+    match usage.and_then(|usage| usage.last_completion_time.as_ref()) {
+        None => "not counted yet".to_owned(),
+        Some(time) => format!("last count: {}", ago(time)),
+    }
+}
+
+fn ago(time: &Time) -> String {
+    format!("{} ago", age(time, Timestamp::now()))
 }
 
 async fn request_each(
@@ -139,7 +155,6 @@ async fn request_each(
     if arguments.all {
         backends = all(&api, "NfsBackends").await?;
     }
-    let value = now();
     for backend in &backends {
         if request == BackendRequest::Count && backend.spec.usage.is_none() {
             return Err(CommandError::Refused(format!(
@@ -148,14 +163,25 @@ async fn request_each(
             )));
         }
     }
-    for backend in &backends {
-        let effect = effect(backend.status.as_ref().unwrap_or(&NfsBackendStatus::default()));
-        make(&api, backend, request, &value, &effect, &arguments.request).await?;
-    }
-    for backend in &backends {
-        wait(&api, backend, request, &value, &arguments.request).await?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_changes(arguments.request.output, async |changes| {
+        let mut requests = Vec::new();
+        for backend in backends {
+            let effect = effect(backend.status.as_ref().unwrap_or(&NfsBackendStatus::default()));
+            let made = Request {
+                api: &api,
+                backend,
+                request,
+                value: now(),
+            };
+            made.make(&effect, &arguments.request, changes).await?;
+            requests.push(made);
+        }
+        for made in &requests {
+            made.wait(&arguments.request, changes).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Accepts another identity of an export.
@@ -194,24 +220,13 @@ pub async fn accept_identity(arguments: AcceptArguments) -> Result<ExitCode, Com
     );
     // The same identity may have been accepted before: the text behind the @ makes it a new request.
     let value = format!("{identity}@{}", now());
-    make(
-        &api,
-        &backend,
-        BackendRequest::AcceptIdentity,
-        &value,
-        &effect,
-        &arguments.request,
-    )
-    .await?;
-    wait(
-        &api,
-        &backend,
-        BackendRequest::AcceptIdentity,
-        &value,
-        &arguments.request,
-    )
-    .await?;
-    Ok(ExitCode::SUCCESS)
+    let request = Request {
+        api: &api,
+        backend,
+        request: BackendRequest::AcceptIdentity,
+        value,
+    };
+    request.run(&effect, &arguments.request).await
 }
 
 /// Requests that lost volumes are recreated.
@@ -219,24 +234,7 @@ pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandErr
     let api: Api<NfsBackend> = Api::all(arguments.request.cluster.client().await?);
     let backend = get(&api, &arguments.backend, &format!("NfsBackend {}", arguments.backend)).await?;
     let status = backend.status.clone().unwrap_or_default();
-    let lost = status.orphans.iter().flat_map(|orphans| &orphans.kinds);
-    let is_lost = |kind| {
-        matches!(
-            kind,
-            OrphanKind::DirectoryWithoutVolume | OrphanKind::SharedDirectoryWithoutVolume
-        )
-    };
-    let lost = lost.filter(|kind| is_lost(kind.kind));
-    let lost: Vec<String> = lost
-        .map(|kind| {
-            let names: Vec<&str> = kind.examples.iter().map(|orphan| orphan.volume.as_str()).collect();
-            format!("{} by the last scan: {}", kind.count, names.join(", "))
-        })
-        .collect();
-    let lost = match lost.is_empty() {
-        true => "none known by the last scan".to_owned(),
-        false => lost.join("; "),
-    };
+    let lost = lost_volumes(&status, &arguments.backend);
     let which = match arguments.volumes.as_slice() {
         [] => "of all live records of the backend that have none".to_owned(),
         names => names.join(", "),
@@ -249,9 +247,34 @@ pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandErr
         [] => (BackendRequest::Readopt, now()),
         names => (BackendRequest::ReadoptVolumes, format!("{}@{}", names.join(","), now())),
     };
-    make(&api, &backend, request, &value, &effect, &arguments.request).await?;
-    wait(&api, &backend, request, &value, &arguments.request).await?;
-    Ok(ExitCode::SUCCESS)
+    let request = Request {
+        api: &api,
+        backend,
+        request,
+        value,
+    };
+    request.run(&effect, &arguments.request).await
+}
+
+/// Describes the volumes that the last scan found to be lost.
+fn lost_volumes(status: &NfsBackendStatus, backend: &str) -> String {
+    let Some((_, orphans)) = last_scan(status) else {
+        return format!("not scanned yet: kubectl nfs scan {backend} --wait");
+    };
+    let is_lost = |kind| {
+        matches!(
+            kind,
+            OrphanKind::DirectoryWithoutVolume | OrphanKind::SharedDirectoryWithoutVolume
+        )
+    };
+    let lost = orphans.kinds.iter().filter(|kind| is_lost(kind.kind)).map(|kind| {
+        let names: Vec<&str> = kind.examples.iter().map(|orphan| orphan.volume.as_str()).collect();
+        format!("{} by the last scan: {}", kind.count, names.join(", "))
+    });
+    match lost.collect::<Vec<_>>() {
+        none if none.is_empty() => "none known by the last scan".to_owned(),
+        some => some.join("; "),
+    }
 }
 
 /// Returns a value that no earlier request had.
@@ -259,67 +282,195 @@ fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// Writes the annotation, or prints what it would do.
-async fn make(
-    api: &Api<NfsBackend>,
-    backend: &NfsBackend,
+/// A request on a backend.
+struct Request<'a> {
+    api: &'a Api<NfsBackend>,
+    backend: NfsBackend,
     request: BackendRequest,
-    value: &str,
-    effect: &str,
-    arguments: &RequestArguments,
-) -> Result<(), CommandError> {
-    let name = backend.name_any();
-    if arguments.plan {
-        print(&format!("{name}: {}", escape(effect)))?;
-        print(&format!("{name}: would set {}={value}", request.annotation()))?;
-        return Ok(());
-    }
-    if let Some(open) = request.unhandled(backend) {
-        eprintln!("{name}: replaces the open request {}", escape(open));
-    }
-    // With the UID, so that a successor of the same name is not asked for what was decided about this one.
-    let patch = json!({"metadata": {"uid": backend.uid(), "annotations": {request.annotation(): value}}});
-    let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    patched.map_err(failed(format!("annotate NfsBackend {name}")))?;
-    print(&format!("{name}: requested {}", request.name()))?;
-    Ok(())
+    value: String,
 }
 
-/// Waits until the status lists the value as handled.
-async fn wait(
-    api: &Api<NfsBackend>,
-    backend: &NfsBackend,
-    request: BackendRequest,
-    value: &str,
-    arguments: &RequestArguments,
-) -> Result<(), CommandError> {
-    if !arguments.wait {
-        return Ok(());
+impl Request<'_> {
+    /// Makes a single request, and waits for it.
+    async fn run(&self, effect: &str, arguments: &RequestArguments) -> Result<ExitCode, CommandError> {
+        print_changes(arguments.output, async |changes| {
+            self.make(effect, arguments, changes).await?;
+            self.wait(arguments, changes).await
+        })
+        .await
     }
-    let name = backend.name_any();
-    let what = format!("{} of NfsBackend {name}", request.name());
-    let object = format!("NfsBackend {name}");
-    progress::wait(&what, arguments.timeout, async || {
-        let found = get(api, &name, &object).await?;
-        let status = found.status.clone().unwrap_or_default();
-        let mut handled = status
-            .handled_requests
-            .iter()
-            .filter(|handled| handled.name == request.name());
-        if handled.any(|handled| handled.value == recorded(value)) {
-            return Ok(Progress::Done(()));
+
+    fn change(&self, state: ChangeState, message: String) -> Change {
+        Change {
+            object: format!("nfsbackend/{}", self.backend.name_any()),
+            namespace: None,
+            request: self.request.annotation().to_owned(),
+            value: json!(self.value),
+            state,
+            message,
         }
-        if request.value(&found) != Some(value) {
-            return Err(CommandError::Refused(format!("{what} was replaced by another request")));
+    }
+
+    /// Writes the annotation, or prints what it would do.
+    async fn make(
+        &self,
+        effect: &str,
+        arguments: &RequestArguments,
+        changes: &mut Changes,
+    ) -> Result<(), CommandError> {
+        let (name, annotation) = (self.backend.name_any(), self.request.annotation());
+        if arguments.plan {
+            let effect = escape(effect);
+            let text = format!("{name}: {effect}\n{name}: would set {annotation}={}", self.value);
+            return Ok(changes.add(self.change(ChangeState::Planned, text))?);
         }
-        let ready = condition(&status.conditions, "Ready");
-        Ok(Progress::Waits(match ready {
-            Some(ready) if ready.status == "True" => "the operator has not handled it yet".to_owned(),
-            Some(ready) => format!("the backend is {}: {}", ready.reason, ready.message),
-            None => "the backend was not probed yet".to_owned(),
-        }))
-    })
-    .await?;
-    print(&format!("{name}: {} is done", request.name()))?;
-    Ok(())
+        if let Some(open) = self.request.unhandled(&self.backend) {
+            eprintln!("{name}: replaces the open request {}", escape(open));
+        }
+        // With the UID, so that a successor of the same name is not asked for what was decided about this one.
+        let patch = json!({"metadata": {"uid": self.backend.uid(), "annotations": {annotation: self.value}}});
+        let patched = self
+            .api
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        patched.map_err(failed(format!("annotate NfsBackend {name}")))?;
+        let text = format!("{name}: requested {}", self.request.name());
+        Ok(changes.add(self.change(ChangeState::Requested, text))?)
+    }
+
+    /// Waits until the status lists the value as handled.
+    async fn wait(&self, arguments: &RequestArguments, changes: &mut Changes) -> Result<(), CommandError> {
+        if !arguments.wait {
+            return Ok(());
+        }
+        let (name, request) = (self.backend.name_any(), self.request.name());
+        let what = format!("{request} of NfsBackend {name}");
+        let object = format!("NfsBackend {name}");
+        let handled = progress::wait(&what, arguments.timeout, async || {
+            let found = get(self.api, &name, &object).await?;
+            let status = found.status.clone().unwrap_or_default();
+            let mut handled = status.handled_requests.iter();
+            if handled.any(|handled| handled.name == request && handled.is_of(&self.value)) {
+                return Ok(Progress::Done(status));
+            }
+            if self.request.value(&found) != Some(&self.value) {
+                return Err(CommandError::Refused(format!("{what} was replaced by another request")));
+            }
+            Ok(Progress::Waits(describe_progress(self.request, &status)))
+        })
+        .await?;
+        let result = match self.request {
+            BackendRequest::Readopt | BackendRequest::ReadoptVolumes => {
+                let readopted = condition(&handled.conditions, &BackendCondition::Readopted.to_string());
+                readopted.map(|condition| format!(": {}", condition.message))
+            }
+            BackendRequest::Scan => {
+                last_scan(&handled).map(|(_, orphans)| format!(": {}", counted(orphans.total, "orphan")))
+            }
+            _ => None,
+        };
+        let result = result.unwrap_or_default();
+        let text = format!("{name}: {request} is done{}", escape(&result));
+        Ok(changes.add(self.change(ChangeState::Done, text))?)
+    }
+}
+
+/// Maximum number of volumes that a scan checks in a second.
+const SCANNED_PER_SECOND: i64 = 10;
+
+/// Describes how far a request is, as the status of its backend shows it.
+fn describe_progress(request: BackendRequest, status: &NfsBackendStatus) -> String {
+    match condition(&status.conditions, "Ready") {
+        None => return "the backend was not probed yet".to_owned(),
+        Some(ready) if ready.status != "True" => return format!("the backend is {}: {}", ready.reason, ready.message),
+        Some(_) => {}
+    }
+    let volumes = status.volumes.unwrap_or_default();
+    match request {
+        BackendRequest::Readopt | BackendRequest::ReadoptVolumes => {
+            let readopted = condition(&status.conditions, &BackendCondition::Readopted.to_string());
+            match readopted.filter(|condition| condition.status == "False") {
+                Some(condition) => format!("{}: {}", condition.reason, condition.message),
+                None => "the operator has not begun yet".to_owned(),
+            }
+        }
+        BackendRequest::Scan => {
+            let last = last_scan(status).map_or_else(
+                || "not scanned yet".to_owned(),
+                |(time, _)| format!("the last scan ended at {}", time.0),
+            );
+            format!(
+                "{} at up to {SCANNED_PER_SECOND} per second take {} or more; a scan that runs already ends first; {last}",
+                counted(volumes, "volume"),
+                seconds_as_age(volumes / SCANNED_PER_SECOND + 1),
+            )
+        }
+        BackendRequest::Count => {
+            let usage = status.usage.clone().unwrap_or_default();
+            let last = usage.last_completion_time.map_or_else(
+                || "no count is complete yet".to_owned(),
+                |time| format!("the last count ended at {}", time.0),
+            );
+            format!(
+                "{} of {} counted at least once, {} files in them; {last}",
+                usage.volumes,
+                counted(volumes, "volume"),
+                usage.files
+            )
+        }
+        _ => "the operator has not handled it yet".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn status(fields: serde_json::Value) -> NfsBackendStatus {
+        serde_json::from_value(fields).unwrap()
+    }
+
+    fn reported(type_: &str, status: &str, reason: &str, message: &str) -> serde_json::Value {
+        let time = "2026-01-01T00:00:00Z";
+        json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": time})
+    }
+
+    #[test]
+    fn progress_is_what_the_status_shows() {
+        let ready = reported("Ready", "True", "AllChecksPassed", "");
+        let readopting = reported("Readopted", "False", "Readopting", "processed 3 of 7 records");
+        let found = status(json!({"conditions": [ready.clone(), readopting], "volumes": 10_000}));
+        let of = |request| describe_progress(request, &found);
+        assert_eq!(of(BackendRequest::Readopt), "Readopting: processed 3 of 7 records");
+        assert!(of(BackendRequest::Scan).contains("10000 volumes at up to 10 per second take 16m or more"));
+        assert!(of(BackendRequest::Scan).ends_with("not scanned yet"));
+        assert!(of(BackendRequest::Count).starts_with("0 of 10000 volumes"));
+        let down =
+            status(json!({"conditions": [reported("Ready", "False", "ConnectionRefused", "no process listens")]}));
+        assert_eq!(
+            describe_progress(BackendRequest::Scan, &down),
+            "the backend is ConnectionRefused: no process listens"
+        );
+        let idle = status(json!({"conditions": [ready, reported("Readopted", "True", "NothingToReadopt", "")]}));
+        assert_eq!(
+            describe_progress(BackendRequest::Readopt, &idle),
+            "the operator has not begun yet"
+        );
+    }
+
+    #[test]
+    fn volumes_are_not_called_known_without_a_scan() {
+        let never = status(json!({}));
+        assert_eq!(
+            lost_volumes(&never, "main"),
+            "not scanned yet: kubectl nfs scan main --wait"
+        );
+        let time = "2026-01-01T00:00:00Z";
+        let clean = status(json!({"orphans": {"lastScanTime": time}}));
+        assert_eq!(lost_volumes(&clean, "main"), "none known by the last scan");
+        let kinds = json!([{"kind": "DirectoryWithoutVolume", "count": 2, "examples": [{"volume": "pvc-1"}]}]);
+        let lost = status(json!({"orphans": {"lastScanTime": time, "kinds": kinds}}));
+        assert_eq!(lost_volumes(&lost, "main"), "2 by the last scan: pvc-1");
+    }
 }

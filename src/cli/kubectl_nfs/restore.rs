@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use kube::Api;
 
+use super::completion::object_names;
 use super::names::parse_backup;
 use super::new_claim::{DataSource, NewClaimArguments};
 use crate::api::NfsBackup;
@@ -15,7 +16,7 @@ use crate::runtime::reads;
 #[derive(Args)]
 pub struct RestoreArguments {
     /// NfsBackup to restore.
-    #[arg(value_name = "nfsbackup/NAME", value_parser = parse_backup)]
+    #[arg(value_name = "nfsbackup/NAME", value_parser = parse_backup, add = object_names::backups())]
     backup: String,
     #[command(flatten)]
     claim: NewClaimArguments,

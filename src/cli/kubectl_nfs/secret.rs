@@ -10,12 +10,13 @@ use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use kube::{Api, Client, ResourceExt};
+use serde_json::json;
 
 use super::operator::{self, OperatorArguments};
 use crate::api::NfsBackend;
 use crate::api::names::RECORDS_SECRET;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, get};
-use crate::cli::output::print;
+use crate::cli::output::{OutputFormat, print_as};
 use crate::runtime::records_secret::{RecordsSecretData, parse};
 use export_store::quota::KeyFile;
 
@@ -26,18 +27,27 @@ const MAX_FILE: u64 = 4 << 20;
 #[derive(Subcommand)]
 pub enum SecretCommand {
     /// Write the Secret to a file that only you can read, for `kubectl apply` in a rebuilt cluster.
-    Backup(SecretArguments),
+    Backup(BackupArguments),
     /// Check that a file has the Secret of this cluster, and that its backends use it.
-    Verify(SecretArguments),
+    Verify(VerifyArguments),
     /// Print the line for the key file of the quota agent. It is secret: whoever has it and access to an export can forge
     /// orders and reports about sizes there.
     QuotaKey(SecretSource),
 }
 
-/// Arguments of `kubectl nfs secret`.
+/// Arguments of `kubectl nfs secret backup`.
 #[derive(Args)]
-pub struct SecretArguments {
-    /// The file. An existing one is not overwritten.
+pub struct BackupArguments {
+    /// File to write. An existing one is not overwritten.
+    file: PathBuf,
+    #[command(flatten)]
+    source: SecretSource,
+}
+
+/// Arguments of `kubectl nfs secret verify`.
+#[derive(Args)]
+pub struct VerifyArguments {
+    /// File to check.
     file: PathBuf,
     #[command(flatten)]
     source: SecretSource,
@@ -52,6 +62,9 @@ pub struct SecretSource {
     /// Name of the Secret.
     #[arg(long, default_value = RECORDS_SECRET)]
     name: String,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: OutputFormat,
     #[command(flatten)]
     operator: OperatorArguments,
     #[command(flatten)]
@@ -71,8 +84,7 @@ async fn read(arguments: &SecretSource, client: &Client) -> Result<Secret, Comma
     let namespace = match &arguments.namespace {
         Some(namespace) => namespace.clone(),
         None => {
-            let operator = operator::find(client, &arguments.operator).await?;
-            let namespace = operator.namespace().map(str::to_owned);
+            let namespace = operator::find_namespace(client, &arguments.operator).await?;
             namespace.ok_or_else(|| {
                 CommandError::Usage("the operator holds no Lease: set the namespace of the Secret with -n".to_owned())
             })?
@@ -103,14 +115,19 @@ async fn quota_key(source: &SecretSource) -> Result<ExitCode, CommandError> {
     let secret = read(source, &client).await?;
     let RecordsSecretData { cluster_id, key } = content(&secret, "the Secret")?;
     let lines = KeyFile::lines(&cluster_id, &key);
-    print(&format!(
+    let text = format!(
         "# Key of nfs-operator quota-agent for cluster {cluster_id}. Secret: readable only by root on the NFS server.\n{}",
         lines.trim_end()
-    ))?;
+    );
+    print_as(
+        source.output,
+        &text,
+        &json!({"clusterID": cluster_id, "keyFile": lines}),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn backup(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
+async fn backup(arguments: BackupArguments) -> Result<ExitCode, CommandError> {
     let client = arguments.source.cluster.client().await?;
     let secret = read(&arguments.source, &client).await?;
     let cluster = cluster_id(&secret, "the Secret")?;
@@ -125,9 +142,9 @@ async fn backup(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
     let text = serde_norway::to_string(&copy).map_err(|error| CommandError::Format(error.to_string()))?;
     write_new(&arguments.file, &text)?;
     let file = arguments.file.display();
-    print(&format!(
-        "wrote the Secret of cluster {cluster} to {file}: keep it outside the cluster, and secret"
-    ))?;
+    let text = format!("wrote the Secret of cluster {cluster} to {file}: keep it outside the cluster, and secret");
+    let value = json!({"file": arguments.file, "clusterID": cluster});
+    print_as(arguments.source.output, &text, &value)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -161,7 +178,7 @@ fn read_file(path: &Path) -> Result<Secret, CommandError> {
     serde_norway::from_str(&text).map_err(|_| fault("it is not a Secret in YAML or JSON".to_owned()))
 }
 
-async fn verify(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
+async fn verify(arguments: VerifyArguments) -> Result<ExitCode, CommandError> {
     let saved = read_file(&arguments.file)?;
     let what = arguments.file.display().to_string();
     let saved_id = cluster_id(&saved, &what)?;
@@ -194,8 +211,8 @@ async fn verify(arguments: SecretArguments) -> Result<ExitCode, CommandError> {
             others.join(", ")
         )));
     }
-    print(&format!(
-        "{what} is the Secret of this cluster ({current_id}), which all of its backends use"
-    ))?;
+    let text = format!("{what} is the Secret of this cluster ({current_id}), which all of its backends use");
+    let value = json!({"file": what, "clusterID": current_id, "matches": true});
+    print_as(arguments.source.output, &text, &value)?;
     Ok(ExitCode::SUCCESS)
 }

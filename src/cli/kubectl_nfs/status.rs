@@ -16,13 +16,13 @@ use super::operator::{self, OperatorArguments, RunningOperator};
 use crate::api::archive::ArchiveSummary;
 use crate::api::conditions::Reason;
 use crate::api::names::{
-    BETA_STORAGE_PROVISIONER, CLAIM_CONDITION, DEFAULT_PROVISIONER, DIRECTORY_MISSING_CONDITION,
-    OVER_REQUEST_CONDITION, STORAGE_PROVISIONER,
+    BETA_STORAGE_PROVISIONER, CLAIM_CONDITION, DIRECTORY_MISSING_CONDITION, OVER_REQUEST_CONDITION, STORAGE_PROVISIONER,
 };
 use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
 use crate::cli::duration::parse_duration;
 use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
+use crate::state::context::Provisioners;
 use export_store::text::{abbreviate, counted, escape, format_bytes};
 
 /// Arguments of `kubectl nfs status`.
@@ -128,7 +128,7 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
     let client = arguments.cluster.client().await?;
     let backends: Vec<NfsBackend> = all(&Api::all(client.clone()), "NfsBackends").await?;
     let operator = operator::find(&client, &arguments.operator).await?;
-    let claims = claims(&client).await?;
+    let claims = claims(&client, &operator.served).await?;
     let archives = archives(&client, arguments.due_within).await?;
     let backups = backups(&client).await?;
     let kubernetes = client
@@ -201,18 +201,18 @@ impl BackendLine {
     }
 }
 
-async fn claims(client: &Client) -> Result<Claims, CommandError> {
+async fn claims(client: &Client, served: &Provisioners) -> Result<Claims, CommandError> {
     let api: Api<PersistentVolumeClaim> = Api::all(client.clone());
     let mut claims = Claims::default();
     each(&api, "PersistentVolumeClaims", ListParams::default(), |claim| {
-        claims.add(&claim)
+        claims.add(&claim, served);
     })
     .await?;
     Ok(claims)
 }
 
 impl Claims {
-    fn add(&mut self, claim: &PersistentVolumeClaim) {
+    fn add(&mut self, claim: &PersistentVolumeClaim, served: &Provisioners) {
         let status = claim.status.as_ref();
         let conditions = status
             .and_then(|status| status.conditions.as_deref())
@@ -231,7 +231,7 @@ impl Claims {
                 condition.reason.as_deref().unwrap_or_default(),
                 condition.message.as_deref().unwrap_or_default(),
             ),
-            None if is_requested_of_us(claim) => (
+            None if is_requested_of(served, claim) => (
                 NOT_SEEN,
                 "no operator has set a condition: check that one is running and serves its StorageClass",
             ),
@@ -291,13 +291,10 @@ fn tone_of(reason: &str) -> Tone {
     }
 }
 
-fn is_requested_of_us(claim: &PersistentVolumeClaim) -> bool {
-    [STORAGE_PROVISIONER, BETA_STORAGE_PROVISIONER].iter().any(|name| {
-        claim
-            .annotations()
-            .get(*name)
-            .is_some_and(|value| value == DEFAULT_PROVISIONER)
-    })
+fn is_requested_of(served: &Provisioners, claim: &PersistentVolumeClaim) -> bool {
+    let names = [STORAGE_PROVISIONER, BETA_STORAGE_PROVISIONER];
+    let mut requested = names.iter().filter_map(|name| claim.annotations().get(*name));
+    requested.any(|provisioner| served.serves(provisioner))
 }
 
 async fn archives(client: &Client, due_within: Duration) -> Result<Archives, CommandError> {
@@ -381,9 +378,13 @@ impl Status {
             let tone = if is_ready { Tone::Plain } else { Tone::Warning };
             table.row(tone, [&format!("{}/{}", deployment.namespace, deployment.name), &text]);
         }
+        let running = operator.deployments.iter().filter_map(|found| found.version.as_ref());
+        let running = running.map(|version| format!("nfs-operator {version}, "));
         let versions = format!(
-            "kubectl-nfs {}, Kubernetes {}",
-            self.versions.client, self.versions.kubernetes
+            "{}kubectl-nfs {}, Kubernetes {}",
+            running.collect::<String>(),
+            self.versions.client,
+            self.versions.kubernetes
         );
         table.row(Tone::Plain, ["versions", &versions]);
         print_colored(&table.render())
@@ -479,13 +480,17 @@ mod tests {
     fn a_claim_whose_data_are_being_copied_is_no_problem() {
         let claims = |reasons: &[&str]| {
             let mut claims = Claims::default();
+            let served = Provisioners {
+                names: Vec::new(),
+                aliases: BTreeMap::new(),
+            };
             for reason in reasons {
                 let condition = json!({"type": CLAIM_CONDITION, "status": "False", "reason": reason, "message": ""});
                 let claim = json!({
                     "metadata": {"name": reason, "namespace": "team"},
                     "status": {"phase": "Pending", "conditions": [condition]},
                 });
-                claims.add(&serde_json::from_value(claim).unwrap());
+                claims.add(&serde_json::from_value(claim).unwrap(), &served);
             }
             claims.waiting
         };

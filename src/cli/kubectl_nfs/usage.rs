@@ -12,6 +12,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 
+use super::completion::object_names;
 use super::names::{age, parse_backend};
 use crate::api::names::{
     MANAGED_BY, OPERATOR_NAME, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_USED_BYTES, VOLUME_USED_FILES,
@@ -35,7 +36,7 @@ pub struct TopArguments {
     #[arg(long, short)]
     namespace: Option<String>,
     /// Only volumes of this backend.
-    #[arg(long, value_parser = parse_backend)]
+    #[arg(long, value_parser = parse_backend, add = object_names::backends())]
     backend: Option<String>,
     /// Maximum number of volumes.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]

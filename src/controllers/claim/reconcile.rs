@@ -18,7 +18,7 @@ use super::volume_object::is_of_this_operator;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
 use crate::decide::reclaim_request::is_bound_to;
-use crate::decide::volume_location::volume_location;
+use crate::decide::volume_location::{backend_in, volume_location};
 use crate::runtime::readiness::Cache;
 use crate::runtime::reads;
 use crate::runtime::waiting::Epoch;
@@ -236,20 +236,25 @@ async fn report_lost(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pro
     let volume = volume.map_err(WriteError::action("read the volume of a lost claim"))?;
     Ok(match volume {
         Some(_) => ProvisionOutcome::Nothing,
-        None => ProvisionOutcome::Infeasible(lost(claim)),
+        None => {
+            let exists = |backend: &str| ctx.backends.get(backend).is_some();
+            ProvisionOutcome::Infeasible(lost(claim, exists))
+        }
     })
 }
 
-/// Returns the condition of a claim whose volume object was deleted.
-fn lost(claim: &PersistentVolumeClaim) -> PlannedCondition {
+/// Returns the condition of a claim whose volume object was deleted. `exists` returns true for the name of a backend.
+fn lost(claim: &PersistentVolumeClaim, exists: impl Fn(&str) -> bool) -> PlannedCondition {
     let location = provisioned_condition(claim)
         .and_then(|condition| condition.message.clone())
         .unwrap_or_default();
+    let backend = backend_in(&location).filter(|name| exists(name)).unwrap_or("BACKEND");
+    // The text behind the @ makes it a new request, if the volume was lost before.
     PlannedCondition::fails(
         Reason::VolumeLost,
         format!(
-            "its volume object was deleted; its directory was left alone: annotate the backend with {READOPT}={} to recreate \
-             the volume from its record, or delete the claim (last known: {location})",
+            "its volume object was deleted; its directory was left alone: recreate the volume from its record (kubectl \
+             annotate --overwrite nfsb {backend} {READOPT}={}@$(date +%s)), or delete the claim (last known: {location})",
             volume_name(&claim.uid().unwrap_or_default())
         ),
     )

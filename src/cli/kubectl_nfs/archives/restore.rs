@@ -7,6 +7,7 @@ use kube::Api;
 
 use crate::api::NfsArchive;
 use crate::cli::cluster::{ClusterArguments, CommandError, get};
+use crate::cli::kubectl_nfs::completion::object_names;
 use crate::cli::kubectl_nfs::names::parse_archive;
 use crate::cli::kubectl_nfs::new_claim::{DataSource, NewClaimArguments};
 
@@ -14,7 +15,7 @@ use crate::cli::kubectl_nfs::new_claim::{DataSource, NewClaimArguments};
 #[derive(Args)]
 pub struct RestoreArguments {
     /// Name of the archive.
-    #[arg(value_parser = parse_archive)]
+    #[arg(value_parser = parse_archive, add = object_names::archives())]
     archive: String,
     #[command(flatten)]
     claim: NewClaimArguments,

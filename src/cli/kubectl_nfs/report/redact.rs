@@ -13,14 +13,21 @@ use crate::api::names::GROUP;
 pub enum Kind {
     Archive,
     Backend,
+    Backup,
     Claim,
     Class,
     Directory,
     Identity,
     Instance,
     Namespace,
+    Node,
+    Object,
     Path,
+    Provisioner,
+    Registry,
+    Schedule,
     Server,
+    Setting,
     Volume,
 }
 
@@ -29,14 +36,21 @@ impl Kind {
         match self {
             Self::Archive => "archive",
             Self::Backend => "backend",
+            Self::Backup => "backup",
             Self::Claim => "claim",
             Self::Class => "class",
             Self::Directory => "directory",
             Self::Identity => "id",
             Self::Instance => "instance",
             Self::Namespace => "namespace",
+            Self::Node => "node",
+            Self::Object => "object",
             Self::Path => "path",
+            Self::Provisioner => "provisioner",
+            Self::Registry => "registry",
+            Self::Schedule => "schedule",
             Self::Server => "server",
+            Self::Setting => "setting",
             Self::Volume => "volume",
         }
     }

@@ -5,6 +5,7 @@ use rig::objects::merge;
 use serde_json::{Value, json as object};
 
 use super::{fine, json, refused};
+use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Test, wait_refused};
 
 /// Returns the verdict on a backend.
@@ -74,6 +75,38 @@ async fn a_waiting_claim_is_explained_backend_by_backend_and_a_bound_one_by_its_
     );
     let table = fine(&env.rig.cluster, &arguments).await;
     assert!(table.contains("Provisioned") && table.contains("on delete"), "{table}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn provisioner_names_are_those_of_the_deployment_of_the_operator() -> Test {
+    let interval = object!({"probeInterval": "1s"});
+    let env = DedicatedCluster::start_with_args(interval, &["--provisioner-name=example.com/renamed"]).await?;
+    fine(&env.cluster, &["suspend", "main"]).await;
+    let class = env
+        .class("renamed", object!({"provisioner": "example.com/renamed"}))
+        .await?;
+    let mut claim = env.claim("data");
+    claim["spec"]["storageClassName"] = class["metadata"]["name"].clone();
+    let claim = env.objects.create(&claim).await?;
+    let condition = "nfs-operator.io/Provisioned";
+    env.objects
+        .wait_condition(&claim, condition, "False", Some("Suspended"), shared::TIMEOUT)
+        .await?;
+    let explained = async || json(&env.cluster, &["explain", "pvc/data"]).await.1;
+    let unknown = explained().await;
+    let obstacle = unknown["obstacle"].as_str().unwrap_or_default();
+    assert!(obstacle.contains("example.com/renamed"), "{unknown:#}");
+    // Whatever the chart calls it.
+    let operator = object!({"apiVersion": "apps/v1", "kind": "Deployment",
+    "metadata": {"namespace": "default", "name": "renamed", "labels": {"nfs-operator.io/component": "operator"}},
+    "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "x"}}, "template": {
+        "metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{
+            "name": "operator", "image": "none", "args": ["run", "--provisioner-name=example.com/renamed"],
+        }]}}}});
+    env.objects.create(&operator).await?;
+    let found = explained().await;
+    assert_eq!(verdict(&found, "main")["reason"], "Suspended", "{found:#}");
     Ok(())
 }
 

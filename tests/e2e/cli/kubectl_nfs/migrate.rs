@@ -113,7 +113,7 @@ async fn the_steps_of_the_plan_take_the_volumes_of_a_deployment_over() -> Test {
     let mut operator = deployment.clone();
     merge(
         &mut operator,
-        &object!({"metadata": {"name": "nfs-operator", "labels": {"app.kubernetes.io/name": "nfs-operator"}}}),
+        &object!({"metadata": {"name": "nfs-operator", "labels": {"nfs-operator.io/component": "operator"}}}),
     );
     operator["spec"]["template"]["spec"]["containers"][0]["env"] = object!([]);
     let operator = env.objects.create(&operator).await?;

@@ -6,6 +6,7 @@ mod migrate;
 mod probe;
 mod program;
 mod requests;
+mod rights;
 mod schedules;
 mod status;
 

@@ -72,7 +72,10 @@ async fn kubectl_completes_the_plugin_in_bash() -> Test {
                     prev=${words[cword-1]}; }; source <(kubectl completion bash); set +eu; complete_line() { \
                     COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_LINE=\"$*\"; COMP_POINT=${#COMP_LINE}; \
                     COMP_TYPE=9; COMPREPLY=(); __start_kubectl; printf '%s\\n' \"${COMPREPLY[@]%% *}\"; };";
+    crate::support::shared::backend(&env, "backend", serde_json::json!({})).await?;
+    let backend = env.unique_name("backend");
     for (line, expected) in [
+        ("kubectl nfs suspend ''", backend.as_str()),
         ("kubectl nfs ''", "status"),
         ("kubectl nfs arch", "archives"),
         ("kubectl nfs archives ''", "restore"),

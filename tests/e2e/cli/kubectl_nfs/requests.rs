@@ -35,7 +35,12 @@ async fn a_backend_is_suspended_and_resumed() -> Test {
         .await?;
     let again = fine(&env.rig.cluster, &["suspend", &name]).await;
     assert!(again.contains("already"), "{again}");
-    fine(&env.rig.cluster, &["resume", &format!("nfsb/{name}")]).await;
+    let (code, resumed) = json(&env.rig.cluster, &["resume", &format!("nfsb/{name}")]).await;
+    let expected = object!({"changes": [{
+        "object": format!("nfsbackend/{name}"), "request": "spec.suspend", "value": false, "state": "done",
+        "message": format!("{name} resumed: it gets new volumes again"),
+    }]});
+    assert_eq!((code, resumed), (Some(0), expected));
     env.objects
         .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
         .await?;
@@ -58,8 +63,16 @@ async fn a_plan_writes_nothing_and_a_request_can_be_waited_for() -> Test {
         assert!(planned.contains("would set nfs-operator.io/"), "{planned}");
     }
     assert_eq!(requests(&env, &backend).await?, Vec::<String>::new());
-    let done = fine(cluster, &["scan", &name, "--wait", "--timeout", "4m"]).await;
-    assert!(done.contains("scan-requested-at is done"), "{done}");
+    let unscanned = fine(cluster, &["readopt", &name, "--plan"]).await;
+    let advice = format!("not scanned yet: kubectl nfs scan {name} --wait");
+    assert!(unscanned.contains(&advice), "{unscanned}");
+    let (code, done) = json(cluster, &["scan", &name, "--wait", "--timeout", "4m"]).await;
+    let change = &done["changes"][0];
+    assert_eq!(
+        (code, &change["request"], &change["state"]),
+        (Some(0), &object!("nfs-operator.io/scan-requested-at"), &object!("done")),
+        "{done:#}"
+    );
     let done = fine(cluster, &["readopt", &name, "--wait", "--timeout", "4m"]).await;
     assert!(done.contains("readopt-requested-at is done"), "{done}");
     let off = refused(cluster, 1, &["count", &name]).await;

@@ -33,6 +33,20 @@ async fn a_tenant_backs_up_restores_and_lists_schedules_without_rights_on_archiv
     );
     assert_eq!(backup["status"]["state"], "Available", "{backup}");
     let backup = backup["metadata"]["name"].as_str().ok_or("no name")?;
+    // A refusal that only an administrator ends is not waited for.
+    let other = env.objects.create(&env.backend("other", json!({}))).await?;
+    env.objects
+        .wait_condition(&other, "Ready", "True", None, TIMEOUT)
+        .await?;
+    let closed = env
+        .objects
+        .create(&env.class("closed", json!({"backend": env.unique_name("other")})))
+        .await?;
+    let unshared = env.objects.create(&env.claim("unshared", &closed)).await?;
+    env.wait_bound(&unshared).await?;
+    let refused = nfs_as(&kubeconfig, &["backup", "pvc/unshared", "--wait", "-n", &env.name]).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(text(&refused.stderr).contains("SelfServiceNotAllowed"), "{refused:?}");
     let restore = async |args: &[&str]| {
         let named = ["restore", backup, "--to", "pvc/again", "-n", &env.name];
         let output = nfs_as(&kubeconfig, &[&named, args].concat()).await;

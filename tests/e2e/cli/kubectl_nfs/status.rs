@@ -116,7 +116,39 @@ async fn the_secret_is_saved_for_its_owner_alone_and_verified() -> Test {
 
 #[tokio::test]
 async fn a_report_has_the_conditions_and_no_names() -> Test {
-    let env = DedicatedCluster::start(object!({"probeInterval": "1s"})).await?;
+    let affinity = object!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["secretive-node"]},
+    ]}]}});
+    let backups = object!({"selfService": {
+        "maxBytesPerNamespace": "1Gi", "allowedNamespaces": {"matchNames": ["secretive-team"]},
+    }});
+    let spec = object!({"probeInterval": "1s", "nodeAffinity": affinity, "backups": backups});
+    let env = DedicatedCluster::start(spec).await?;
+    let archive = object!({"apiVersion": "nfs-operator.io/v1alpha1", "kind": "NfsArchive",
+        "metadata": {"name": "secretive-archive"}, "spec": {
+            "claimRef": {"namespace": "secretive-space", "name": "secretive-database"},
+            "allowedNamespaces": {"matchNames": ["secretive-other"]}}});
+    let mut class = object!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "secretive-class"}, "provisioner": "example.com/other"});
+    let schedule = object!({"apiVersion": "nfs-operator.io/v1alpha1", "kind": "NfsBackupSchedule",
+        "metadata": {"namespace": "default", "name": "secretive-schedule"},
+        "spec": {"schedule": "61 * * * *", "claims": {"matchNames": ["secretive-data"]}}});
+    let operator = object!({"apiVersion": "apps/v1", "kind": "Deployment",
+    "metadata": {"namespace": "default", "name": "secretive-operator",
+        "labels": {"nfs-operator.io/component": "operator", "app.kubernetes.io/version": "0.1.0"}},
+    "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "x"}}, "template": {
+        "metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{
+            "name": "operator", "image": "secretive.example:5000/mirror/nfs-operator:0.1.0",
+            "args": ["run", "--provisioner-name=nfs-operator.io/nfs,example.com/secretive", "--concurrency=7"],
+        }]}}}});
+    for object in [&archive, &class, &schedule, &operator] {
+        env.objects.create(object).await?;
+    }
+    rig::objects::merge(
+        &mut class,
+        &object!({"metadata": {"name": "secretive-served"}, "provisioner": "example.com/secretive"}),
+    );
+    env.objects.create(&class).await?;
     let mut claim = env.claim("secretive-claim");
     rig::objects::merge(
         &mut claim,
@@ -138,6 +170,26 @@ async fn a_report_has_the_conditions_and_no_names() -> Test {
     let condition = &report["claims"]["items"][0]["status"]["conditions"][0];
     assert_eq!(condition["reason"], "OverrideRefused", "{report:#}");
     assert_eq!(report["backends"][0]["spec"]["server"], "<server-1>");
+    let deployment = &report["operator"]["deployments"][0];
+    let image = deployment["image"].as_str().unwrap_or_default();
+    assert!(
+        image.starts_with("<registry-1>/") && image.ends_with(":0.1.0"),
+        "{image}"
+    );
+    assert_eq!(
+        (&deployment["version"], &deployment["arguments"][2]),
+        (&object!("0.1.0"), &object!("--concurrency=7")),
+        "{report:#}"
+    );
+    assert_eq!(report["archives"]["withProblem"], 1, "{report:#}");
+    assert_eq!(report["schedules"]["withProblem"], 1, "{report:#}");
+    let classes = report["storageClasses"].as_array().map(Vec::len);
+    assert_eq!(classes, Some(2), "that of another provisioner is left out: {report:#}");
+    let shown = nfs(&env.cluster, &["status"]).await;
+    assert!(
+        text(&shown.stdout).contains("nfs-operator 0.1.0, kubectl-nfs"),
+        "{shown:?}"
+    );
     let exists = refused(&env.cluster, 1, &["report", file.to_str().unwrap()]).await;
     assert!(exists.contains("cannot write"), "{exists}");
     Ok(())
