@@ -42,8 +42,8 @@ const VISIT: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// The exports: directories with the folder `.nfs-operator`.
     pub exports: Vec<PathBuf>,
-    /// File with the keys of clusters. Without it, orders are believed if only the owner can enter the folders.
-    pub key_file: Option<PathBuf>,
+    /// File with the keys of clusters, which is read again regularly.
+    pub key_file: PathBuf,
     /// Project IDs to use.
     pub projects: ProjectRange,
     /// Maximum number of existing files to assign to projects, per second.
@@ -128,7 +128,7 @@ impl Pace {
 /// The agent of some exports.
 pub struct Agent<Q> {
     settings: Settings,
-    keys: Option<KeyFile>,
+    keys: KeyFile,
     reserved: ReservedProjects,
     instance: String,
     exports: Vec<Export<Q>>,
@@ -141,10 +141,9 @@ impl<Q: Quotas> Agent<Q> {
     /// # Errors
     /// An export or the key file cannot be read.
     pub fn new(settings: Settings, exports: Vec<(PathBuf, Q)>) -> Result<Self, AgentError> {
-        let keys = settings.key_file.as_deref().map(read_keys).transpose()?;
         let exports = exports.into_iter().map(|(path, quotas)| Export::new(path, quotas));
         Ok(Self {
-            keys,
+            keys: read_keys(&settings.key_file)?,
             reserved: ReservedProjects::read()?,
             instance: format!("{:016x}", rand::random::<u64>()),
             exports: exports.collect::<Result<_, _>>()?,
@@ -200,11 +199,9 @@ impl<Q: Quotas> Agent<Q> {
 
     /// Reads again what an administrator may have changed.
     fn reload(&mut self) {
-        if let Some(path) = &self.settings.key_file {
-            match read_keys(path) {
-                Ok(keys) => self.keys = Some(keys),
-                Err(error) => tracing::warn!("using the keys from before: {error}"),
-            }
+        match read_keys(&self.settings.key_file) {
+            Ok(keys) => self.keys = keys,
+            Err(error) => tracing::warn!("using the keys from before: {error}"),
         }
         match ReservedProjects::read() {
             Ok(reserved) => self.reserved = reserved,
@@ -225,7 +222,7 @@ impl<Q: Quotas> Agent<Q> {
 
     fn poll_clusters(&mut self) {
         for export in &mut self.exports {
-            if let Err(error) = export.open_clusters(self.keys.as_ref()) {
+            if let Err(error) = export.open_clusters(&self.keys) {
                 tracing::warn!(export = %export.path().display(), "cannot read the folders of clusters: {error}");
             }
         }

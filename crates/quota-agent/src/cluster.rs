@@ -12,7 +12,6 @@ use crate::plan::{Found, Reported, Wanted};
 /// The folder `quota` of one cluster, and what is known of it.
 pub(crate) struct Cluster {
     seal: QuotaSeal,
-    is_trusted: bool,
     quota: Folder,
     pub orders: Folder,
     reports: Folder,
@@ -50,13 +49,7 @@ pub(crate) struct Volume {
 
 impl Cluster {
     /// Opens the folder of a cluster, and creates it if the operator uses the export. Returns `None` for other folders.
-    /// `keys` is the content of the key file, if there is one.
-    pub fn open(
-        reserved: &Folder,
-        id: &str,
-        export_id: &str,
-        keys: Option<&KeyFile>,
-    ) -> Result<Option<Self>, AgentError> {
+    pub fn open(reserved: &Folder, id: &str, export_id: &str, keys: &KeyFile) -> Result<Option<Self>, AgentError> {
         let Some(folder) = reserved.open(id)?.filter(|_| layout::cluster(id).is_ok()) else {
             return Ok(None);
         };
@@ -66,12 +59,8 @@ impl Cluster {
         let quota = folder.ensure(layout::QUOTA)?;
         let orders = quota.ensure(layout::QUOTA_ORDERS)?;
         let reports = quota.ensure(layout::QUOTA_REPORTS)?;
-        let key = keys.and_then(|keys| keys.key(id)).cloned();
-        let is_trusted =
-            key.is_some() || (keys.is_none() && are_closed(reserved, &[&folder, &quota, &orders, &reports]));
         let mut cluster = Self {
-            seal: QuotaSeal::new(key, id, export_id),
-            is_trusted,
+            seal: seal(id, export_id, keys),
             quota,
             orders,
             reports,
@@ -84,43 +73,33 @@ impl Cluster {
             announced: 0,
             problem: None,
         };
-        if is_trusted {
-            cluster.read_reports()?;
-        }
+        cluster.read_reports()?;
         Ok(Some(cluster))
     }
 
-    /// Reports whether orders of the cluster can be believed at all.
-    pub fn is_trusted(&self) -> bool {
-        self.is_trusted
+    /// Reports whether the key file has a key of the cluster. Without one, no order is believed.
+    pub fn has_key(&self) -> bool {
+        self.seal.has_key()
     }
 
     /// Reports whether opening the cluster again would give the same folder and keys.
-    pub fn is_current(&self, reserved: &Folder, id: &str, export_id: &str, keys: Option<&KeyFile>) -> bool {
+    pub fn is_current(&self, reserved: &Folder, id: &str, export_id: &str, keys: &KeyFile) -> bool {
         let open = |folder: &Folder, name: &str| folder.open(name).ok().flatten();
-        let folder = open(reserved, id);
-        let quota = folder.as_ref().and_then(|folder| open(folder, layout::QUOTA));
+        let quota = open(reserved, id).and_then(|folder| open(&folder, layout::QUOTA));
         let orders = quota.as_ref().and_then(|quota| open(quota, layout::QUOTA_ORDERS));
-        let (Some(folder), Some(quota), Some(orders)) = (folder, quota, orders) else {
-            return false;
-        };
-        let key = keys.and_then(|keys| keys.key(id)).cloned();
-        let is_trusted = key.is_some() || (keys.is_none() && are_closed(reserved, &[&folder, &quota, &orders]));
-        self.is_trusted == is_trusted && self.seal == QuotaSeal::new(key, id, export_id) && orders.is_same(&self.orders)
-    }
-
-    fn believes(&self, status: SignatureStatus) -> bool {
-        // Without a key, the folders prove who wrote a file.
-        self.is_trusted && (status == SignatureStatus::Signed || !self.seal.has_key())
+        self.seal == seal(id, export_id, keys) && orders.is_some_and(|orders| orders.is_same(&self.orders))
     }
 
     fn read_reports(&mut self) -> Result<(), AgentError> {
+        if !self.has_key() {
+            return Ok(());
+        }
         for name in self.reports.names()? {
             let Some((_, bytes)) = self.reports.read(&name, Report::MAX_LEN)? else {
                 continue;
             };
             match self.seal.open::<Report>(&name, &bytes) {
-                Ok((report, status)) if self.believes(status) => {
+                Ok((report, SignatureStatus::Signed)) => {
                     self.written.insert(name.into(), report.into());
                 }
                 Ok(_) => tracing::warn!(volume = name, "ignoring a report that this agent did not sign"),
@@ -132,7 +111,7 @@ impl Cluster {
 
     /// Reads the orders that changed. Orders that cannot be read hinder no others, of this cluster or another one.
     pub fn read_orders(&mut self) {
-        if !self.is_trusted {
+        if !self.has_key() {
             return;
         }
         let names: BTreeSet<String> = match self.orders.names() {
@@ -183,9 +162,9 @@ impl Cluster {
         let opened = self.seal.open::<Order>(name, bytes);
         let (order, status) = opened.map_err(|error: QuotaFileError| error.to_string())?;
         match status {
-            _ if self.believes(status) => {}
+            SignatureStatus::Signed => {}
             SignatureStatus::Unsigned => return Err("it is not signed".to_owned()),
-            _ => return Err("its signature is invalid".to_owned()),
+            SignatureStatus::Forged => return Err("its signature is invalid".to_owned()),
         }
         match self.volumes.get(name) {
             Some(known) if known.order.generation > order.generation => Err(format!(
@@ -312,7 +291,7 @@ impl Cluster {
     }
 }
 
-/// Reports whether only the owner of the operator's folder can enter it and the folders below it.
-fn are_closed(reserved: &Folder, below: &[&Folder]) -> bool {
-    reserved.is_closed_for(reserved) && below.iter().all(|folder| folder.is_closed_for(reserved))
+/// Returns what signs and verifies the files of a cluster.
+fn seal(id: &str, export_id: &str, keys: &KeyFile) -> QuotaSeal {
+    QuotaSeal::new(keys.key(id).cloned(), id, export_id)
 }

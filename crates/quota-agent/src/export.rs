@@ -126,7 +126,7 @@ impl<Q: Quotas> Export<Q> {
     }
 
     /// Opens the folders of new clusters and of those whose key changed.
-    pub fn open_clusters(&mut self, keys: Option<&KeyFile>) -> Result<(), AgentError> {
+    pub fn open_clusters(&mut self, keys: &KeyFile) -> Result<(), AgentError> {
         self.reserved = self.root.open(layout::RESERVED)?;
         let Some(reserved) = &self.reserved else {
             return Ok(());
@@ -141,7 +141,7 @@ impl<Q: Quotas> Export<Q> {
         else {
             return Ok(());
         };
-        let has_key = |id: &String| keys.is_some_and(|keys| keys.key(id).is_some());
+        let has_key = |id: &String| keys.key(id).is_some();
         let (with_key, without): (Vec<_>, Vec<_>) = reserved.names()?.into_iter().partition(has_key);
         for (id, is_expected) in with_key
             .into_iter()
@@ -752,7 +752,7 @@ impl<Q: Quotas> Export<Q> {
             return Ok(());
         }
         let accounted = &*self.accounted.insert(self.quotas.accounted().await?);
-        for cluster in self.clusters.values().filter(|cluster| cluster.is_trusted()) {
+        for cluster in self.clusters.values().filter(|cluster| cluster.has_key()) {
             let enforced = cluster
                 .written
                 .iter()
@@ -787,15 +787,15 @@ impl<Q: Quotas> Export<Q> {
     fn write_each_heartbeat(&mut self, instance: &str, beat: Beat) {
         let due = |cluster: &Cluster| beat == Beat::Next || cluster.has_news();
         for (id, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| due(cluster)) {
-            let untrusted = || {
-                let message = "the key file has no line for this cluster, or without a key file, others than the owner \
-                               can enter the folder .nfs-operator; add the line that kubectl nfs secret quota-key prints";
+            let keyless = || {
+                let message = "the key file has no line for this cluster: add the line that kubectl nfs secret \
+                               quota-key prints";
                 (AgentProblem::KeyMissing, message.to_owned())
             };
             let unread = || Some((AgentProblem::ToolFailed, cluster.problem()?.to_owned()));
-            let problem = match cluster.is_trusted() {
+            let problem = match cluster.has_key() {
                 true => self.capabilities.problem.clone().or_else(unread),
-                false => Some(untrusted()),
+                false => Some(keyless()),
             };
             let (reason, why) = problem.unzip();
             let heartbeat = Heartbeat {

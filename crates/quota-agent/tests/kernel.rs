@@ -71,7 +71,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 async fn serve_export(export: &str, key_file: &str) -> ExitCode {
     let settings = Settings {
         exports: vec![export.into()],
-        key_file: Some(key_file.into()),
+        key_file: key_file.into(),
         projects: ProjectRange::default(),
         files_per_second: 1000,
     };

@@ -6,11 +6,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use export_store::RecordsKey;
 use export_store::quota::{
     AgentProblem, Heartbeat, KeyFile, LimitState, Order, QuotaDirectory, QuotaFile, QuotaSeal, Report, SizeProblem,
     Usage,
 };
+use export_store::{RecordsKey, SignatureStatus};
 
 use crate::agent::{Agent, Settings};
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
@@ -172,7 +172,6 @@ impl Quotas for Fake {
 pub struct Fixture {
     pub root: PathBuf,
     pub fake: Fake,
-    pub with_keys: bool,
     pub range: String,
     pub files_per_second: usize,
 }
@@ -193,7 +192,6 @@ impl Fixture {
         let fixture = Self {
             root,
             fake: Fake::default(),
-            with_keys: true,
             range: "1000-1999".to_owned(),
             files_per_second: 1_000_000,
         };
@@ -218,8 +216,7 @@ impl Fixture {
     }
 
     pub fn seal(&self, cluster: &str) -> QuotaSeal {
-        let key = self.with_keys.then(|| Self::key(cluster).quota_key());
-        QuotaSeal::new(key, cluster, "export")
+        QuotaSeal::new(Some(Self::key(cluster).quota_key()), cluster, "export")
     }
 
     /// Starts an agent, as a new process would.
@@ -231,7 +228,7 @@ impl Fixture {
         fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
         let settings = Settings {
             exports: vec![self.root.clone()],
-            key_file: self.with_keys.then(|| key_file.clone()),
+            key_file: key_file.clone(),
             projects: self.range.parse().unwrap(),
             files_per_second: self.files_per_second,
         };
@@ -270,9 +267,6 @@ impl Fixture {
     pub fn place_bytes(&self, cluster: &str, volume: &str, bytes: &[u8]) {
         let folder = self.quota(cluster).join("orders");
         fs::create_dir_all(&folder).unwrap();
-        for closed in [self.quota(cluster), folder.clone()] {
-            fs::set_permissions(closed, fs::Permissions::from_mode(0o700)).unwrap();
-        }
         let draft = folder.join(format!(".draft-{volume}"));
         fs::write(&draft, bytes).unwrap();
         fs::rename(draft, folder.join(volume)).unwrap();
@@ -285,11 +279,7 @@ impl Fixture {
     fn open<F: QuotaFile>(&self, cluster: &str, path: &str, name: &str) -> Option<F> {
         let bytes = fs::read(self.quota(cluster).join(path)).ok()?;
         let (file, status) = self.seal(cluster).open::<F>(name, &bytes).unwrap();
-        let expected = match self.with_keys {
-            true => export_store::SignatureStatus::Signed,
-            false => export_store::SignatureStatus::Unsigned,
-        };
-        assert_eq!(status, expected);
+        assert_eq!(status, SignatureStatus::Signed);
         Some(file)
     }
 

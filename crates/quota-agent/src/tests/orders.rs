@@ -184,24 +184,6 @@ async fn an_order_that_cannot_be_believed_changes_nothing_and_is_counted() {
 }
 
 #[tokio::test]
-async fn without_a_key_file_orders_count_only_in_closed_folders() {
-    let mut fixture = Fixture::new();
-    fixture.with_keys = false;
-    fixture.make("a");
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let top = fixture.root.join(".nfs-operator");
-    fs::set_permissions(&top, fs::Permissions::from_mode(0o750)).unwrap();
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    agent.write_heartbeats();
-    assert_eq!(fixture.report("pvc-1"), None);
-    assert_eq!(fixture.heartbeat().reason, Some(AgentProblem::KeyMissing));
-    fs::set_permissions(&top, fs::Permissions::from_mode(0o700)).unwrap();
-    agent.poll().await;
-    fixture.assert_in_force("pvc-1", "a", GIB);
-}
-
-#[tokio::test]
 async fn a_cluster_without_a_key_is_not_served_and_others_are() {
     let fixture = Fixture::new();
     let third = "33333333-2222-3333-4444-555555555555";
@@ -211,9 +193,17 @@ async fn a_cluster_without_a_key_is_not_served_and_others_are() {
     }
     fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
     fixture.place(third, &fixture.order("pvc-1", "b", 1, GIB));
-    fixture.agent().poll().await;
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.write_heartbeats();
     fixture.assert_in_force("pvc-1", "a", GIB);
     assert_eq!(fixture.fake.tag(&fixture.root.join("b")), Tag::default());
+    // Not signed, so the operator reports that the agent has no key.
+    let heartbeat = fs::read_to_string(fixture.quota(third).join("agent")).unwrap();
+    assert!(
+        heartbeat.contains("KeyMissing") && !heartbeat.contains("signature"),
+        "{heartbeat}"
+    );
 }
 
 #[tokio::test]
