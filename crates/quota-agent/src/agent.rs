@@ -168,7 +168,7 @@ impl<Q: Quotas> Agent<Q> {
                 self.reload();
                 if Instant::now() >= next_verification {
                     next_verification = Instant::now() + VERIFY;
-                    self.exports.iter_mut().for_each(Export::forget_directories);
+                    self.forget_directories();
                 }
                 self.poll_clusters();
                 self.watch(&mut watch);
@@ -198,7 +198,7 @@ impl<Q: Quotas> Agent<Q> {
     }
 
     /// Reads again what an administrator may have changed.
-    fn reload(&mut self) {
+    pub(crate) fn reload(&mut self) {
         match read_keys(&self.settings.key_file) {
             Ok(keys) => self.keys = keys,
             Err(error) => tracing::warn!("using the keys from before: {error}"),
@@ -218,6 +218,11 @@ impl<Q: Quotas> Agent<Q> {
             export.forget_missing();
         }
         self.enforce().await;
+    }
+
+    /// Looks up all directories again.
+    pub(crate) fn forget_directories(&mut self) {
+        self.exports.iter_mut().for_each(Export::forget_directories);
     }
 
     fn poll_clusters(&mut self) {

@@ -22,22 +22,12 @@ pub(crate) struct Cluster {
     pub volumes: BTreeMap<Arc<str>, Volume>,
     /// The reports that are believed, as they are on the export.
     pub written: BTreeMap<Arc<str>, Reported>,
-    sequence: u64,
     /// Number of reports that say how an order ended.
     reported: u64,
-    /// That number in the last heartbeat.
-    announced: u64,
+    /// That number in the last heartbeat; `None` before the first one.
+    announced: Option<u64>,
     /// Why the orders cannot be listed. What is in force stays.
     problem: Option<String>,
-}
-
-/// A heartbeat in relation to the one before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beat {
-    /// It shows that the agent runs.
-    Next,
-    /// It only announces reports: what else is in it, such as the usage, is dated by the sequence.
-    Again,
 }
 
 /// A volume with an order that was believed.
@@ -68,9 +58,8 @@ impl Cluster {
             ignored: BTreeSet::new(),
             volumes: BTreeMap::new(),
             written: BTreeMap::new(),
-            sequence: 0,
             reported: 0,
-            announced: 0,
+            announced: None,
             problem: None,
         };
         cluster.read_reports()?;
@@ -85,9 +74,20 @@ impl Cluster {
     /// Reports whether opening the cluster again would give the same folder and keys.
     pub fn is_current(&self, reserved: &Folder, id: &str, export_id: &str, keys: &KeyFile) -> bool {
         let open = |folder: &Folder, name: &str| folder.open(name).ok().flatten();
-        let quota = open(reserved, id).and_then(|folder| open(&folder, layout::QUOTA));
-        let orders = quota.as_ref().and_then(|quota| open(quota, layout::QUOTA_ORDERS));
-        self.seal == seal(id, export_id, keys) && orders.is_some_and(|orders| orders.is_same(&self.orders))
+        let Some(quota) = open(reserved, id).and_then(|folder| open(&folder, layout::QUOTA)) else {
+            return false;
+        };
+        let is_there = |name: &str, own: &Folder| open(&quota, name).is_some_and(|found| found.is_same(own));
+        self.seal == seal(id, export_id, keys)
+            && quota.is_same(&self.quota)
+            && is_there(layout::QUOTA_ORDERS, &self.orders)
+            && is_there(layout::QUOTA_REPORTS, &self.reports)
+    }
+
+    /// Counts reports on from those of the same cluster before it was opened again.
+    pub fn continue_from(&mut self, former: &Self) {
+        self.reported = former.reported;
+        self.announced = former.announced;
     }
 
     fn read_reports(&mut self) -> Result<(), AgentError> {
@@ -100,6 +100,13 @@ impl Cluster {
             };
             match self.seal.open::<Report>(&name, &bytes) {
                 Ok((report, SignatureStatus::Signed)) => {
+                    // With the current key: the previous one is about to be removed.
+                    let sealed = self.sealed(&report)?;
+                    if sealed != bytes
+                        && let Err(error) = self.reports.write(&name, &sealed)
+                    {
+                        tracing::warn!(volume = name, "cannot sign a report with the current key: {error}");
+                    }
                     self.written.insert(name.into(), report.into());
                 }
                 Ok(_) => tracing::warn!(volume = name, "ignoring a report that this agent did not sign"),
@@ -256,27 +263,24 @@ impl Cluster {
 
     /// Reports whether an operator that reads the last heartbeat does not know of the last report.
     pub fn has_news(&self) -> bool {
-        self.sequence > 0 && self.reported != self.announced
+        self.announced.is_some_and(|announced| announced != self.reported)
     }
 
-    /// Writes a heartbeat with the next sequence, or the last one again with the number of reports.
-    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat, beat: Beat) -> Result<(), AgentError> {
-        self.sequence += u64::from(beat == Beat::Next);
+    /// Writes a heartbeat with the numbers of ignored orders and of reports.
+    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat) -> Result<(), AgentError> {
         let heartbeat = Heartbeat {
-            sequence: self.sequence,
             ignored_orders: self.ignored.len() as u64,
             reported: self.reported,
             ..heartbeat
         };
         self.write(&self.quota, &heartbeat)?;
-        self.announced = self.reported;
+        self.announced = Some(self.reported);
         Ok(())
     }
 
     /// Writes the usage.
-    pub fn write_usage(&self, usage: Usage) -> Result<(), AgentError> {
-        let sequence = self.sequence;
-        self.write(&self.quota, &Usage { sequence, ..usage })
+    pub fn write_usage(&self, usage: &Usage) -> Result<(), AgentError> {
+        self.write(&self.quota, usage)
     }
 
     fn write<F: QuotaFile>(&self, folder: &Folder, file: &F) -> Result<(), AgentError> {

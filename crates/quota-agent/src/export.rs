@@ -12,7 +12,7 @@ use export_store::quota::{
 };
 use tokio::time::Instant;
 
-use crate::cluster::{Beat, Cluster};
+use crate::cluster::Cluster;
 use crate::directory::open_directory;
 use crate::error::AgentError;
 use crate::folder::Folder;
@@ -45,6 +45,9 @@ pub(crate) struct Export<Q> {
     /// time that grows with the number of projects.
     accounted: Option<BTreeMap<u32, Accounted>>,
     clusters: BTreeMap<Arc<str>, Cluster>,
+    /// Number of the last heartbeat. Clusters share it, so that it never decreases, whatever happens to their folders and
+    /// keys: an operator takes a smaller number for a copy of an earlier heartbeat.
+    sequence: u64,
     visits: Visits,
     /// Volumes that were tried since the orders were read.
     tried: BTreeSet<Key>,
@@ -71,6 +74,7 @@ impl<Q: Quotas> Export<Q> {
             capabilities: unknown,
             accounted: None,
             clusters: BTreeMap::new(),
+            sequence: 0,
             visits: Visits::default(),
             tried: BTreeSet::new(),
             completed: Vec::new(),
@@ -129,6 +133,7 @@ impl<Q: Quotas> Export<Q> {
     pub fn open_clusters(&mut self, keys: &KeyFile) -> Result<(), AgentError> {
         self.reserved = self.root.open(layout::RESERVED)?;
         let Some(reserved) = &self.reserved else {
+            self.clusters.clear();
             return Ok(());
         };
         let Some((_, identity)) = reserved.read(layout::IDENTITY, MAX_IDENTITY_LEN)? else {
@@ -143,6 +148,9 @@ impl<Q: Quotas> Export<Q> {
         };
         let has_key = |id: &String| keys.key(id).is_some();
         let (with_key, without): (Vec<_>, Vec<_>) = reserved.names()?.into_iter().partition(has_key);
+        // What is in force for clusters whose folders are gone stays.
+        let names: BTreeSet<&str> = with_key.iter().chain(&without).map(String::as_str).collect();
+        self.clusters.retain(|id, _| names.contains(&**id));
         for (id, is_expected) in with_key
             .into_iter()
             .map(|id| (id, true))
@@ -160,7 +168,12 @@ impl<Q: Quotas> Export<Q> {
                 break;
             }
             match Cluster::open(reserved, &id, &export_id, keys) {
-                Ok(Some(cluster)) => drop(self.clusters.insert(id.into(), cluster)),
+                Ok(Some(mut cluster)) => {
+                    if let Some(former) = known {
+                        cluster.continue_from(former);
+                    }
+                    self.clusters.insert(id.into(), cluster);
+                }
                 Ok(None) => drop(self.clusters.remove(id.as_str())),
                 Err(error) => tracing::warn!(cluster = id, "cannot serve a cluster: {error}"),
             }
@@ -752,7 +765,7 @@ impl<Q: Quotas> Export<Q> {
             return Ok(());
         }
         let accounted = &*self.accounted.insert(self.quotas.accounted().await?);
-        for cluster in self.clusters.values().filter(|cluster| cluster.has_key()) {
+        for (id, cluster) in self.clusters.iter().filter(|(_, cluster)| cluster.has_key()) {
             let enforced = cluster
                 .written
                 .iter()
@@ -765,28 +778,32 @@ impl<Q: Quotas> Export<Q> {
                 };
                 Some((volume.to_string(), usage))
             });
-            cluster.write_usage(Usage {
+            let usage = Usage {
                 instance: instance.to_owned(),
-                sequence: 0,
+                sequence: self.sequence,
                 volumes: volumes.collect(),
-            })?;
+            };
+            if let Err(error) = cluster.write_usage(&usage) {
+                tracing::warn!(cluster = &**id, "cannot write the usage: {error}");
+            }
         }
         Ok(())
     }
 
     pub fn write_heartbeats(&mut self, instance: &str) {
         self.report_progress();
-        self.write_each_heartbeat(instance, Beat::Next);
+        self.sequence += 1;
+        self.write_each_heartbeat(instance, |_| true);
     }
 
-    /// Tells operators that wait for reports that there are some.
+    /// Tells operators that wait for reports that there are some, with the sequence of the last heartbeat: what else is in
+    /// it, such as the usage, is dated by it.
     pub fn announce_reports(&mut self, instance: &str) {
-        self.write_each_heartbeat(instance, Beat::Again);
+        self.write_each_heartbeat(instance, Cluster::has_news);
     }
 
-    fn write_each_heartbeat(&mut self, instance: &str, beat: Beat) {
-        let due = |cluster: &Cluster| beat == Beat::Next || cluster.has_news();
-        for (id, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| due(cluster)) {
+    fn write_each_heartbeat(&mut self, instance: &str, is_due: fn(&Cluster) -> bool) {
+        for (id, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| is_due(cluster)) {
             let keyless = || {
                 let message = "the key file has no line for this cluster: add the line that kubectl nfs secret \
                                quota-key prints";
@@ -800,7 +817,7 @@ impl<Q: Quotas> Export<Q> {
             let (reason, why) = problem.unzip();
             let heartbeat = Heartbeat {
                 instance: instance.to_owned(),
-                sequence: 0,
+                sequence: self.sequence,
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
                 file_system: self.capabilities.file_system.clone(),
                 enforced: self.capabilities.enforced && reason.is_none(),
@@ -810,7 +827,7 @@ impl<Q: Quotas> Export<Q> {
                 reason,
                 message: why.map(message),
             };
-            if let Err(error) = cluster.write_heartbeat(heartbeat, beat) {
+            if let Err(error) = cluster.write_heartbeat(heartbeat) {
                 tracing::warn!(cluster = &**id, "{error}");
             }
         }

@@ -30,6 +30,8 @@ pub struct World {
     pub immutable: Vec<u64>,
     /// Projects that refuse other limits.
     pub fixed: Vec<u32>,
+    /// The tool that sets limits fails, and reads nothing back.
+    pub is_mute: bool,
     /// Number of runs of tools that change something.
     pub calls: usize,
     /// Number of all runs of tools.
@@ -117,6 +119,12 @@ impl Quotas for Fake {
     }
 
     async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
+        if self.0.borrow().is_mute {
+            return Ok(Changed {
+                found: BTreeMap::new(),
+                refused: Some("cannot find the mount point".to_owned()),
+            });
+        }
         self.place().await;
         {
             let mut world = self.0.borrow_mut();
@@ -173,12 +181,15 @@ pub struct Fixture {
     pub root: PathBuf,
     pub fake: Fake,
     pub range: String,
+    /// Changes when the keys are rotated.
+    pub salt: u8,
     pub files_per_second: usize,
 }
 
 impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
+        let _ = fs::remove_file(self.key_file());
     }
 }
 
@@ -193,6 +204,7 @@ impl Fixture {
             root,
             fake: Fake::default(),
             range: "1000-1999".to_owned(),
+            salt: 0,
             files_per_second: 1_000_000,
         };
         fixture.add_cluster(CLUSTER);
@@ -211,30 +223,39 @@ impl Fixture {
         }
     }
 
-    fn key(id: &str) -> RecordsKey {
-        RecordsKey::new(&std::array::from_fn(|at| id.as_bytes()[at % id.len()]))
+    fn key(&self, id: &str) -> RecordsKey {
+        RecordsKey::new(&std::array::from_fn(|at| id.as_bytes()[at % id.len()] ^ self.salt))
+    }
+
+    fn key_file(&self) -> PathBuf {
+        self.root.with_extension("keys")
+    }
+
+    /// Returns the lines of the key file.
+    pub fn key_lines(&self) -> String {
+        let lines = |cluster| KeyFile::lines(cluster, &self.key(cluster));
+        lines(CLUSTER) + &lines("99999999-2222-3333-4444-555555555555")
+    }
+
+    pub fn write_keys(&self, lines: &str) {
+        fs::write(self.key_file(), lines).unwrap();
+        fs::set_permissions(self.key_file(), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     pub fn seal(&self, cluster: &str) -> QuotaSeal {
-        QuotaSeal::new(Some(Self::key(cluster).quota_key()), cluster, "export")
+        QuotaSeal::new(Some(self.key(cluster).quota_key()), cluster, "export")
     }
 
     /// Starts an agent, as a new process would.
     pub fn agent(&self) -> Agent<Fake> {
-        let key_file = self.root.with_extension("keys");
-        let other = "99999999-2222-3333-4444-555555555555";
-        let keys = KeyFile::lines(CLUSTER, &Self::key(CLUSTER)) + &KeyFile::lines(other, &Self::key(other));
-        fs::write(&key_file, keys).unwrap();
-        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
+        self.write_keys(&self.key_lines());
         let settings = Settings {
             exports: vec![self.root.clone()],
-            key_file: key_file.clone(),
+            key_file: self.key_file(),
             projects: self.range.parse().unwrap(),
             files_per_second: self.files_per_second,
         };
-        let agent = Agent::new(settings, vec![(self.root.clone(), self.fake.clone())]).unwrap();
-        fs::remove_file(key_file).unwrap();
-        agent
+        Agent::new(settings, vec![(self.root.clone(), self.fake.clone())]).unwrap()
     }
 
     pub fn quota(&self, cluster: &str) -> PathBuf {
