@@ -195,11 +195,19 @@ impl Cluster {
         self.volumes.insert(name, Volume { order, found });
     }
 
-    /// Returns the reports of volumes without an order. Each order is looked up once more: a list may miss a file.
+    /// Returns the reports of volumes without an order, or with one for another directory. Each order that is missing is
+    /// looked up once more: a list may miss a file.
     pub fn released(&self) -> impl Iterator<Item = (&Arc<str>, &Reported)> {
-        let is_gone = |name: &str| matches!(self.orders.entry(name), Ok(None));
+        let is_gone = |name: &str| !self.has_order(name) && matches!(self.orders.entry(name), Ok(None));
         let reports = self.written.iter().filter(|_| self.problem.is_none());
-        reports.filter(move |(name, _)| !self.has_order(name) && is_gone(name))
+        reports.filter(move |(name, report)| self.is_replaced(name, report) || is_gone(name))
+    }
+
+    /// Reports whether a newer order of the volume is for another directory than the report.
+    pub fn is_replaced(&self, name: &str, report: &Reported) -> bool {
+        self.volumes
+            .get(name)
+            .is_some_and(|volume| volume.order.generation > report.generation && volume.order.file_id != report.file_id)
     }
 
     /// Returns why the orders cannot be listed.
@@ -254,9 +262,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes the report of a volume without an order.
-    pub fn remove_report(&mut self, volume: &str) -> Result<(), AgentError> {
-        self.reports.remove(volume)?;
+    /// Removes the report of a volume. If it has an order, its next report replaces the one on the export.
+    pub fn release(&mut self, volume: &str) -> Result<(), AgentError> {
+        if !self.volumes.contains_key(volume) {
+            self.reports.remove(volume)?;
+        }
         self.written.remove(volume);
         Ok(())
     }

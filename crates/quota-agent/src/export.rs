@@ -273,8 +273,9 @@ impl<Q: Quotas> Export<Q> {
                 released: &by_file_id.collect(),
             },
         );
-        self.release(&released, &decisions, &taken).await?;
-        self.carry_out(decisions, until).await
+        let kept = self.release(&released, &decisions, &taken).await?;
+        let decisions = decisions.into_iter().filter(|(key, _)| !kept.contains(key));
+        self.carry_out(decisions.collect(), until).await
     }
 
     /// Looks up the directories again that several orders name: which one has it is decided by where it is now.
@@ -335,7 +336,7 @@ impl<Q: Quotas> Export<Q> {
         subjects
     }
 
-    /// Returns the reports of volumes without an order.
+    /// Returns the reports of volumes without an order, or whose order is for another directory by now.
     fn released(&self) -> Vec<(Key, Reported)> {
         let clusters = self.clusters.iter();
         let released = clusters.flat_map(|(id, cluster)| {
@@ -345,13 +346,14 @@ impl<Q: Quotas> Export<Q> {
         released.collect()
     }
 
-    /// Removes the limits of volumes without an order, then their reports.
+    /// Removes limits that are no longer ordered, then the reports of volumes without an order. Returns the volumes whose
+    /// limits could not be removed: their reports stay, so that it is tried again.
     async fn release(
         &mut self,
         released: &[(Key, Reported)],
         decisions: &[(Key, Decision)],
         taken: &BTreeSet<u32>,
-    ) -> Result<(), AgentError> {
+    ) -> Result<BTreeSet<Key>, AgentError> {
         let mut used = taken.clone();
         used.extend(decisions.iter().filter_map(|(_, decision)| match decision {
             Decision::Enforce(enforcement) => Some(enforcement.project),
@@ -362,7 +364,7 @@ impl<Q: Quotas> Export<Q> {
             let kept = cluster
                 .written
                 .iter()
-                .filter(|(name, _)| cluster.volumes.contains_key(*name));
+                .filter(|(name, report)| cluster.volumes.contains_key(*name) && !cluster.is_replaced(name, report));
             used.extend(kept.filter_map(|(_, report)| report.project));
         }
         let to_lift = |report: &Reported| report.project.filter(|project| !used.contains(project));
@@ -370,21 +372,22 @@ impl<Q: Quotas> Export<Q> {
         let limited = limited.filter(|project| self.is_limited(*project));
         let unlimited: Vec<(u32, Limits)> = limited.map(|project| (project, Limits::default())).collect();
         let refused = self.change_limits(&unlimited).await?;
+        let mut kept = BTreeSet::new();
         for (key, report) in released {
             let (id, volume) = key;
             if to_lift(report).is_some_and(|project| self.is_limited(project)) {
-                // The report stays, so that it is tried again.
+                kept.insert(key.clone());
                 let why = refused.as_deref().unwrap_or("it is still in force");
                 tracing::warn!(cluster = &**id, volume = &**volume, "cannot remove the limit: {why}");
                 continue;
             }
             self.visits.forget(key);
-            match self.clusters.get_mut(id).map(|cluster| cluster.remove_report(volume)) {
+            match self.clusters.get_mut(id).map(|cluster| cluster.release(volume)) {
                 Some(Err(error)) => tracing::warn!(cluster = &**id, "{error}"),
                 _ => tracing::info!(cluster = &**id, volume = &**volume, "removed the limit"),
             }
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// Returns what the file system accounts for a project, as far as is known.
@@ -514,6 +517,12 @@ impl<Q: Quotas> Export<Q> {
                 let why = refused.as_deref().unwrap_or("the file system has another limit");
                 enforced.remove(&key);
                 self.fail(&key, Some(change.project), SizeProblem::ChangeRefused, why.to_owned());
+            } else if let Some(Found::Missing(reason, why)) = self.volume(&key).and_then(|volume| volume.found.clone())
+                && !found.is_used()
+            {
+                // Not moved, but removed since the last poll.
+                enforced.remove(&key);
+                self.fail(&key, Some(change.project), reason, why);
             }
         }
         self.change_limits(&foreign).await.map(drop)
@@ -555,8 +564,9 @@ impl<Q: Quotas> Export<Q> {
                     inherits: true,
                 };
                 self.set_found(key, tag.map(Found::Directory));
-                // Nobody else gets it.
-                self.accounted.get_or_insert_default().entry(*project).or_default();
+                // Nobody else gets it, and it is in use.
+                let accounted = self.accounted.get_or_insert_default().entry(*project).or_default();
+                accounted.inodes = accounted.inodes.max(1);
                 if tag != Some(wanted) {
                     enforced.remove(*key);
                     let message = refused

@@ -167,6 +167,9 @@ pub(crate) fn plan(subjects: &[Candidate<'_>], file_system: FileSystem<'_>) -> V
     let decide = |((key, subject), (refused, project)): (&Candidate<'_>, (Option<Decision>, Option<u32>))| {
         let decision = match (refused, project, subject.found) {
             (Some(refused), ..) => refused,
+            (None, Some(project), Found::Missing(reason, message)) if !may_confirm(subject, project, &file_system) => {
+                Decision::Fail(*reason, message.clone())
+            }
             (None, Some(project), _) => Decision::Enforce(enforcement(subject, project, &file_system)),
             (None, None, Found::Missing(reason, message)) => Decision::Fail(*reason, message.clone()),
             (None, None, Found::Directory(_)) => Decision::Fail(
@@ -321,6 +324,18 @@ fn choose_projects(usable: &[(usize, &Subject<'_>)], count: usize, file_system: 
         }
     }
     chosen
+}
+
+/// Reports whether a volume whose directory was not found at its path may have its limit: the directory was moved, and its
+/// order is going to name the new place. If something else is at the path, only what was confirmed before stays so, because
+/// the volume may be what is there: somebody restored it.
+fn may_confirm(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>) -> bool {
+    let is_used = file_system.accounted.get(&project).is_some_and(Accounted::is_used);
+    let is_gone = matches!(subject.found, Found::Missing(SizeProblem::DirectoryMissing, _));
+    let is_confirmed = subject
+        .report
+        .is_some_and(|report| report.state == LimitState::InForce && report.generation == subject.order.generation);
+    is_used && (is_gone || is_confirmed)
 }
 
 fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>) -> Enforcement {
