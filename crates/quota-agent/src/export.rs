@@ -410,6 +410,8 @@ impl<Q: Quotas> Export<Q> {
         for (project, _) in limits {
             match found.remove(project) {
                 Some(entry) => accounted.insert(*project, entry),
+                // Nothing was read about it: what was in force may still be.
+                None if refused.is_some() => None,
                 None => accounted.remove(project),
             };
         }

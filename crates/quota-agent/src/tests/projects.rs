@@ -329,6 +329,33 @@ async fn volumes_that_exchange_their_directories_keep_the_projects_there() {
 }
 
 #[tokio::test]
+async fn a_limit_counts_as_removed_only_when_that_was_read() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.fake.0.borrow_mut().is_mute = true;
+    // An order without limits.
+    let mut order = fixture.order("pvc-1", "a", 2, GIB);
+    order.bytes = None;
+    fixture.place(CLUSTER, &order);
+    agent.enforce().await;
+    fixture.assert_failed("pvc-1", SizeProblem::ChangeRefused);
+    // No order at all.
+    fixture.withdraw(CLUSTER, "pvc-1");
+    agent.enforce().await;
+    assert_eq!(fixture.report("pvc-1").and_then(|report| report.project), Some(project));
+    fixture.fake.0.borrow_mut().is_mute = false;
+    agent.enforce().await;
+    assert_eq!(
+        (fixture.report("pvc-1"), fixture.fake.limit(project)),
+        (None, Limits::default())
+    );
+}
+
+#[tokio::test]
 async fn a_restored_directory_is_handed_over_with_its_project() {
     let fixture = Fixture::new();
     fixture.make("a");
