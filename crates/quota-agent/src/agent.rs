@@ -36,6 +36,8 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 const COLLECT: Duration = Duration::from_millis(200);
 /// Interval of parts of visits.
 const VISIT: Duration = Duration::from_millis(100);
+/// Longest time for which one part of the visits makes up: the tools may take longer than the interval.
+const MAX_VISIT: Duration = Duration::from_secs(1);
 
 /// Arguments of the agent.
 #[derive(Debug, Clone)]
@@ -46,7 +48,7 @@ pub struct Settings {
     pub key_file: PathBuf,
     /// Project IDs to use.
     pub projects: ProjectRange,
-    /// Maximum number of existing files to assign to projects, per second.
+    /// Maximum number of existing files to assign to projects, per second, on all exports together.
     pub files_per_second: usize,
 }
 
@@ -125,6 +127,36 @@ impl Pace {
     }
 }
 
+/// How many existing files are assigned to projects, by the time that passed.
+struct VisitPace {
+    files_per_second: usize,
+    /// Time of the last part; `None` if nothing was visited then.
+    last: Option<Instant>,
+}
+
+impl VisitPace {
+    /// Returns the number of files to assign now. It is 0 until an interval has passed.
+    fn take(&mut self, now: Instant) -> usize {
+        const NANOS: u128 = Duration::from_secs(1).as_nanos();
+        let rate = self.files_per_second as u128;
+        let interval = VISIT.as_nanos().max(NANOS.div_ceil(rate.max(1)));
+        let passed = self
+            .last
+            .map_or(interval, |last| now.saturating_duration_since(last).as_nanos());
+        if passed < interval {
+            return 0;
+        }
+        self.last = Some(now);
+        let made_up = passed.min(interval.max(MAX_VISIT.as_nanos()));
+        usize::try_from(made_up * rate / NANOS).unwrap_or(usize::MAX)
+    }
+
+    /// Records that there is nothing to visit now.
+    fn pause(&mut self) {
+        self.last = None;
+    }
+}
+
 /// The agent of some exports.
 pub struct Agent<Q> {
     settings: Settings,
@@ -133,6 +165,7 @@ pub struct Agent<Q> {
     instance: String,
     exports: Vec<Export<Q>>,
     next_heartbeat: Instant,
+    visit_pace: VisitPace,
 }
 
 impl<Q: Quotas> Agent<Q> {
@@ -148,6 +181,10 @@ impl<Q: Quotas> Agent<Q> {
             instance: format!("{:016x}", rand::random::<u64>()),
             exports: exports.collect::<Result<_, _>>()?,
             next_heartbeat: Instant::now() + HEARTBEAT,
+            visit_pace: VisitPace {
+                files_per_second: settings.files_per_second,
+                last: None,
+            },
             settings,
         })
     }
@@ -270,12 +307,24 @@ impl<Q: Quotas> Agent<Q> {
         others.flat_map(|(_, export)| export.projects()).collect()
     }
 
-    /// Assigns some existing files to their projects.
+    /// Assigns some existing files to their projects: as many for each export, and what one leaves over for the next ones.
     pub async fn visit(&mut self) {
-        let parts_per_second = 1000 / VISIT.as_millis().max(1) as usize;
-        for export in &mut self.exports {
-            let mut budget = self.settings.files_per_second.div_ceil(parts_per_second);
-            export.visit(&mut budget).await;
+        let mut visiting: Vec<_> = self
+            .exports
+            .iter_mut()
+            .filter(|export| export.is_visiting_any())
+            .collect();
+        if visiting.is_empty() {
+            self.visit_pace.pause();
+            return;
+        }
+        let mut budget = self.visit_pace.take(Instant::now());
+        let mut left = visiting.len();
+        for export in &mut visiting {
+            let mut own = budget.div_ceil(left);
+            (budget, left) = (budget - own, left - 1);
+            export.visit(&mut own).await;
+            budget += own;
         }
         self.announce_reports();
     }

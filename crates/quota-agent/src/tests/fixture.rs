@@ -248,14 +248,20 @@ impl Fixture {
 
     /// Starts an agent, as a new process would.
     pub fn agent(&self) -> Agent<Fake> {
+        self.agent_of(&[self])
+    }
+
+    /// Starts an agent for several exports, with the settings of this one.
+    pub fn agent_of(&self, exports: &[&Self]) -> Agent<Fake> {
         self.write_keys(&self.key_lines());
         let settings = Settings {
-            exports: vec![self.root.clone()],
+            exports: exports.iter().map(|export| export.root.clone()).collect(),
             key_file: self.key_file(),
             projects: self.range.parse().unwrap(),
             files_per_second: self.files_per_second,
         };
-        Agent::new(settings, vec![(self.root.clone(), self.fake.clone())]).unwrap()
+        let exports = exports.iter().map(|export| (export.root.clone(), export.fake.clone()));
+        Agent::new(settings, exports.collect()).unwrap()
     }
 
     pub fn quota(&self, cluster: &str) -> PathBuf {

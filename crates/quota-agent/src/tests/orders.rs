@@ -1,5 +1,6 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::Duration;
 
 use export_store::quota::{AgentProblem, LimitState, SizeProblem};
 
@@ -307,7 +308,7 @@ async fn a_staged_copy_gets_its_limit_before_its_data() {
     assert_eq!(fixture.assert_in_force("pvc-1", "pvc-1", GIB), project);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn progress_is_reported_while_a_tree_is_assigned() {
     let mut fixture = Fixture::new();
     fixture.files_per_second = 40;
@@ -324,6 +325,7 @@ async fn progress_is_reported_while_a_tree_is_assigned() {
     assert_eq!(state, LimitState::Pending { visited: 0 });
     let mut rounds = 0;
     while fixture.report("pvc-1").unwrap().state != LimitState::InForce {
+        tokio::time::advance(Duration::from_millis(100)).await;
         agent.visit().await;
         agent.write_heartbeats();
         rounds += 1;
