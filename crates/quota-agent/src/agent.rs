@@ -190,7 +190,10 @@ impl<Q: Quotas> Agent<Q> {
     }
 
     /// Serves the exports until it is cancelled.
-    async fn serve(&mut self, stop: CancellationToken) -> Result<(), AgentError> {
+    ///
+    /// # Errors
+    /// An export is another directory by now.
+    pub(crate) async fn serve(&mut self, stop: CancellationToken) -> Result<(), AgentError> {
         let failed = |source| AgentError::Export {
             action: "watch folders".to_owned(),
             source,
@@ -202,6 +205,7 @@ impl<Q: Quotas> Agent<Q> {
         loop {
             if Instant::now() >= next_poll {
                 next_poll = Instant::now() + POLL;
+                self.exports.iter().try_for_each(Export::check_root)?;
                 self.reload();
                 if Instant::now() >= next_verification {
                     next_verification = Instant::now() + VERIFY;

@@ -86,6 +86,21 @@ impl<Q: Quotas> Export<Q> {
         &self.path
     }
 
+    /// Checks that the path still names the directory that is served.
+    pub fn check_root(&self) -> Result<(), AgentError> {
+        match Folder::root(&self.path) {
+            Ok(found) if !found.is_same(&self.root) => Err(AgentError::ExportReplaced {
+                path: self.path.clone(),
+            }),
+            Ok(_) => Ok(()),
+            // Other exports are served.
+            Err(error) => {
+                tracing::warn!("an export is not at its path: {error}");
+                Ok(())
+            }
+        }
+    }
+
     pub fn device(&self) -> u64 {
         self.root.device()
     }

@@ -1,6 +1,9 @@
 //! Folders and keys of clusters that change while the agent runs.
 
 use std::fs;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
 
 use super::fixture::{CLUSTER, Fixture, GIB};
 
@@ -126,4 +129,26 @@ async fn clusters_whose_folders_are_gone_make_room_for_others() {
             fs::remove_dir_all(fixture.root.join(".nfs-operator").join(cluster)).unwrap();
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_ends_when_another_directory_is_at_the_path_of_its_export() {
+    let fixture = Fixture::new();
+    let mut agent = fixture.agent();
+    let mut serve = async || {
+        let serve = agent.serve(CancellationToken::new());
+        tokio::time::timeout(Duration::from_secs(70), serve).await
+    };
+    assert!(serve().await.is_err(), "it serves its export");
+    let former = fixture.root.with_extension("former");
+    fs::rename(&fixture.root, &former).unwrap();
+    assert!(
+        serve().await.is_err(),
+        "an export that is not there keeps it from no other"
+    );
+    // As if a file system was mounted there.
+    fs::create_dir(&fixture.root).unwrap();
+    let ended = serve().await.unwrap().unwrap_err().to_string();
+    assert!(ended.contains(&fixture.root.display().to_string()), "{ended}");
+    fs::remove_dir_all(former).unwrap();
 }
