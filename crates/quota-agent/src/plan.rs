@@ -269,9 +269,13 @@ fn refusal(key: &Key, subject: &Subject<'_>, holders: &Holders<'_>, file_system:
     match subject.found {
         Found::Directory(tag) if tag.project != 0 && !may_use(tag.project, file_system) => {
             let project = tag.project;
+            let whose = match file_system.reserved.file(project) {
+                Some(file) => format!("is listed in {file}: remove that line or, if the project is not the agent's"),
+                None => "the agent did not give it: to give the directory to the agent".to_owned(),
+            };
             let message = format!(
-                "the directory has project {project}, which the agent did not give it; to give the directory to the \
-                 agent, remove the project from it with xfs_io -c 'chproj 0' DIRECTORY"
+                "the directory has project {project}, which {whose}, remove the project from it with xfs_io -c 'chproj 0' \
+                 DIRECTORY"
             );
             Some(Decision::Fail(SizeProblem::ForeignProject, message))
         }

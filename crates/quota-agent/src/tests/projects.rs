@@ -1,8 +1,10 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use export_store::quota::{LimitState, SizeProblem};
+use export_store::quota::{LimitState, QuotaDirectory, SizeProblem};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
+use crate::plan::{Decision, FileSystem, Found, Subject, Wanted, plan};
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Limits, Tag};
 
@@ -149,6 +151,50 @@ async fn a_directory_with_a_foreign_project_is_left_alone() {
     fixture.agent().poll().await;
     fixture.assert_failed("pvc-1", SizeProblem::ForeignProject);
     assert_eq!(fixture.fake.tag(&path), foreign);
+}
+
+#[test]
+fn a_project_that_was_listed_later_is_reported_with_the_file() {
+    let order = Wanted {
+        directory: QuotaDirectory::parse("a").unwrap(),
+        file_id: 7,
+        generation: 1,
+        limits: Limits::default(),
+    };
+    let (project, inherits) = (1000, true);
+    let found = Found::Directory(Tag { project, inherits });
+    let subject = Subject {
+        order: &order,
+        report: None,
+        found: &found,
+    };
+    let key = ("cluster".into(), "pvc-1".into());
+    for (projid, projects, expected) in [
+        ("web:1000", "", "/etc/projid"),
+        ("", "1000:/srv/web", "/etc/projects"),
+        ("", "", ""),
+    ] {
+        let file_system = FileSystem {
+            accounted: &BTreeMap::new(),
+            range: &"1000-1999".parse().unwrap(),
+            reserved: &ReservedProjects::parse(projid, projects),
+            taken: &BTreeSet::new(),
+            released: &BTreeMap::new(),
+        };
+        let decisions = plan(&[(Clone::clone(&key), subject)], file_system);
+        match &decisions[0].1 {
+            Decision::Fail(SizeProblem::ForeignProject, message) => {
+                assert!(
+                    !expected.is_empty() && message.contains(&format!("listed in {expected}:")),
+                    "{message}"
+                );
+            }
+            decision => assert!(
+                expected.is_empty() && matches!(decision, Decision::Enforce(_)),
+                "{decision:?}"
+            ),
+        }
+    }
 }
 
 #[tokio::test]
