@@ -250,6 +250,22 @@ impl<Q: Quotas> Export<Q> {
         missing.for_each(|volume| volume.found = None);
     }
 
+    /// Looks up the directories again in whose project nothing is: they are gone.
+    fn forget_unused(&mut self) {
+        let accounted = self.accounted.get_or_insert_default();
+        let volumes = self
+            .clusters
+            .values_mut()
+            .flat_map(|cluster| cluster.volumes.values_mut());
+        for volume in volumes {
+            if let Some(Found::Directory(tag)) = &volume.found
+                && !accounted.get(&tag.project).is_some_and(Accounted::is_used)
+            {
+                volume.found = None;
+            }
+        }
+    }
+
     pub fn projects(&self) -> impl Iterator<Item = u32> {
         let reports = self.clusters.values().flat_map(|cluster| cluster.written.values());
         reports.filter_map(|report| report.project)
@@ -270,6 +286,7 @@ impl<Q: Quotas> Export<Q> {
         self.forget_disputed();
         if self.accounted.is_none() {
             self.accounted = Some(self.quotas.accounted().await?);
+            self.forget_unused();
         }
         self.look_up().await?;
         taken.extend(self.clusters.values().flat_map(Cluster::held));

@@ -270,7 +270,6 @@ async fn a_directory_that_is_gone_has_no_limit_in_force() {
             fs::rename(fixture.root.join("other"), &path).unwrap();
         }
         for mut agent in [agent, fixture.agent()] {
-            agent.forget_directories();
             agent.poll().await;
             fixture.assert_failed("pvc-1", expected);
             assert_eq!(fixture.report("pvc-1").unwrap().project, Some(project));
