@@ -23,10 +23,9 @@ pub struct QuotaAgentArguments {
     )]
     exports: Vec<PathBuf>,
 
-    /// File with a line `<cluster ID> <key>` for each cluster. Without it, any order is believed that lies in folders
-    /// which only their owner can enter.
+    /// File with a line `<cluster ID> <key>` for each cluster, as `kubectl nfs secret quota-key` prints it.
     #[arg(long, env = "NFS_OPERATOR_QUOTA_KEY_FILE", value_name = "FILE")]
-    key_file: Option<PathBuf>,
+    key_file: PathBuf,
 
     /// Project IDs that nothing else on the file systems uses.
     #[arg(

@@ -36,17 +36,19 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 const COLLECT: Duration = Duration::from_millis(200);
 /// Interval of parts of visits.
 const VISIT: Duration = Duration::from_millis(100);
+/// Longest time for which one part of the visits makes up: the tools may take longer than the interval.
+const MAX_VISIT: Duration = Duration::from_secs(1);
 
 /// Arguments of the agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The exports: directories with the folder `.nfs-operator`.
     pub exports: Vec<PathBuf>,
-    /// File with the keys of clusters. Without it, orders are believed if only the owner can enter the folders.
-    pub key_file: Option<PathBuf>,
+    /// File with the keys of clusters, which is read again regularly.
+    pub key_file: PathBuf,
     /// Project IDs to use.
     pub projects: ProjectRange,
-    /// Maximum number of existing files to assign to projects, per second.
+    /// Maximum number of existing files to assign to projects, per second, on all exports together.
     pub files_per_second: usize,
 }
 
@@ -125,14 +127,45 @@ impl Pace {
     }
 }
 
+/// How many existing files are assigned to projects, by the time that passed.
+struct VisitPace {
+    files_per_second: usize,
+    /// Time of the last part; `None` if nothing was visited then.
+    last: Option<Instant>,
+}
+
+impl VisitPace {
+    /// Returns the number of files to assign now. It is 0 until an interval has passed.
+    fn take(&mut self, now: Instant) -> usize {
+        const NANOS: u128 = Duration::from_secs(1).as_nanos();
+        let rate = self.files_per_second as u128;
+        let interval = VISIT.as_nanos().max(NANOS.div_ceil(rate.max(1)));
+        let passed = self
+            .last
+            .map_or(interval, |last| now.saturating_duration_since(last).as_nanos());
+        if passed < interval {
+            return 0;
+        }
+        self.last = Some(now);
+        let made_up = passed.min(interval.max(MAX_VISIT.as_nanos()));
+        usize::try_from(made_up * rate / NANOS).unwrap_or(usize::MAX)
+    }
+
+    /// Records that there is nothing to visit now.
+    fn pause(&mut self) {
+        self.last = None;
+    }
+}
+
 /// The agent of some exports.
 pub struct Agent<Q> {
     settings: Settings,
-    keys: Option<KeyFile>,
+    keys: KeyFile,
     reserved: ReservedProjects,
     instance: String,
     exports: Vec<Export<Q>>,
     next_heartbeat: Instant,
+    visit_pace: VisitPace,
 }
 
 impl<Q: Quotas> Agent<Q> {
@@ -141,20 +174,26 @@ impl<Q: Quotas> Agent<Q> {
     /// # Errors
     /// An export or the key file cannot be read.
     pub fn new(settings: Settings, exports: Vec<(PathBuf, Q)>) -> Result<Self, AgentError> {
-        let keys = settings.key_file.as_deref().map(read_keys).transpose()?;
         let exports = exports.into_iter().map(|(path, quotas)| Export::new(path, quotas));
         Ok(Self {
-            keys,
+            keys: read_keys(&settings.key_file)?,
             reserved: ReservedProjects::read()?,
             instance: format!("{:016x}", rand::random::<u64>()),
             exports: exports.collect::<Result<_, _>>()?,
             next_heartbeat: Instant::now() + HEARTBEAT,
+            visit_pace: VisitPace {
+                files_per_second: settings.files_per_second,
+                last: None,
+            },
             settings,
         })
     }
 
     /// Serves the exports until it is cancelled.
-    async fn serve(&mut self, stop: CancellationToken) -> Result<(), AgentError> {
+    ///
+    /// # Errors
+    /// An export is another directory by now.
+    pub(crate) async fn serve(&mut self, stop: CancellationToken) -> Result<(), AgentError> {
         let failed = |source| AgentError::Export {
             action: "watch folders".to_owned(),
             source,
@@ -166,10 +205,11 @@ impl<Q: Quotas> Agent<Q> {
         loop {
             if Instant::now() >= next_poll {
                 next_poll = Instant::now() + POLL;
+                self.exports.iter().try_for_each(Export::check_root)?;
                 self.reload();
                 if Instant::now() >= next_verification {
                     next_verification = Instant::now() + VERIFY;
-                    self.exports.iter_mut().for_each(Export::forget_directories);
+                    self.forget_directories();
                 }
                 self.poll_clusters();
                 self.watch(&mut watch);
@@ -199,12 +239,10 @@ impl<Q: Quotas> Agent<Q> {
     }
 
     /// Reads again what an administrator may have changed.
-    fn reload(&mut self) {
-        if let Some(path) = &self.settings.key_file {
-            match read_keys(path) {
-                Ok(keys) => self.keys = Some(keys),
-                Err(error) => tracing::warn!("using the keys from before: {error}"),
-            }
+    pub(crate) fn reload(&mut self) {
+        match read_keys(&self.settings.key_file) {
+            Ok(keys) => self.keys = keys,
+            Err(error) => tracing::warn!("using the keys from before: {error}"),
         }
         match ReservedProjects::read() {
             Ok(reserved) => self.reserved = reserved,
@@ -223,9 +261,14 @@ impl<Q: Quotas> Agent<Q> {
         self.enforce().await;
     }
 
+    /// Looks up all directories again.
+    pub(crate) fn forget_directories(&mut self) {
+        self.exports.iter_mut().for_each(Export::forget_directories);
+    }
+
     fn poll_clusters(&mut self) {
         for export in &mut self.exports {
-            if let Err(error) = export.open_clusters(self.keys.as_ref()) {
+            if let Err(error) = export.open_clusters(&self.keys) {
                 tracing::warn!(export = %export.path().display(), "cannot read the folders of clusters: {error}");
             }
         }
@@ -268,12 +311,24 @@ impl<Q: Quotas> Agent<Q> {
         others.flat_map(|(_, export)| export.projects()).collect()
     }
 
-    /// Assigns some existing files to their projects.
+    /// Assigns some existing files to their projects: as many for each export, and what one leaves over for the next ones.
     pub async fn visit(&mut self) {
-        let parts_per_second = 1000 / VISIT.as_millis().max(1) as usize;
-        for export in &mut self.exports {
-            let mut budget = self.settings.files_per_second.div_ceil(parts_per_second);
-            export.visit(&mut budget).await;
+        let mut visiting: Vec<_> = self
+            .exports
+            .iter_mut()
+            .filter(|export| export.is_visiting_any())
+            .collect();
+        if visiting.is_empty() {
+            self.visit_pace.pause();
+            return;
+        }
+        let mut budget = self.visit_pace.take(Instant::now());
+        let mut left = visiting.len();
+        for export in &mut visiting {
+            let mut own = budget.div_ceil(left);
+            (budget, left) = (budget - own, left - 1);
+            export.visit(&mut own).await;
+            budget += own;
         }
         self.announce_reports();
     }

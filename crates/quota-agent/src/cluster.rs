@@ -12,7 +12,6 @@ use crate::plan::{Found, Reported, Wanted};
 /// The folder `quota` of one cluster, and what is known of it.
 pub(crate) struct Cluster {
     seal: QuotaSeal,
-    is_trusted: bool,
     quota: Folder,
     pub orders: Folder,
     reports: Folder,
@@ -23,22 +22,12 @@ pub(crate) struct Cluster {
     pub volumes: BTreeMap<Arc<str>, Volume>,
     /// The reports that are believed, as they are on the export.
     pub written: BTreeMap<Arc<str>, Reported>,
-    sequence: u64,
     /// Number of reports that say how an order ended.
     reported: u64,
-    /// That number in the last heartbeat.
-    announced: u64,
+    /// That number in the last heartbeat; `None` before the first one.
+    announced: Option<u64>,
     /// Why the orders cannot be listed. What is in force stays.
     problem: Option<String>,
-}
-
-/// A heartbeat in relation to the one before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beat {
-    /// It shows that the agent runs.
-    Next,
-    /// It only announces reports: what else is in it, such as the usage, is dated by the sequence.
-    Again,
 }
 
 /// A volume with an order that was believed.
@@ -50,13 +39,7 @@ pub(crate) struct Volume {
 
 impl Cluster {
     /// Opens the folder of a cluster, and creates it if the operator uses the export. Returns `None` for other folders.
-    /// `keys` is the content of the key file, if there is one.
-    pub fn open(
-        reserved: &Folder,
-        id: &str,
-        export_id: &str,
-        keys: Option<&KeyFile>,
-    ) -> Result<Option<Self>, AgentError> {
+    pub fn open(reserved: &Folder, id: &str, export_id: &str, keys: &KeyFile) -> Result<Option<Self>, AgentError> {
         let Some(folder) = reserved.open(id)?.filter(|_| layout::cluster(id).is_ok()) else {
             return Ok(None);
         };
@@ -66,12 +49,8 @@ impl Cluster {
         let quota = folder.ensure(layout::QUOTA)?;
         let orders = quota.ensure(layout::QUOTA_ORDERS)?;
         let reports = quota.ensure(layout::QUOTA_REPORTS)?;
-        let key = keys.and_then(|keys| keys.key(id)).cloned();
-        let is_trusted =
-            key.is_some() || (keys.is_none() && are_closed(reserved, &[&folder, &quota, &orders, &reports]));
         let mut cluster = Self {
-            seal: QuotaSeal::new(key, id, export_id),
-            is_trusted,
+            seal: seal(id, export_id, keys),
             quota,
             orders,
             reports,
@@ -79,48 +58,55 @@ impl Cluster {
             ignored: BTreeSet::new(),
             volumes: BTreeMap::new(),
             written: BTreeMap::new(),
-            sequence: 0,
             reported: 0,
-            announced: 0,
+            announced: None,
             problem: None,
         };
-        if is_trusted {
-            cluster.read_reports()?;
-        }
+        cluster.read_reports()?;
         Ok(Some(cluster))
     }
 
-    /// Reports whether orders of the cluster can be believed at all.
-    pub fn is_trusted(&self) -> bool {
-        self.is_trusted
+    /// Reports whether the key file has a key of the cluster. Without one, no order is believed.
+    pub fn has_key(&self) -> bool {
+        self.seal.has_key()
     }
 
     /// Reports whether opening the cluster again would give the same folder and keys.
-    pub fn is_current(&self, reserved: &Folder, id: &str, export_id: &str, keys: Option<&KeyFile>) -> bool {
+    pub fn is_current(&self, reserved: &Folder, id: &str, export_id: &str, keys: &KeyFile) -> bool {
         let open = |folder: &Folder, name: &str| folder.open(name).ok().flatten();
-        let folder = open(reserved, id);
-        let quota = folder.as_ref().and_then(|folder| open(folder, layout::QUOTA));
-        let orders = quota.as_ref().and_then(|quota| open(quota, layout::QUOTA_ORDERS));
-        let (Some(folder), Some(quota), Some(orders)) = (folder, quota, orders) else {
+        let Some(quota) = open(reserved, id).and_then(|folder| open(&folder, layout::QUOTA)) else {
             return false;
         };
-        let key = keys.and_then(|keys| keys.key(id)).cloned();
-        let is_trusted = key.is_some() || (keys.is_none() && are_closed(reserved, &[&folder, &quota, &orders]));
-        self.is_trusted == is_trusted && self.seal == QuotaSeal::new(key, id, export_id) && orders.is_same(&self.orders)
+        let is_there = |name: &str, own: &Folder| open(&quota, name).is_some_and(|found| found.is_same(own));
+        self.seal == seal(id, export_id, keys)
+            && quota.is_same(&self.quota)
+            && is_there(layout::QUOTA_ORDERS, &self.orders)
+            && is_there(layout::QUOTA_REPORTS, &self.reports)
     }
 
-    fn believes(&self, status: SignatureStatus) -> bool {
-        // Without a key, the folders prove who wrote a file.
-        self.is_trusted && (status == SignatureStatus::Signed || !self.seal.has_key())
+    /// Counts reports on from those of the same cluster before it was opened again.
+    pub fn continue_from(&mut self, former: &Self) {
+        self.reported = former.reported;
+        self.announced = former.announced;
     }
 
     fn read_reports(&mut self) -> Result<(), AgentError> {
+        if !self.has_key() {
+            return Ok(());
+        }
         for name in self.reports.names()? {
             let Some((_, bytes)) = self.reports.read(&name, Report::MAX_LEN)? else {
                 continue;
             };
             match self.seal.open::<Report>(&name, &bytes) {
-                Ok((report, status)) if self.believes(status) => {
+                Ok((report, SignatureStatus::Signed)) => {
+                    // With the current key: the previous one is about to be removed.
+                    let sealed = self.sealed(&report)?;
+                    if sealed != bytes
+                        && let Err(error) = self.reports.write(&name, &sealed)
+                    {
+                        tracing::warn!(volume = name, "cannot sign a report with the current key: {error}");
+                    }
                     self.written.insert(name.into(), report.into());
                 }
                 Ok(_) => tracing::warn!(volume = name, "ignoring a report that this agent did not sign"),
@@ -132,7 +118,7 @@ impl Cluster {
 
     /// Reads the orders that changed. Orders that cannot be read hinder no others, of this cluster or another one.
     pub fn read_orders(&mut self) {
-        if !self.is_trusted {
+        if !self.has_key() {
             return;
         }
         let names: BTreeSet<String> = match self.orders.names() {
@@ -183,9 +169,9 @@ impl Cluster {
         let opened = self.seal.open::<Order>(name, bytes);
         let (order, status) = opened.map_err(|error: QuotaFileError| error.to_string())?;
         match status {
-            _ if self.believes(status) => {}
+            SignatureStatus::Signed => {}
             SignatureStatus::Unsigned => return Err("it is not signed".to_owned()),
-            _ => return Err("its signature is invalid".to_owned()),
+            SignatureStatus::Forged => return Err("its signature is invalid".to_owned()),
         }
         match self.volumes.get(name) {
             Some(known) if known.order.generation > order.generation => Err(format!(
@@ -209,11 +195,19 @@ impl Cluster {
         self.volumes.insert(name, Volume { order, found });
     }
 
-    /// Returns the reports of volumes without an order. Each order is looked up once more: a list may miss a file.
+    /// Returns the reports of volumes without an order, or with one for another directory. Each order that is missing is
+    /// looked up once more: a list may miss a file.
     pub fn released(&self) -> impl Iterator<Item = (&Arc<str>, &Reported)> {
-        let is_gone = |name: &str| matches!(self.orders.entry(name), Ok(None));
+        let is_gone = |name: &str| !self.has_order(name) && matches!(self.orders.entry(name), Ok(None));
         let reports = self.written.iter().filter(|_| self.problem.is_none());
-        reports.filter(move |(name, _)| !self.has_order(name) && is_gone(name))
+        reports.filter(move |(name, report)| self.is_replaced(name, report) || is_gone(name))
+    }
+
+    /// Reports whether a newer order of the volume is for another directory than the report.
+    pub fn is_replaced(&self, name: &str, report: &Reported) -> bool {
+        self.volumes
+            .get(name)
+            .is_some_and(|volume| volume.order.generation > report.generation && volume.order.file_id != report.file_id)
     }
 
     /// Returns why the orders cannot be listed.
@@ -268,36 +262,35 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes the report of a volume without an order.
-    pub fn remove_report(&mut self, volume: &str) -> Result<(), AgentError> {
-        self.reports.remove(volume)?;
+    /// Removes the report of a volume. If it has an order, its next report replaces the one on the export.
+    pub fn release(&mut self, volume: &str) -> Result<(), AgentError> {
+        if !self.volumes.contains_key(volume) {
+            self.reports.remove(volume)?;
+        }
         self.written.remove(volume);
         Ok(())
     }
 
     /// Reports whether an operator that reads the last heartbeat does not know of the last report.
     pub fn has_news(&self) -> bool {
-        self.sequence > 0 && self.reported != self.announced
+        self.announced.is_some_and(|announced| announced != self.reported)
     }
 
-    /// Writes a heartbeat with the next sequence, or the last one again with the number of reports.
-    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat, beat: Beat) -> Result<(), AgentError> {
-        self.sequence += u64::from(beat == Beat::Next);
+    /// Writes a heartbeat with the numbers of ignored orders and of reports.
+    pub fn write_heartbeat(&mut self, heartbeat: Heartbeat) -> Result<(), AgentError> {
         let heartbeat = Heartbeat {
-            sequence: self.sequence,
             ignored_orders: self.ignored.len() as u64,
             reported: self.reported,
             ..heartbeat
         };
         self.write(&self.quota, &heartbeat)?;
-        self.announced = self.reported;
+        self.announced = Some(self.reported);
         Ok(())
     }
 
     /// Writes the usage.
-    pub fn write_usage(&self, usage: Usage) -> Result<(), AgentError> {
-        let sequence = self.sequence;
-        self.write(&self.quota, &Usage { sequence, ..usage })
+    pub fn write_usage(&self, usage: &Usage) -> Result<(), AgentError> {
+        self.write(&self.quota, usage)
     }
 
     fn write<F: QuotaFile>(&self, folder: &Folder, file: &F) -> Result<(), AgentError> {
@@ -312,7 +305,7 @@ impl Cluster {
     }
 }
 
-/// Reports whether only the owner of the operator's folder can enter it and the folders below it.
-fn are_closed(reserved: &Folder, below: &[&Folder]) -> bool {
-    reserved.is_closed_for(reserved) && below.iter().all(|folder| folder.is_closed_for(reserved))
+/// Returns what signs and verifies the files of a cluster.
+fn seal(id: &str, export_id: &str, keys: &KeyFile) -> QuotaSeal {
+    QuotaSeal::new(keys.key(id).cloned(), id, export_id)
 }

@@ -27,6 +27,13 @@ pub enum AgentError {
         /// What is missing.
         why: String,
     },
+    /// A file system was mounted or unmounted at an export, or its directory was replaced. The next process serves what is
+    /// there now.
+    #[error("another directory is at {} than when the agent started, for example because it was mounted: start the agent again", path.display())]
+    ExportReplaced {
+        /// The export.
+        path: PathBuf,
+    },
     /// Another agent serves the file system or the export.
     #[error(
         "another quota agent serves {}; run one agent for a file system, with one --export for each export on it",

@@ -12,7 +12,7 @@ use export_store::quota::{
 };
 use tokio::time::Instant;
 
-use crate::cluster::{Beat, Cluster};
+use crate::cluster::Cluster;
 use crate::directory::open_directory;
 use crate::error::AgentError;
 use crate::folder::Folder;
@@ -45,6 +45,9 @@ pub(crate) struct Export<Q> {
     /// time that grows with the number of projects.
     accounted: Option<BTreeMap<u32, Accounted>>,
     clusters: BTreeMap<Arc<str>, Cluster>,
+    /// Number of the last heartbeat. Clusters share it, so that it never decreases, whatever happens to their folders and
+    /// keys: an operator takes a smaller number for a copy of an earlier heartbeat.
+    sequence: u64,
     visits: Visits,
     /// Volumes that were tried since the orders were read.
     tried: BTreeSet<Key>,
@@ -71,6 +74,7 @@ impl<Q: Quotas> Export<Q> {
             capabilities: unknown,
             accounted: None,
             clusters: BTreeMap::new(),
+            sequence: 0,
             visits: Visits::default(),
             tried: BTreeSet::new(),
             completed: Vec::new(),
@@ -80,6 +84,21 @@ impl<Q: Quotas> Export<Q> {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Checks that the path still names the directory that is served.
+    pub fn check_root(&self) -> Result<(), AgentError> {
+        match Folder::root(&self.path) {
+            Ok(found) if !found.is_same(&self.root) => Err(AgentError::ExportReplaced {
+                path: self.path.clone(),
+            }),
+            Ok(_) => Ok(()),
+            // Other exports are served.
+            Err(error) => {
+                tracing::warn!("an export is not at its path: {error}");
+                Ok(())
+            }
+        }
     }
 
     pub fn device(&self) -> u64 {
@@ -126,9 +145,10 @@ impl<Q: Quotas> Export<Q> {
     }
 
     /// Opens the folders of new clusters and of those whose key changed.
-    pub fn open_clusters(&mut self, keys: Option<&KeyFile>) -> Result<(), AgentError> {
+    pub fn open_clusters(&mut self, keys: &KeyFile) -> Result<(), AgentError> {
         self.reserved = self.root.open(layout::RESERVED)?;
         let Some(reserved) = &self.reserved else {
+            self.clusters.clear();
             return Ok(());
         };
         let Some((_, identity)) = reserved.read(layout::IDENTITY, MAX_IDENTITY_LEN)? else {
@@ -141,8 +161,11 @@ impl<Q: Quotas> Export<Q> {
         else {
             return Ok(());
         };
-        let has_key = |id: &String| keys.is_some_and(|keys| keys.key(id).is_some());
+        let has_key = |id: &String| keys.key(id).is_some();
         let (with_key, without): (Vec<_>, Vec<_>) = reserved.names()?.into_iter().partition(has_key);
+        // What is in force for clusters whose folders are gone stays.
+        let names: BTreeSet<&str> = with_key.iter().chain(&without).map(String::as_str).collect();
+        self.clusters.retain(|id, _| names.contains(&**id));
         for (id, is_expected) in with_key
             .into_iter()
             .map(|id| (id, true))
@@ -160,7 +183,12 @@ impl<Q: Quotas> Export<Q> {
                 break;
             }
             match Cluster::open(reserved, &id, &export_id, keys) {
-                Ok(Some(cluster)) => drop(self.clusters.insert(id.into(), cluster)),
+                Ok(Some(mut cluster)) => {
+                    if let Some(former) = known {
+                        cluster.continue_from(former);
+                    }
+                    self.clusters.insert(id.into(), cluster);
+                }
                 Ok(None) => drop(self.clusters.remove(id.as_str())),
                 Err(error) => tracing::warn!(cluster = id, "cannot serve a cluster: {error}"),
             }
@@ -222,6 +250,22 @@ impl<Q: Quotas> Export<Q> {
         missing.for_each(|volume| volume.found = None);
     }
 
+    /// Looks up the directories again in whose project nothing is: they are gone.
+    fn forget_unused(&mut self) {
+        let accounted = self.accounted.get_or_insert_default();
+        let volumes = self
+            .clusters
+            .values_mut()
+            .flat_map(|cluster| cluster.volumes.values_mut());
+        for volume in volumes {
+            if let Some(Found::Directory(tag)) = &volume.found
+                && !accounted.get(&tag.project).is_some_and(Accounted::is_used)
+            {
+                volume.found = None;
+            }
+        }
+    }
+
     pub fn projects(&self) -> impl Iterator<Item = u32> {
         let reports = self.clusters.values().flat_map(|cluster| cluster.written.values());
         reports.filter_map(|report| report.project)
@@ -242,6 +286,7 @@ impl<Q: Quotas> Export<Q> {
         self.forget_disputed();
         if self.accounted.is_none() {
             self.accounted = Some(self.quotas.accounted().await?);
+            self.forget_unused();
         }
         self.look_up().await?;
         taken.extend(self.clusters.values().flat_map(Cluster::held));
@@ -260,8 +305,9 @@ impl<Q: Quotas> Export<Q> {
                 released: &by_file_id.collect(),
             },
         );
-        self.release(&released, &decisions, &taken).await?;
-        self.carry_out(decisions, until).await
+        let kept = self.release(&released, &decisions, &taken).await?;
+        let decisions = decisions.into_iter().filter(|(key, _)| !kept.contains(key));
+        self.carry_out(decisions.collect(), until).await
     }
 
     /// Looks up the directories again that several orders name: which one has it is decided by where it is now.
@@ -322,7 +368,7 @@ impl<Q: Quotas> Export<Q> {
         subjects
     }
 
-    /// Returns the reports of volumes without an order.
+    /// Returns the reports of volumes without an order, or whose order is for another directory by now.
     fn released(&self) -> Vec<(Key, Reported)> {
         let clusters = self.clusters.iter();
         let released = clusters.flat_map(|(id, cluster)| {
@@ -332,13 +378,14 @@ impl<Q: Quotas> Export<Q> {
         released.collect()
     }
 
-    /// Removes the limits of volumes without an order, then their reports.
+    /// Removes limits that are no longer ordered, then the reports of volumes without an order. Returns the volumes whose
+    /// limits could not be removed: their reports stay, so that it is tried again.
     async fn release(
         &mut self,
         released: &[(Key, Reported)],
         decisions: &[(Key, Decision)],
         taken: &BTreeSet<u32>,
-    ) -> Result<(), AgentError> {
+    ) -> Result<BTreeSet<Key>, AgentError> {
         let mut used = taken.clone();
         used.extend(decisions.iter().filter_map(|(_, decision)| match decision {
             Decision::Enforce(enforcement) => Some(enforcement.project),
@@ -349,7 +396,7 @@ impl<Q: Quotas> Export<Q> {
             let kept = cluster
                 .written
                 .iter()
-                .filter(|(name, _)| cluster.volumes.contains_key(*name));
+                .filter(|(name, report)| cluster.volumes.contains_key(*name) && !cluster.is_replaced(name, report));
             used.extend(kept.filter_map(|(_, report)| report.project));
         }
         let to_lift = |report: &Reported| report.project.filter(|project| !used.contains(project));
@@ -357,21 +404,22 @@ impl<Q: Quotas> Export<Q> {
         let limited = limited.filter(|project| self.is_limited(*project));
         let unlimited: Vec<(u32, Limits)> = limited.map(|project| (project, Limits::default())).collect();
         let refused = self.change_limits(&unlimited).await?;
+        let mut kept = BTreeSet::new();
         for (key, report) in released {
             let (id, volume) = key;
             if to_lift(report).is_some_and(|project| self.is_limited(project)) {
-                // The report stays, so that it is tried again.
+                kept.insert(key.clone());
                 let why = refused.as_deref().unwrap_or("it is still in force");
                 tracing::warn!(cluster = &**id, volume = &**volume, "cannot remove the limit: {why}");
                 continue;
             }
             self.visits.forget(key);
-            match self.clusters.get_mut(id).map(|cluster| cluster.remove_report(volume)) {
+            match self.clusters.get_mut(id).map(|cluster| cluster.release(volume)) {
                 Some(Err(error)) => tracing::warn!(cluster = &**id, "{error}"),
                 _ => tracing::info!(cluster = &**id, volume = &**volume, "removed the limit"),
             }
         }
-        Ok(())
+        Ok(kept)
     }
 
     /// Returns what the file system accounts for a project, as far as is known.
@@ -394,6 +442,8 @@ impl<Q: Quotas> Export<Q> {
         for (project, _) in limits {
             match found.remove(project) {
                 Some(entry) => accounted.insert(*project, entry),
+                // Nothing was read about it: what was in force may still be.
+                None if refused.is_some() => None,
                 None => accounted.remove(project),
             };
         }
@@ -501,6 +551,12 @@ impl<Q: Quotas> Export<Q> {
                 let why = refused.as_deref().unwrap_or("the file system has another limit");
                 enforced.remove(&key);
                 self.fail(&key, Some(change.project), SizeProblem::ChangeRefused, why.to_owned());
+            } else if let Some(Found::Missing(reason, why)) = self.volume(&key).and_then(|volume| volume.found.clone())
+                && !found.is_used()
+            {
+                // Not moved, but removed since the last poll.
+                enforced.remove(&key);
+                self.fail(&key, Some(change.project), reason, why);
             }
         }
         self.change_limits(&foreign).await.map(drop)
@@ -542,8 +598,9 @@ impl<Q: Quotas> Export<Q> {
                     inherits: true,
                 };
                 self.set_found(key, tag.map(Found::Directory));
-                // Nobody else gets it.
-                self.accounted.get_or_insert_default().entry(*project).or_default();
+                // Nobody else gets it, and it is in use.
+                let accounted = self.accounted.get_or_insert_default().entry(*project).or_default();
+                accounted.inodes = accounted.inodes.max(1);
                 if tag != Some(wanted) {
                     enforced.remove(*key);
                     let message = refused
@@ -752,7 +809,7 @@ impl<Q: Quotas> Export<Q> {
             return Ok(());
         }
         let accounted = &*self.accounted.insert(self.quotas.accounted().await?);
-        for cluster in self.clusters.values().filter(|cluster| cluster.is_trusted()) {
+        for (id, cluster) in self.clusters.iter().filter(|(_, cluster)| cluster.has_key()) {
             let enforced = cluster
                 .written
                 .iter()
@@ -765,42 +822,46 @@ impl<Q: Quotas> Export<Q> {
                 };
                 Some((volume.to_string(), usage))
             });
-            cluster.write_usage(Usage {
+            let usage = Usage {
                 instance: instance.to_owned(),
-                sequence: 0,
+                sequence: self.sequence,
                 volumes: volumes.collect(),
-            })?;
+            };
+            if let Err(error) = cluster.write_usage(&usage) {
+                tracing::warn!(cluster = &**id, "cannot write the usage: {error}");
+            }
         }
         Ok(())
     }
 
     pub fn write_heartbeats(&mut self, instance: &str) {
         self.report_progress();
-        self.write_each_heartbeat(instance, Beat::Next);
+        self.sequence += 1;
+        self.write_each_heartbeat(instance, |_| true);
     }
 
-    /// Tells operators that wait for reports that there are some.
+    /// Tells operators that wait for reports that there are some, with the sequence of the last heartbeat: what else is in
+    /// it, such as the usage, is dated by it.
     pub fn announce_reports(&mut self, instance: &str) {
-        self.write_each_heartbeat(instance, Beat::Again);
+        self.write_each_heartbeat(instance, Cluster::has_news);
     }
 
-    fn write_each_heartbeat(&mut self, instance: &str, beat: Beat) {
-        let due = |cluster: &Cluster| beat == Beat::Next || cluster.has_news();
-        for (id, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| due(cluster)) {
-            let untrusted = || {
-                let message = "the key file has no line for this cluster, or without a key file, others than the owner \
-                               can enter the folder .nfs-operator; add the line that kubectl nfs secret quota-key prints";
+    fn write_each_heartbeat(&mut self, instance: &str, is_due: fn(&Cluster) -> bool) {
+        for (id, cluster) in self.clusters.iter_mut().filter(|(_, cluster)| is_due(cluster)) {
+            let keyless = || {
+                let message = "the key file has no line for this cluster: add the line that kubectl nfs secret \
+                               quota-key prints";
                 (AgentProblem::KeyMissing, message.to_owned())
             };
             let unread = || Some((AgentProblem::ToolFailed, cluster.problem()?.to_owned()));
-            let problem = match cluster.is_trusted() {
+            let problem = match cluster.has_key() {
                 true => self.capabilities.problem.clone().or_else(unread),
-                false => Some(untrusted()),
+                false => Some(keyless()),
             };
             let (reason, why) = problem.unzip();
             let heartbeat = Heartbeat {
                 instance: instance.to_owned(),
-                sequence: 0,
+                sequence: self.sequence,
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
                 file_system: self.capabilities.file_system.clone(),
                 enforced: self.capabilities.enforced && reason.is_none(),
@@ -810,7 +871,7 @@ impl<Q: Quotas> Export<Q> {
                 reason,
                 message: why.map(message),
             };
-            if let Err(error) = cluster.write_heartbeat(heartbeat, beat) {
+            if let Err(error) = cluster.write_heartbeat(heartbeat) {
                 tracing::warn!(cluster = &**id, "{error}");
             }
         }

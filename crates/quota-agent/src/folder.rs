@@ -31,7 +31,6 @@ pub(crate) struct Folder {
     device: u64,
     /// User and group.
     owner: (Uid, Gid),
-    mode: u32,
     inode: u64,
 }
 
@@ -72,7 +71,6 @@ impl Folder {
             fd,
             device: stat.st_dev,
             owner: (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)),
-            mode: stat.st_mode,
             inode: stat.st_ino,
             name,
         })
@@ -105,11 +103,6 @@ impl Folder {
         rustix::fs::fchown(&folder.fd, Some(self.owner.0), Some(self.owner.1))
             .map_err(|error| failed("set the owner of", error))?;
         Ok(folder)
-    }
-
-    /// Reports whether only the owner of `top` can enter the folder.
-    pub fn is_closed_for(&self, top: &Self) -> bool {
-        self.owner.0 == top.owner.0 && self.mode & 0o077 == 0
     }
 
     pub fn device(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Decides from orders, directories and what is in force which limit each volume gets. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use export_store::quota::{LimitState, Order, QuotaDirectory, Report, SizeProblem};
@@ -166,6 +167,9 @@ pub(crate) fn plan(subjects: &[Candidate<'_>], file_system: FileSystem<'_>) -> V
     let decide = |((key, subject), (refused, project)): (&Candidate<'_>, (Option<Decision>, Option<u32>))| {
         let decision = match (refused, project, subject.found) {
             (Some(refused), ..) => refused,
+            (None, Some(project), Found::Missing(reason, message)) if !may_confirm(subject, project, &file_system) => {
+                Decision::Fail(*reason, message.clone())
+            }
             (None, Some(project), _) => Decision::Enforce(enforcement(subject, project, &file_system)),
             (None, None, Found::Missing(reason, message)) => Decision::Fail(*reason, message.clone()),
             (None, None, Found::Directory(_)) => Decision::Fail(
@@ -185,15 +189,19 @@ pub(crate) fn plan(subjects: &[Candidate<'_>], file_system: FileSystem<'_>) -> V
         .collect()
 }
 
-/// Which volume has each directory.
+/// Which volume has each directory, and which orders are in the way of each other.
+#[derive(Default)]
 struct Holders<'a> {
     by_file_id: BTreeMap<u64, &'a Key>,
     by_path: BTreeMap<&'a str, &'a Key>,
+    /// The volumes that have none because another one has it, one above it, or one in it.
+    conflicts: BTreeMap<&'a Key, &'a Key>,
 }
 
 impl<'a> Holders<'a> {
     /// Of several orders for a directory, the one whose project it has counts. If there is none, the recorded fileid may
-    /// have been reused: the order that names the directory's place counts, otherwise the first one.
+    /// have been reused: the order that names the directory's place counts, otherwise the first one. The same of orders for
+    /// a directory and for one in it; without a limit in force, that for the outer one counts.
     fn of(subjects: &'a [Candidate<'_>]) -> Self {
         let mut tags = BTreeMap::new();
         for (_, subject) in subjects {
@@ -206,25 +214,44 @@ impl<'a> Holders<'a> {
             let is_agreed =
                 recorded.is_some_and(|own| tags.get(&subject.order.file_id).is_none_or(|found| *found == own));
             let is_there = matches!(subject.found, Found::Directory(_));
-            std::cmp::Reverse((is_agreed, is_there, recorded.is_some()))
+            let depth = subject.order.directory.above().count();
+            (std::cmp::Reverse((is_agreed, is_there, recorded.is_some())), depth)
         };
         let mut ranked: Vec<_> = subjects.iter().collect();
         ranked.sort_by_key(|(_, subject)| rank(subject));
-        let (mut by_file_id, mut by_path) = (BTreeMap::new(), BTreeMap::new());
+        let mut holders = Self::default();
         for (key, subject) in ranked {
-            by_file_id.entry(subject.order.file_id).or_insert(key);
-            if matches!(subject.found, Found::Directory(_)) {
-                by_path.entry(subject.order.directory.as_str()).or_insert(key);
-            }
+            holders.add(key, subject);
         }
-        Self { by_file_id, by_path }
+        holders
     }
 
-    /// Returns another volume that has the directory of an order, or one above it.
-    fn conflict(&self, key: &Key, order: &Wanted) -> Option<&'a Key> {
-        let same = self.by_file_id.get(&order.file_id).filter(|holder| **holder != key);
-        let mut above = order.directory.above().filter_map(|path| self.by_path.get(path));
-        same.or_else(|| above.next()).copied()
+    fn add(&mut self, key: &'a Key, subject: &'a Subject<'_>) {
+        // Where a directory is that was not found at its path is unknown.
+        let path = matches!(subject.found, Found::Directory(_)).then_some(subject.order.directory.as_str());
+        let same = self.by_file_id.get(&subject.order.file_id);
+        let other = same.or_else(|| {
+            let above = subject.order.directory.above().filter(|_| path.is_some());
+            let above = above.filter_map(|path| self.by_path.get(path)).next();
+            above.or_else(|| self.inside(path?))
+        });
+        match other {
+            Some(other) => drop(self.conflicts.insert(key, other)),
+            None => {
+                self.by_file_id.insert(subject.order.file_id, key);
+                self.by_path.extend(path.map(|path| (path, key)));
+            }
+        }
+    }
+
+    /// Returns a volume that has a directory in this one.
+    fn inside(&self, path: &str) -> Option<&&'a Key> {
+        let start = format!("{path}/");
+        let from = (Bound::Included(start.as_str()), Bound::Unbounded);
+        let mut from = self.by_path.range::<str, _>(from);
+        from.next()
+            .filter(|(path, _)| path.starts_with(&start))
+            .map(|(_, key)| key)
     }
 }
 
@@ -234,16 +261,21 @@ fn refusal(key: &Key, subject: &Subject<'_>, holders: &Holders<'_>, file_system:
     if newest > subject.order.generation {
         return Some(Decision::Outdated);
     }
-    if let Some((_, volume)) = holders.conflict(key, subject.order) {
-        let message = format!("the order of volume {volume} is for the same directory, or for one above it");
+    if let Some((_, volume)) = holders.conflicts.get(key) {
+        let message =
+            format!("the order of volume {volume} is for the same directory, for one above it, or for one in it");
         return Some(Decision::Fail(SizeProblem::DirectoryTaken, message));
     }
     match subject.found {
         Found::Directory(tag) if tag.project != 0 && !may_use(tag.project, file_system) => {
             let project = tag.project;
+            let whose = match file_system.reserved.file(project) {
+                Some(file) => format!("is listed in {file}: remove that line or, if the project is not the agent's"),
+                None => "the agent did not give it: to give the directory to the agent".to_owned(),
+            };
             let message = format!(
-                "the directory has project {project}, which the agent did not give it; to give the directory to the \
-                 agent, remove the project from it with xfs_io -c 'chproj 0' DIRECTORY"
+                "the directory has project {project}, which {whose}, remove the project from it with xfs_io -c 'chproj 0' \
+                 DIRECTORY"
             );
             Some(Decision::Fail(SizeProblem::ForeignProject, message))
         }
@@ -296,6 +328,18 @@ fn choose_projects(usable: &[(usize, &Subject<'_>)], count: usize, file_system: 
         }
     }
     chosen
+}
+
+/// Reports whether a volume whose directory was not found at its path may have its limit: the directory was moved, and its
+/// order is going to name the new place. If something else is at the path, only what was confirmed before stays so, because
+/// the volume may be what is there: somebody restored it.
+fn may_confirm(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>) -> bool {
+    let is_used = file_system.accounted.get(&project).is_some_and(Accounted::is_used);
+    let is_gone = matches!(subject.found, Found::Missing(SizeProblem::DirectoryMissing, _));
+    let is_confirmed = subject
+        .report
+        .is_some_and(|report| report.state == LimitState::InForce && report.generation == subject.order.generation);
+    is_used && (is_gone || is_confirmed)
 }
 
 fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>) -> Enforcement {

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
@@ -9,9 +9,14 @@ use crate::error::AgentError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectRange(RangeInclusive<u32>);
 
-/// Project IDs of `/etc/projid` and `/etc/projects`, which the agent never uses.
+/// Names of projects (projid(5)).
+const PROJID: &str = "/etc/projid";
+/// Directories of projects (projects(5)).
+const PROJECTS: &str = "/etc/projects";
+
+/// Project IDs of `/etc/projid` and `/etc/projects`, which the agent never uses, with the file that lists each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReservedProjects(BTreeSet<u32>);
+pub struct ReservedProjects(BTreeMap<u32, &'static str>);
 
 impl Default for ProjectRange {
     /// Container runtimes and the kubelet use IDs below; some tools take an ID for a signed number of 32 bits.
@@ -65,21 +70,26 @@ impl ReservedProjects {
                 source,
             }),
         };
-        Ok(Self::parse(&read("/etc/projid")?, &read("/etc/projects")?))
+        Ok(Self::parse(&read(PROJID)?, &read(PROJECTS)?))
     }
 
     /// Parses lines `name:ID` of the first file and `ID:path` of the second one.
     pub(crate) fn parse(projid: &str, projects: &str) -> Self {
         let named = projid
             .lines()
-            .filter_map(|line| line.rsplit_once(':')?.1.trim().parse().ok());
+            .filter_map(|line| Some((line.rsplit_once(':')?.1.trim().parse().ok()?, PROJID)));
         let placed = projects
             .lines()
-            .filter_map(|line| line.split_once(':')?.0.trim().parse().ok());
+            .filter_map(|line| Some((line.split_once(':')?.0.trim().parse().ok()?, PROJECTS)));
         Self(named.chain(placed).collect())
     }
 
     pub(crate) fn contains(&self, project: u32) -> bool {
-        self.0.contains(&project)
+        self.0.contains_key(&project)
+    }
+
+    /// Returns the file that lists an ID.
+    pub(crate) fn file(&self, project: u32) -> Option<&'static str> {
+        self.0.get(&project).copied()
     }
 }

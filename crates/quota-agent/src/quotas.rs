@@ -51,6 +51,13 @@ pub struct Accounted {
     pub limits: Limits,
 }
 
+impl Accounted {
+    /// Reports whether anything has the project.
+    pub(crate) fn is_used(&self) -> bool {
+        self.bytes > 0 || self.inodes > 0
+    }
+}
+
 /// Project of a directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tag {

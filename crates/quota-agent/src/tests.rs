@@ -8,6 +8,7 @@
 
 mod attacks;
 mod fixture;
+mod folders;
 mod orders;
 mod projects;
 mod robustness;

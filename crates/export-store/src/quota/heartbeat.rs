@@ -54,7 +54,7 @@ pub enum AgentProblem {
     FileSystemUnsupported,
     /// A tool is missing or failed.
     ToolFailed,
-    /// The agent has no key of this cluster, and the folders are open to others than their owner.
+    /// The agent has no key of this cluster.
     KeyMissing,
     /// A reason of a newer release.
     #[serde(other)]

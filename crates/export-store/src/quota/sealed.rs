@@ -95,7 +95,7 @@ impl QuotaSeal {
     }
 
     /// Parses a file and checks its signature. Without a key, no signature is valid. A file that is not
-    /// [`SignatureStatus::Signed`] must not be acted upon, unless the folder suffices as a proof.
+    /// [`SignatureStatus::Signed`] must not be acted upon.
     ///
     /// # Errors
     /// The file is too long, truncated, damaged, or from a newer release.

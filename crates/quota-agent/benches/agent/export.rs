@@ -43,7 +43,7 @@ pub fn create(root: &Path, volumes: usize) -> Result<(), Failure> {
 pub fn settings(root: &Path) -> Settings {
     Settings {
         exports: vec![root.to_owned()],
-        key_file: Some(root.join("keys")),
+        key_file: root.join("keys"),
         projects: ProjectRange::default(),
         files_per_second: 1000,
     }

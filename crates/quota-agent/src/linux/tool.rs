@@ -58,11 +58,11 @@ impl Tool {
         }
     }
 
-    /// Runs a script, and returns what it printed. Its exit code says nothing about the commands in it. `mount_point` is the
-    /// last argument.
+    /// Runs a script, and returns what it printed. Its exit code says nothing about single commands in it. `mount_point` is
+    /// the last argument.
     ///
     /// # Errors
-    /// It does not start, or takes too long.
+    /// It does not start, takes too long, is killed, or fails without a message.
     pub async fn run(
         self,
         arguments: &[&str],
@@ -75,6 +75,10 @@ impl Tool {
         let errors = String::from_utf8_lossy(&output.stderr);
         let errors = errors.lines().filter(|line| !line.is_empty() && !NOISE.contains(line));
         let errors: Vec<&str> = errors.collect();
+        let is_silent = output.stdout.is_empty() && errors.is_empty();
+        if output.status.code().is_none() || (is_silent && !output.status.success()) {
+            return Err(self.failed(output.status.to_string()));
+        }
         Ok(Printed {
             text: String::from_utf8_lossy(&output.stdout).into_owned(),
             errors: (!errors.is_empty()).then(|| excerpt(&errors.join("\n"))),
@@ -145,4 +149,36 @@ pub(super) fn excerpt(text: &str) -> String {
     let text = text.trim();
     let lines: Vec<&str> = text.lines().take(3).collect();
     export_store::text::abbreviate(&export_store::text::escape(&lines.join("; ")), MAX_EXCERPT)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    async fn run(script: &str) -> Result<Printed, QuotasError> {
+        Tool::new("sh", "dash").run(&[], None, format!("{script}\n")).await
+    }
+
+    #[tokio::test]
+    async fn what_a_tool_printed_counts_whatever_its_exit_status_is() {
+        let printed = run("echo one; echo refused >&2; exit 1").await.unwrap();
+        assert_eq!(
+            (printed.text.as_str(), printed.errors.as_deref()),
+            ("one\n", Some("refused"))
+        );
+        let printed = run("echo one; exit 1").await.unwrap();
+        assert_eq!((printed.text.as_str(), printed.errors), ("one\n", None));
+        let printed = run("exit 0").await.unwrap();
+        assert_eq!((printed.text.as_str(), printed.errors), ("", None));
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_was_killed_or_failed_silently_did_nothing_that_counts() {
+        let killed = run("echo one; kill -9 $$").await.err().map(|error| error.to_string());
+        assert_eq!(killed.as_deref(), Some("sh failed: signal: 9 (SIGKILL)"));
+        let silent = run("exit 3").await.err().map(|error| error.to_string());
+        assert_eq!(silent.as_deref(), Some("sh failed: exit status: 3"));
+    }
 }

@@ -132,3 +132,40 @@ async fn an_order_of_another_cluster_for_the_same_fileid_takes_nothing() {
     assert_eq!(fixture.fake.tag(&fixture.root.join("archived-a")).project, project);
     assert_eq!(fixture.fake.limit(project).bytes, Some(GIB));
 }
+
+#[tokio::test]
+async fn an_order_for_a_directory_above_a_limited_one_takes_nothing() {
+    let fixture = Fixture::new();
+    fixture.add_cluster(OTHER);
+    fixture.make("team/data");
+    fixture.make("team-2");
+    fs::write(fixture.root.join("team/data/file"), "").unwrap();
+    fixture.place(OTHER, &fixture.order("pvc-1", "team/data", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    let limited = fixture.root.join("team/data");
+    let tag = fixture.fake.tag(&limited);
+    fixture.place(CLUSTER, &fixture.order("pvc-0", "team", 1, 9 * GIB));
+    // A sibling whose name begins alike is not above it.
+    fixture.place(CLUSTER, &fixture.order("pvc-2", "team-2", 1, GIB));
+    for mut agent in [agent, fixture.agent()] {
+        agent.poll().await;
+        agent.visit().await;
+        fixture.assert_failed("pvc-0", SizeProblem::DirectoryTaken);
+        fixture.assert_in_force("pvc-2", "team-2", GIB);
+        assert_eq!(fixture.fake.tag(&limited), tag);
+        assert_eq!(
+            fixture.fake.tag(&fixture.root.join("team/data/file")).project,
+            tag.project
+        );
+        assert_eq!(fixture.report_in(OTHER, "pvc-1").unwrap().state, LimitState::InForce);
+        assert_eq!(fixture.fake.limit(tag.project).bytes, Some(GIB));
+    }
+    fixture.withdraw(OTHER, "pvc-1");
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    let project = fixture.assert_in_force("pvc-0", "team", 9 * GIB);
+    assert_eq!(fixture.fake.tag(&limited).project, project);
+}

@@ -6,11 +6,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use export_store::RecordsKey;
 use export_store::quota::{
     AgentProblem, Heartbeat, KeyFile, LimitState, Order, QuotaDirectory, QuotaFile, QuotaSeal, Report, SizeProblem,
     Usage,
 };
+use export_store::{RecordsKey, SignatureStatus};
 
 use crate::agent::{Agent, Settings};
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
@@ -30,6 +30,8 @@ pub struct World {
     pub immutable: Vec<u64>,
     /// Projects that refuse other limits.
     pub fixed: Vec<u32>,
+    /// The tool that sets limits fails, and reads nothing back.
+    pub is_mute: bool,
     /// Number of runs of tools that change something.
     pub calls: usize,
     /// Number of all runs of tools.
@@ -117,6 +119,12 @@ impl Quotas for Fake {
     }
 
     async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
+        if self.0.borrow().is_mute {
+            return Ok(Changed {
+                found: BTreeMap::new(),
+                refused: Some("cannot find the mount point".to_owned()),
+            });
+        }
         self.place().await;
         {
             let mut world = self.0.borrow_mut();
@@ -172,14 +180,16 @@ impl Quotas for Fake {
 pub struct Fixture {
     pub root: PathBuf,
     pub fake: Fake,
-    pub with_keys: bool,
     pub range: String,
+    /// Changes when the keys are rotated.
+    pub salt: u8,
     pub files_per_second: usize,
 }
 
 impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
+        let _ = fs::remove_file(self.key_file());
     }
 }
 
@@ -193,8 +203,8 @@ impl Fixture {
         let fixture = Self {
             root,
             fake: Fake::default(),
-            with_keys: true,
             range: "1000-1999".to_owned(),
+            salt: 0,
             files_per_second: 1_000_000,
         };
         fixture.add_cluster(CLUSTER);
@@ -213,31 +223,45 @@ impl Fixture {
         }
     }
 
-    fn key(id: &str) -> RecordsKey {
-        RecordsKey::new(&std::array::from_fn(|at| id.as_bytes()[at % id.len()]))
+    fn key(&self, id: &str) -> RecordsKey {
+        RecordsKey::new(&std::array::from_fn(|at| id.as_bytes()[at % id.len()] ^ self.salt))
+    }
+
+    fn key_file(&self) -> PathBuf {
+        self.root.with_extension("keys")
+    }
+
+    /// Returns the lines of the key file.
+    pub fn key_lines(&self) -> String {
+        let lines = |cluster| KeyFile::lines(cluster, &self.key(cluster));
+        lines(CLUSTER) + &lines("99999999-2222-3333-4444-555555555555")
+    }
+
+    pub fn write_keys(&self, lines: &str) {
+        fs::write(self.key_file(), lines).unwrap();
+        fs::set_permissions(self.key_file(), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     pub fn seal(&self, cluster: &str) -> QuotaSeal {
-        let key = self.with_keys.then(|| Self::key(cluster).quota_key());
-        QuotaSeal::new(key, cluster, "export")
+        QuotaSeal::new(Some(self.key(cluster).quota_key()), cluster, "export")
     }
 
     /// Starts an agent, as a new process would.
     pub fn agent(&self) -> Agent<Fake> {
-        let key_file = self.root.with_extension("keys");
-        let other = "99999999-2222-3333-4444-555555555555";
-        let keys = KeyFile::lines(CLUSTER, &Self::key(CLUSTER)) + &KeyFile::lines(other, &Self::key(other));
-        fs::write(&key_file, keys).unwrap();
-        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
+        self.agent_of(&[self])
+    }
+
+    /// Starts an agent for several exports, with the settings of this one.
+    pub fn agent_of(&self, exports: &[&Self]) -> Agent<Fake> {
+        self.write_keys(&self.key_lines());
         let settings = Settings {
-            exports: vec![self.root.clone()],
-            key_file: self.with_keys.then(|| key_file.clone()),
+            exports: exports.iter().map(|export| export.root.clone()).collect(),
+            key_file: self.key_file(),
             projects: self.range.parse().unwrap(),
             files_per_second: self.files_per_second,
         };
-        let agent = Agent::new(settings, vec![(self.root.clone(), self.fake.clone())]).unwrap();
-        fs::remove_file(key_file).unwrap();
-        agent
+        let exports = exports.iter().map(|export| (export.root.clone(), export.fake.clone()));
+        Agent::new(settings, exports.collect()).unwrap()
     }
 
     pub fn quota(&self, cluster: &str) -> PathBuf {
@@ -270,9 +294,6 @@ impl Fixture {
     pub fn place_bytes(&self, cluster: &str, volume: &str, bytes: &[u8]) {
         let folder = self.quota(cluster).join("orders");
         fs::create_dir_all(&folder).unwrap();
-        for closed in [self.quota(cluster), folder.clone()] {
-            fs::set_permissions(closed, fs::Permissions::from_mode(0o700)).unwrap();
-        }
         let draft = folder.join(format!(".draft-{volume}"));
         fs::write(&draft, bytes).unwrap();
         fs::rename(draft, folder.join(volume)).unwrap();
@@ -285,11 +306,7 @@ impl Fixture {
     fn open<F: QuotaFile>(&self, cluster: &str, path: &str, name: &str) -> Option<F> {
         let bytes = fs::read(self.quota(cluster).join(path)).ok()?;
         let (file, status) = self.seal(cluster).open::<F>(name, &bytes).unwrap();
-        let expected = match self.with_keys {
-            true => export_store::SignatureStatus::Signed,
-            false => export_store::SignatureStatus::Unsigned,
-        };
-        assert_eq!(status, expected);
+        assert_eq!(status, SignatureStatus::Signed);
         Some(file)
     }
 

@@ -1,8 +1,10 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use export_store::quota::{LimitState, SizeProblem};
+use export_store::quota::{LimitState, QuotaDirectory, SizeProblem};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
+use crate::plan::{Decision, FileSystem, Found, Subject, Wanted, plan};
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Limits, Tag};
 
@@ -151,8 +153,52 @@ async fn a_directory_with_a_foreign_project_is_left_alone() {
     assert_eq!(fixture.fake.tag(&path), foreign);
 }
 
+#[test]
+fn a_project_that_was_listed_later_is_reported_with_the_file() {
+    let order = Wanted {
+        directory: QuotaDirectory::parse("a").unwrap(),
+        file_id: 7,
+        generation: 1,
+        limits: Limits::default(),
+    };
+    let (project, inherits) = (1000, true);
+    let found = Found::Directory(Tag { project, inherits });
+    let subject = Subject {
+        order: &order,
+        report: None,
+        found: &found,
+    };
+    let key = ("cluster".into(), "pvc-1".into());
+    for (projid, projects, expected) in [
+        ("web:1000", "", "/etc/projid"),
+        ("", "1000:/srv/web", "/etc/projects"),
+        ("", "", ""),
+    ] {
+        let file_system = FileSystem {
+            accounted: &BTreeMap::new(),
+            range: &"1000-1999".parse().unwrap(),
+            reserved: &ReservedProjects::parse(projid, projects),
+            taken: &BTreeSet::new(),
+            released: &BTreeMap::new(),
+        };
+        let decisions = plan(&[(Clone::clone(&key), subject)], file_system);
+        match &decisions[0].1 {
+            Decision::Fail(SizeProblem::ForeignProject, message) => {
+                assert!(
+                    !expected.is_empty() && message.contains(&format!("listed in {expected}:")),
+                    "{message}"
+                );
+            }
+            decision => assert!(
+                expected.is_empty() && matches!(decision, Decision::Enforce(_)),
+                "{decision:?}"
+            ),
+        }
+    }
+}
+
 #[tokio::test]
-async fn a_moved_directory_keeps_its_limit_also_after_a_restart() {
+async fn a_moved_directory_keeps_its_limit_and_gets_another_one_also_after_a_restart() {
     let fixture = Fixture::new();
     fixture.make("a");
     let order = fixture.order("pvc-1", "a", 1, GIB);
@@ -161,17 +207,197 @@ async fn a_moved_directory_keeps_its_limit_also_after_a_restart() {
     agent.poll().await;
     let project = fixture.assert_in_force("pvc-1", "a", GIB);
     fs::rename(fixture.root.join("a"), fixture.root.join("archived-a")).unwrap();
-    // Another directory takes its name.
-    let stranger = fixture.make("a");
     let mut larger = order;
     larger.generation = 2;
     larger.bytes = Some(2 * GIB);
     fixture.place(CLUSTER, &larger);
     for mut agent in [agent, fixture.agent()] {
         agent.poll().await;
+        assert_eq!(fixture.report("pvc-1").unwrap().generation, 2);
         assert_eq!(fixture.assert_in_force("pvc-1", "archived-a", 2 * GIB), project);
+    }
+}
+
+#[tokio::test]
+async fn a_limit_is_confirmed_for_no_other_directory_that_took_the_name() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let mut order = fixture.order("pvc-1", "a", 1, GIB);
+    fixture.place(CLUSTER, &order);
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fs::rename(fixture.root.join("a"), fixture.root.join("archived-a")).unwrap();
+    let stranger = fixture.make("a");
+    // The operator names the new place later.
+    for mut agent in [agent, fixture.agent()] {
+        agent.poll().await;
+        assert_eq!(fixture.assert_in_force("pvc-1", "archived-a", GIB), project);
+    }
+    order.generation = 2;
+    order.bytes = Some(2 * GIB);
+    fixture.place(CLUSTER, &order);
+    for _ in 0..2 {
+        fixture.agent().poll().await;
+        fixture.assert_failed("pvc-1", SizeProblem::DirectoryReplaced);
+        assert_eq!(fixture.fake.limit(project).bytes, Some(GIB), "what is in force stays");
         assert_eq!(fixture.fake.tag(&stranger), Tag::default());
     }
+    let mut order = fixture.order("pvc-1", "archived-a", 3, 2 * GIB);
+    order.generation = 3;
+    fixture.place(CLUSTER, &order);
+    fixture.agent().poll().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "archived-a", 2 * GIB), project);
+}
+
+#[tokio::test]
+async fn a_directory_that_is_gone_has_no_limit_in_force() {
+    for (is_restored, expected) in [
+        (false, SizeProblem::DirectoryMissing),
+        (true, SizeProblem::DirectoryReplaced),
+    ] {
+        let fixture = Fixture::new();
+        let path = fixture.make("a");
+        fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+        let mut agent = fixture.agent();
+        agent.poll().await;
+        let project = fixture.assert_in_force("pvc-1", "a", GIB);
+        fs::remove_dir(&path).unwrap();
+        fixture.fake.0.borrow_mut().tags.clear();
+        if is_restored {
+            // From a backup: another inode.
+            fixture.make("other");
+            fs::rename(fixture.root.join("other"), &path).unwrap();
+        }
+        for mut agent in [agent, fixture.agent()] {
+            agent.poll().await;
+            fixture.assert_failed("pvc-1", expected);
+            assert_eq!(fixture.report("pvc-1").unwrap().project, Some(project));
+        }
+        fixture.withdraw(CLUSTER, "pvc-1");
+        fixture.agent().poll().await;
+        assert_eq!(fixture.fake.limit(project), Limits::default());
+    }
+}
+
+#[tokio::test]
+async fn a_new_limit_for_a_directory_that_is_gone_since_the_last_poll_is_not_confirmed() {
+    let fixture = Fixture::new();
+    let path = fixture.make("a");
+    let mut order = fixture.order("pvc-1", "a", 1, GIB);
+    fixture.place(CLUSTER, &order);
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.poll().await;
+    fs::remove_dir(&path).unwrap();
+    fixture.fake.0.borrow_mut().tags.clear();
+    agent.forget_directories();
+    order.generation = 2;
+    order.bytes = Some(2 * GIB);
+    fixture.place(CLUSTER, &order);
+    agent.enforce().await;
+    fixture.assert_failed("pvc-1", SizeProblem::DirectoryMissing);
+}
+
+#[tokio::test]
+async fn another_directory_of_a_volume_releases_the_project_of_the_former_one() {
+    for is_there in [true, false] {
+        let fixture = Fixture::new();
+        for name in ["a", "b"] {
+            fixture.make(name);
+        }
+        let former = fixture.order("pvc-1", "a", 1, GIB);
+        fixture.place(CLUSTER, &former);
+        let mut agent = fixture.agent();
+        agent.poll().await;
+        let project = fixture.assert_in_force("pvc-1", "a", GIB);
+        let next = fixture.order("pvc-1", "b", 2, 2 * GIB);
+        fixture.place(CLUSTER, &next);
+        if !is_there {
+            fs::remove_dir(fixture.root.join("b")).unwrap();
+        }
+        agent.enforce().await;
+        assert_eq!(fixture.fake.limit(project), Limits::default());
+        match is_there {
+            true => assert_ne!(fixture.assert_in_force("pvc-1", "b", 2 * GIB), project),
+            false => fixture.assert_failed("pvc-1", SizeProblem::DirectoryMissing),
+        }
+        // Put back by somebody: it releases nothing.
+        let limits = fixture.fake.0.borrow().limits.clone();
+        fixture.place(CLUSTER, &former);
+        fixture.agent().poll().await;
+        assert_eq!(fixture.fake.0.borrow().limits, limits);
+        assert_eq!(fixture.report("pvc-1").unwrap().generation, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_project_that_cannot_be_released_is_not_forgotten() {
+    let fixture = Fixture::new();
+    for name in ["a", "b"] {
+        fixture.make(name);
+    }
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.fake.0.borrow_mut().fixed.push(project);
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "b", 2, 2 * GIB));
+    agent.enforce().await;
+    assert_eq!(fixture.report("pvc-1").unwrap().project, Some(project));
+    fixture.fake.0.borrow_mut().fixed.clear();
+    agent.enforce().await;
+    assert_eq!(fixture.fake.limit(project), Limits::default());
+    assert_ne!(fixture.assert_in_force("pvc-1", "b", 2 * GIB), project);
+}
+
+#[tokio::test]
+async fn volumes_that_exchange_their_directories_keep_the_projects_there() {
+    let fixture = Fixture::new();
+    for name in ["a", "b"] {
+        fixture.make(name);
+        fs::write(fixture.root.join(name).join("file"), "").unwrap();
+    }
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    fixture.place(CLUSTER, &fixture.order("pvc-2", "b", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    agent.visit().await;
+    let [a, b] = [("pvc-1", "a"), ("pvc-2", "b")].map(|(volume, name)| fixture.assert_in_force(volume, name, GIB));
+    let assigned = fixture.fake.0.borrow().assigned;
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "b", 2, 2 * GIB));
+    fixture.place(CLUSTER, &fixture.order("pvc-2", "a", 2, 3 * GIB));
+    agent.poll().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "b", 2 * GIB), b);
+    assert_eq!(fixture.assert_in_force("pvc-2", "a", 3 * GIB), a);
+    assert_eq!(fixture.fake.0.borrow().assigned, assigned);
+}
+
+#[tokio::test]
+async fn a_limit_counts_as_removed_only_when_that_was_read() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    fixture.fake.0.borrow_mut().is_mute = true;
+    // An order without limits.
+    let mut order = fixture.order("pvc-1", "a", 2, GIB);
+    order.bytes = None;
+    fixture.place(CLUSTER, &order);
+    agent.enforce().await;
+    fixture.assert_failed("pvc-1", SizeProblem::ChangeRefused);
+    // No order at all.
+    fixture.withdraw(CLUSTER, "pvc-1");
+    agent.enforce().await;
+    assert_eq!(fixture.report("pvc-1").and_then(|report| report.project), Some(project));
+    fixture.fake.0.borrow_mut().is_mute = false;
+    agent.enforce().await;
+    assert_eq!(
+        (fixture.report("pvc-1"), fixture.fake.limit(project)),
+        (None, Limits::default())
+    );
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use export_store::quota::LimitState;
 use rustix::fs::{Mode, OFlags};
@@ -12,6 +13,8 @@ use crate::quotas::Tag;
 
 /// Number of files and directories of [`tree`].
 const FILES: usize = 4 * 12 + 4 + 1;
+/// Time in which four entries of [`tree`] are visited.
+const PART: Duration = Duration::from_millis(100);
 
 /// A volume with four folders of twelve files, which is visited four entries at a time.
 fn tree() -> Fixture {
@@ -41,6 +44,7 @@ fn all(top: &Path) -> Vec<PathBuf> {
 
 async fn visit(agent: &mut Agent<super::fixture::Fake>, times: usize) {
     for _ in 0..times {
+        tokio::time::advance(PART).await;
         agent.visit().await;
         agent.write_heartbeats();
     }
@@ -55,7 +59,7 @@ async fn assert_completed(fixture: &Fixture, agent: &mut Agent<super::fixture::F
     assert_eq!(fixture.report("pvc-1").unwrap().visit, Vec::new());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_visit_is_resumed_at_the_recorded_place_by_the_next_process() {
     let fixture = tree();
     let mut done = 0;
@@ -77,7 +81,7 @@ async fn a_visit_is_resumed_at_the_recorded_place_by_the_next_process() {
     assert_eq!(fixture.fake.0.borrow().assigned, FILES);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_place_is_not_used_after_the_tree_changed_around_it() {
     type Change = fn(&Fixture);
     let changes: [(&str, Change); 4] = [
@@ -125,7 +129,7 @@ fn deepest(fixture: &Fixture) -> PathBuf {
     paths.find(|path| fs::metadata(path).unwrap().ino() == inode).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_folder_that_is_moved_while_it_is_listed_leaves_nothing_out() {
     let fixture = tree();
     let mut agent = fixture.agent();
@@ -138,7 +142,7 @@ async fn a_folder_that_is_moved_while_it_is_listed_leaves_nothing_out() {
     assert_completed(&fixture, &mut agent).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn deep_trees_use_up_no_descriptors() {
     let fixture = Fixture::new();
     let (volumes, depth) = (8, 1500);
@@ -158,6 +162,7 @@ async fn deep_trees_use_up_no_descriptors() {
     let mut most = 0;
     // Other tests of this process have files open, too.
     for _ in 0..volumes * 4 {
+        tokio::time::advance(PART).await;
         agent.visit().await;
         agent.write_heartbeats();
         most = most.max(open());
@@ -170,4 +175,46 @@ async fn deep_trees_use_up_no_descriptors() {
     // Its files are removed by a tool that does not recurse.
     let status = std::process::Command::new("rm").arg("-rf").arg(&fixture.root).status();
     assert!(status.unwrap().success());
+}
+
+#[tokio::test(start_paused = true)]
+async fn exports_share_what_may_be_visited_however_often_orders_come() {
+    let fixtures = [tree(), tree()];
+    let mut agent = fixtures[0].agent_of(&[&fixtures[0], &fixtures[1]]);
+    agent.poll().await;
+    let assigned = || fixtures.each_ref().map(|fixture| fixture.fake.0.borrow().assigned);
+    // The directories of the volumes.
+    assert_eq!(assigned(), [1, 1]);
+    let mut most = 2;
+    for second in 0..3 {
+        for _ in 0..20 {
+            tokio::time::advance(PART / 2).await;
+            for _ in 0..10 {
+                agent.visit().await;
+            }
+        }
+        most += 40;
+        let sum: usize = assigned().iter().sum();
+        assert!(sum <= most, "{second}: {sum}");
+    }
+    // Some entries, such as `.`, are none to assign.
+    assert!(assigned().iter().all(|assigned| *assigned >= 40), "{:?}", assigned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_which_nothing_is_visited_is_not_made_up_for() {
+    let fixture = tree();
+    let mut agent = fixture.agent();
+    for _ in 0..10 {
+        tokio::time::advance(Duration::from_secs(5)).await;
+        agent.visit().await;
+    }
+    agent.poll().await;
+    agent.visit().await;
+    assert!(fixture.fake.0.borrow().assigned <= 5);
+    // A round that takes long is.
+    tokio::time::advance(PART * 3).await;
+    agent.visit().await;
+    let assigned = fixture.fake.0.borrow().assigned;
+    assert!((8..=17).contains(&assigned), "{assigned}");
 }
