@@ -129,7 +129,7 @@ fn every_alert_has_its_row_in_the_guide_to_monitoring_and_every_row_its_alert() 
 #[test]
 fn every_alert_has_a_test_in_which_it_fires() -> Test {
     let tests: Value = serde_norway::from_str(&page("config/prometheus/rules_test.yaml")?)?;
-    let tests = tests["tests"].as_array().ok_or("no tests")?;
+    let tests = tests.get("tests").and_then(Value::as_array).ok_or("no tests")?;
     let cases = tests.iter().filter_map(|test| test["alert_rule_test"].as_array());
     let firing = cases
         .flatten()
@@ -167,7 +167,7 @@ fn alerts_and_dashboard_list_the_reasons_that_the_code_distinguishes() -> Test {
         assert!(query.contains(&expected), "{name} must have {expected}: {query}");
     }
     let dashboard: Value = serde_json::from_str(&page("config/prometheus/dashboard.json")?)?;
-    let panels = dashboard["panels"].as_array().ok_or("no panels")?;
+    let panels = dashboard.get("panels").and_then(Value::as_array).ok_or("no panels")?;
     let panel = panels.iter().find(|panel| panel["title"] == "Backends not Ready");
     let query = panel.and_then(|panel| panel.pointer("/targets/0/expr")?.as_str());
     let (query, expected) = (query.ok_or("no query")?, matcher("!~", Reason::is_intended));
