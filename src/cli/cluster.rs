@@ -162,12 +162,10 @@ pub fn value_of(words: &[OsString], flags: &[&str]) -> Option<OsString> {
     while let Some(word) = words.next() {
         let word = word.to_string_lossy();
         for flag in flags {
-            match word.strip_prefix(flag) {
-                Some("") => return words.next().cloned(),
-                Some(rest) if flag.starts_with("--") => match rest.strip_prefix('=') {
-                    Some(value) => return Some(value.into()),
-                    None => {}
-                },
+            let Some(rest) = word.strip_prefix(flag) else { continue };
+            match rest.strip_prefix('=') {
+                _ if rest.is_empty() => return words.next().cloned(),
+                Some(value) if flag.starts_with("--") => return Some(value.into()),
                 _ => {}
             }
         }
