@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::AgentState;
-use export_store::quota::{Heartbeat, Usage};
+use export_store::quota::{AgentProblem, Heartbeat, Usage};
 
 /// Time for which a heartbeat is fresh: the agent renews it at least every 10 seconds, and two may be missed.
 const FRESH: Duration = Duration::from_secs(30);
@@ -110,6 +110,15 @@ impl AgentWatch {
         }
     }
 
+    /// Returns why the file system enforces no limits at all, if the agent reported that last. Limits that it set before are
+    /// not in force then. It counts whatever the age of the heartbeat: limits stay as they were while the agent is stopped.
+    pub fn unenforced(&self) -> Option<String> {
+        match &self.found {
+            Some(Found::Heartbeat { heartbeat, .. }) if is_unenforced(heartbeat) => Some(problem(heartbeat)),
+            _ => None,
+        }
+    }
+
     /// Returns the condition, and remembers it as reported.
     pub fn report(&mut self, settings: &QuotaSettings, now: Instant) -> PlannedCondition {
         let condition = self.condition(settings, now);
@@ -172,6 +181,29 @@ impl Seen {
     }
 }
 
+/// Returns true if the file system enforces no limits, whoever set them. Other problems keep the agent from changing limits:
+/// those in force stay.
+fn is_unenforced(heartbeat: &Heartbeat) -> bool {
+    let agent_only = matches!(
+        heartbeat.reason,
+        Some(AgentProblem::RootInheritsProject | AgentProblem::ToolFailed | AgentProblem::KeyMissing)
+    );
+    !heartbeat.enforced && !agent_only
+}
+
+/// Describes what prevents the agent from enforcing sizes.
+fn problem(heartbeat: &Heartbeat) -> String {
+    let reason = heartbeat
+        .reason
+        .map(|reason| format!("{reason:?}: "))
+        .unwrap_or_default();
+    let message = heartbeat
+        .message
+        .as_deref()
+        .unwrap_or("the quota agent gives no cause: check its log");
+    format!("{}: {reason}{message}", heartbeat.file_system)
+}
+
 /// Returns the condition while the agent runs: what the file system can do.
 fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedCondition {
     let Heartbeat {
@@ -180,15 +212,7 @@ fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedConditi
         ..
     } = heartbeat;
     if !heartbeat.enforced {
-        let reason = heartbeat
-            .reason
-            .map(|reason| format!("{reason:?}: "))
-            .unwrap_or_default();
-        let message = heartbeat
-            .message
-            .as_deref()
-            .unwrap_or("the quota agent gives no cause: check its log");
-        return PlannedCondition::fails(Reason::QuotasNotSupported, format!("{file_system}: {reason}{message}"));
+        return PlannedCondition::fails(Reason::QuotasNotSupported, problem(heartbeat));
     }
     if settings.inodes.is_some() && !heartbeat.inodes_counted {
         return PlannedCondition::fails(
@@ -314,5 +338,39 @@ mod tests {
             off.reason == Reason::QuotasNotSupported && off.message.contains("prjquota"),
             "{off:?}"
         );
+    }
+
+    #[test]
+    fn limits_are_not_in_force_only_while_the_file_system_enforces_none() {
+        let start = Instant::now();
+        let found = |enforced, reason| {
+            let mut watch = AgentWatch::default();
+            let heartbeat = Heartbeat {
+                enforced,
+                reason,
+                message: Some("why".to_owned()),
+                ..beat("a", 1)
+            };
+            watch.observe(AgentState::Heartbeat(heartbeat), start);
+            watch.unenforced()
+        };
+        let off = found(false, Some(AgentProblem::QuotasOff));
+        assert_eq!(off.as_deref(), Some("xfs: QuotasOff: why"));
+        for reason in [
+            None,
+            Some(AgentProblem::FileSystemUnsupported),
+            Some(AgentProblem::Unknown),
+        ] {
+            assert!(found(false, reason).is_some(), "{reason:?}");
+        }
+        for (enforced, reason) in [
+            (true, None),
+            (false, Some(AgentProblem::ToolFailed)),
+            (false, Some(AgentProblem::RootInheritsProject)),
+            (false, Some(AgentProblem::KeyMissing)),
+        ] {
+            assert_eq!(found(enforced, reason), None, "{reason:?}");
+        }
+        assert_eq!(AgentWatch::default().unenforced(), None);
     }
 }
