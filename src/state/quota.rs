@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use accounted::accounted_usage;
+pub use accounted::{accounted_usage, accounted_volume};
 pub use agent::AgentWatch;
 pub use orders::{
     clear_report, condition_now, order_archive, order_new_archive, order_provisioned, order_volume, report_on_claim,
