@@ -3,7 +3,6 @@
 //! The heartbeat counts as long as it changes by the clock of this process: no clocks of two machines are compared.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -11,10 +10,7 @@ use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::AgentState;
 use export_store::layout;
-use export_store::quota::{AgentProblem, CLEAR_INHERITED_PROJECT, Heartbeat, Usage};
-
-/// Time for which a heartbeat is fresh: the agent renews it at least every 10 seconds, and two may be missed.
-const FRESH: Duration = Duration::from_secs(30);
+use export_store::quota::{AgentProblem, CLEAR_INHERITED_PROJECT, Heartbeat, MAX_HEARTBEAT_AGE, Usage};
 
 /// Age of recent usage in heartbeats, which are at most 10 seconds apart. The agent writes the usage every 30 seconds.
 const RECENT: u64 = 30;
@@ -94,7 +90,7 @@ impl AgentWatch {
                 renewed,
             }) => (heartbeat, *read_at, *renewed),
         };
-        let is_fresh = now.saturating_duration_since(read_at) <= FRESH;
+        let is_fresh = now.saturating_duration_since(read_at) <= MAX_HEARTBEAT_AGE;
         match (is_fresh, renewed) {
             (true, true) => capability(heartbeat, settings),
             (true, false) => PlannedCondition::unknown(
@@ -105,7 +101,7 @@ impl AgentWatch {
                 Reason::QuotaAgentNotResponding,
                 format!(
                     "the quota agent has not renewed its heartbeat for more than {} s: check its process and its log on the server",
-                    FRESH.as_secs()
+                    MAX_HEARTBEAT_AGE.as_secs()
                 ),
             ),
         }
@@ -238,6 +234,8 @@ fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedConditi
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
 
