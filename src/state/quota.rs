@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use accounted::accounted_usage;
+pub use accounted::{accounted_usage, accounted_volume};
 pub use agent::AgentWatch;
 pub use orders::{
     clear_report, condition_now, order_archive, order_new_archive, order_provisioned, order_volume, report_on_claim,
@@ -34,6 +34,9 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Time for which a limit is known to be in force after its report was read.
 const IN_FORCE: Duration = Duration::from_secs(5);
 
+/// Minimum time between a comparison of all orders and one that the agent causes, by changing reports that nobody waits for.
+const RECHECK_PAUSE: Duration = Duration::from_secs(60);
+
 /// State of the limits on one backend. The lock is never held across an await.
 #[derive(Debug, Default)]
 pub struct QuotaState {
@@ -55,6 +58,31 @@ struct State {
     withdrawing: bool,
     /// What the claims of volumes last reported, by volume.
     reported: HashMap<String, Reported>,
+    /// True if the reports about all volumes should be read again.
+    recheck_wanted: bool,
+    sync: SyncTimes,
+}
+
+/// The comparison of all orders, over time.
+#[derive(Debug, Default)]
+enum SyncTimes {
+    /// It has not ended yet.
+    #[default]
+    Awaited,
+    /// One runs since then.
+    Running(Instant),
+    /// The last one ended.
+    Ended { at: Instant, took: Duration },
+}
+
+impl SyncTimes {
+    /// Returns true if the agent may cause another comparison: it takes at most a quarter of the time.
+    fn may_recheck(&self, now: Instant) -> bool {
+        match self {
+            Self::Awaited | Self::Running(_) => false,
+            Self::Ended { at, took } => now.saturating_duration_since(*at) >= RECHECK_PAUSE.max(*took * 3),
+        }
+    }
 }
 
 /// What a claim reports about the limit of its volume.
@@ -125,6 +153,8 @@ impl QuotaState {
         state.agent = AgentWatch::default();
         state.pending.clear();
         state.reported.clear();
+        state.recheck_wanted = false;
+        state.sync = SyncTimes::default();
     }
 
     /// Records whether orders or conditions may be left although the settings were removed.
@@ -135,6 +165,40 @@ impl QuotaState {
     /// Returns true if orders or conditions may be left although the settings were removed.
     pub fn is_withdrawing(&self) -> bool {
         self.state().withdrawing
+    }
+
+    /// Records that the agent changed reports that nobody waits for, so that those about all volumes should be read again.
+    pub fn request_recheck(&self) {
+        self.state().recheck_wanted = true;
+    }
+
+    /// Returns true if the reports about all volumes should be read again now, and forgets that.
+    pub fn take_recheck(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_due = state.recheck_wanted && state.sync.may_recheck(now);
+        if is_due {
+            state.recheck_wanted = false;
+        }
+        is_due
+    }
+
+    /// Records that a comparison of all orders begins or resumes.
+    pub fn begin_sync(&self, now: Instant) {
+        let mut state = self.state();
+        if !matches!(state.sync, SyncTimes::Running(_)) {
+            state.sync = SyncTimes::Running(now);
+            // It reads them.
+            state.recheck_wanted = false;
+        }
+    }
+
+    /// Records that all orders were compared.
+    pub fn end_sync(&self, now: Instant) {
+        let mut state = self.state();
+        if let SyncTimes::Running(since) = state.sync {
+            let took = now.saturating_duration_since(since);
+            state.sync = SyncTimes::Ended { at: now, took };
+        }
     }
 
     /// Records a limit that is not in force yet: the reports about it are read until it is.
@@ -173,19 +237,21 @@ impl QuotaState {
         state.reported.remove(volume);
     }
 
-    /// Returns true if the claim of a volume last reported this reason.
-    pub fn has_reported(&self, volume: &str, reason: Reason) -> bool {
-        self.state()
-            .reported
-            .get(volume)
-            .is_some_and(|(reported, _)| *reported == reason)
+    /// Returns what the claim of a volume reports, if the agent reports this about its limit.
+    pub fn limit_condition(&self, found: &LimitReport, settings: &QuotaSettings, now: Instant) -> PlannedCondition {
+        let state = self.state();
+        let agent = state.agent.condition(settings, now);
+        limit_condition(found, &agent, state.agent.unenforced().as_deref())
+    }
+
+    /// Returns why the file system enforces no limits, if the agent reported that last.
+    pub fn unenforced(&self) -> Option<String> {
+        self.state().agent.unenforced()
     }
 
     /// Returns true if the claim of a volume does not report this condition yet.
     pub fn must_report(&self, volume: &str, planned: &PlannedCondition) -> bool {
-        let state = self.state();
-        let reported = state.reported.get(volume);
-        reported.is_none_or(|(reason, message)| (*reason, message) != (planned.reason, &planned.message))
+        !is_reported(&self.state().reported, volume, planned)
     }
 
     /// Records what the claim of a volume reports.
@@ -229,10 +295,16 @@ impl QuotaState {
     /// look at each. Forgets those that are in force and that nobody asked for since.
     pub fn take_due(&self, now: Instant, announced: bool) -> Vec<(String, PendingLimit)> {
         let mut state = self.state();
-        let State { pending, reported, .. } = &mut *state;
+        let State {
+            pending,
+            reported,
+            agent,
+            ..
+        } = &mut *state;
+        let in_force = in_force_condition(agent.unenforced().as_deref());
         pending.retain(|volume, pending| {
-            let is_reported = matches!(reported.get(volume), Some((Reason::LimitInForce, _)));
-            !(pending.state.is_in_force() && is_reported && pending.next <= now)
+            let is_done = pending.state.is_in_force() && is_reported(reported, volume, &in_force);
+            !(is_done && pending.next <= now)
         });
         let mut due = Vec::new();
         for (volume, pending) in &mut state.pending {
@@ -274,8 +346,27 @@ impl QuotaState {
     }
 }
 
-/// Returns what a claim reports about the limit of its volume. `agent` is the condition of the backend's agent.
-pub fn limit_condition(found: &LimitReport, agent: &PlannedCondition) -> PlannedCondition {
+/// Returns true if the claim of a volume reports this condition.
+fn is_reported(reported: &HashMap<String, Reported>, volume: &str, planned: &PlannedCondition) -> bool {
+    let reported = reported.get(volume);
+    reported.is_some_and(|(reason, message)| (*reason, message) == (planned.reason, &planned.message))
+}
+
+/// Returns what a claim reports whose limit is in force, as far as the report about its volume says: that is as old as the
+/// limit. `unenforced` is why the file system does not enforce limits any more.
+fn in_force_condition(unenforced: Option<&str>) -> PlannedCondition {
+    match unenforced {
+        None => PlannedCondition::holds(Reason::LimitInForce, "the size of the volume is enforced"),
+        Some(why) => PlannedCondition::fails(
+            Reason::QuotasNotSupported,
+            format!("the limit of the volume is set, and the file system does not enforce it: {why}"),
+        ),
+    }
+}
+
+/// Returns what a claim reports about the limit of its volume. `agent` is the condition of the backend's agent, `unenforced`
+/// why the file system enforces no limits.
+fn limit_condition(found: &LimitReport, agent: &PlannedCondition, unenforced: Option<&str>) -> PlannedCondition {
     let pending = |what: &str| match agent.status {
         Some(true) => PlannedCondition::fails(Reason::LimitPending, what),
         _ => {
@@ -284,9 +375,7 @@ pub fn limit_condition(found: &LimitReport, agent: &PlannedCondition) -> Planned
         }
     };
     match found {
-        LimitReport::Reported(LimitState::InForce) => {
-            PlannedCondition::holds(Reason::LimitInForce, "the size of the volume is enforced")
-        }
+        LimitReport::Reported(LimitState::InForce) => in_force_condition(unenforced),
         LimitReport::Unreported => {
             pending("the limit of the volume was ordered, and the quota agent has not set it yet")
         }
@@ -312,7 +401,7 @@ pub fn limit_condition(found: &LimitReport, agent: &PlannedCondition) -> Planned
 mod tests {
     use super::*;
     use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
-    use export_store::quota::Heartbeat;
+    use export_store::quota::{AgentProblem, Heartbeat};
 
     fn order(generation: u64) -> LimitOrder {
         LimitOrder {
@@ -320,6 +409,33 @@ mod tests {
             file_id: 1,
             limit: VolumeLimit::default(),
         }
+    }
+
+    fn settings() -> QuotaSettings {
+        QuotaSettings {
+            enforce: QuotaEnforcement::Required,
+            inodes: None,
+            archives: ArchiveQuota::Keep,
+        }
+    }
+
+    fn heartbeat(instance: &str, sequence: u64) -> Heartbeat {
+        Heartbeat {
+            instance: instance.to_owned(),
+            sequence,
+            agent_version: "1.0.0".to_owned(),
+            file_system: "xfs".to_owned(),
+            enforced: true,
+            inodes_counted: true,
+            ignored_orders: 0,
+            reported: 1,
+            reason: None,
+            message: None,
+        }
+    }
+
+    fn beat(instance: &str, sequence: u64) -> AgentState {
+        AgentState::Heartbeat(heartbeat(instance, sequence))
     }
 
     fn claim() -> LimitedClaim {
@@ -345,30 +461,12 @@ mod tests {
 
     #[test]
     fn while_the_agent_is_stopped_for_an_hour_limits_stay_as_reported_and_new_orders_wait_and_name_it() {
-        let settings = QuotaSettings {
-            enforce: QuotaEnforcement::Required,
-            inodes: None,
-            archives: ArchiveQuota::Keep,
-        };
-        let beat = |instance: &str, sequence| {
-            AgentState::Heartbeat(Heartbeat {
-                instance: instance.to_owned(),
-                sequence,
-                agent_version: "1.0.0".to_owned(),
-                file_system: "xfs".to_owned(),
-                enforced: true,
-                inodes_counted: true,
-                ignored_orders: 0,
-                reported: 1,
-                reason: None,
-                message: None,
-            })
-        };
+        let settings = settings();
         let (state, start) = (QuotaState::default(), Instant::now());
         state.observe_agent(beat("a", 1), &settings, start);
         state.observe_agent(beat("a", 2), &settings, start + Duration::from_secs(5));
         let in_force = LimitReport::Reported(LimitState::InForce);
-        let old = limit_condition(&in_force, &state.condition(&settings, start));
+        let old = state.limit_condition(&in_force, &settings, start);
         state.set_reported("old", &old);
         let stopped = start + Duration::from_secs(60);
         state.track("new", order(1), claim(), LimitReport::Unreported, stopped);
@@ -381,11 +479,11 @@ mod tests {
             looks += state.take_due(now, false).len();
             let agent = state.condition(&settings, now);
             assert_eq!(agent.reason, Reason::QuotaAgentNotResponding, "{second}");
-            let waits = limit_condition(&LimitReport::Unreported, &agent);
+            let waits = state.limit_condition(&LimitReport::Unreported, &settings, now);
             assert!(waits.reason == Reason::LimitPending && waits.message.contains("QuotaAgentNotResponding"));
             // What the claim of a volume with a limit reports depends on the report only.
             assert!(
-                !state.must_report("old", &limit_condition(&in_force, &agent)),
+                !state.must_report("old", &state.limit_condition(&in_force, &settings, now)),
                 "{second}"
             );
         }
@@ -397,6 +495,62 @@ mod tests {
         assert_eq!(state.take_due(back, true).len(), 1, "the order is looked after at once");
         assert!(state.record("new", &order(1), in_force));
         assert_eq!(state.count_pending(), 0);
+    }
+
+    #[test]
+    fn a_claim_reports_that_the_file_system_stopped_to_enforce_its_limit_and_that_it_does_again() {
+        let (state, start, settings) = (QuotaState::default(), Instant::now(), settings());
+        let in_force = LimitReport::Reported(LimitState::InForce);
+        let observe = |sequence, enforced: bool| {
+            let off = Heartbeat {
+                enforced,
+                reason: (!enforced).then_some(AgentProblem::QuotasOff),
+                message: (!enforced).then(|| "mount it with prjquota".to_owned()),
+                ..heartbeat("a", sequence)
+            };
+            state.observe_agent(AgentState::Heartbeat(off), &settings, start);
+            state.limit_condition(&in_force, &settings, start)
+        };
+        observe(1, true);
+        let enforced = observe(2, true);
+        assert_eq!((enforced.status, enforced.reason), (Some(true), Reason::LimitInForce));
+        state.set_reported("v", &enforced);
+
+        // The report about the volume is as it was.
+        let off = observe(3, false);
+        assert_eq!((off.status, off.reason), (Some(false), Reason::QuotasNotSupported));
+        assert!(off.message.contains("QuotasOff: mount it with prjquota"), "{off:?}");
+        assert!(state.must_report("v", &off));
+        state.track("v", order(1), claim(), in_force.clone(), start);
+        let now = start + FIRST_DELAY;
+        assert_eq!(state.take_due(now, false).len(), 1, "its claim does not report it yet");
+        state.set_reported("v", &off);
+        assert_eq!(state.take_due(now + MAX_DELAY, false), [], "it is not polled");
+        assert_eq!(state.pending("v"), None);
+
+        let on = observe(4, true);
+        assert!(state.must_report("v", &on));
+        assert_eq!(on, enforced);
+    }
+
+    #[test]
+    fn an_agent_that_changes_reports_causes_comparisons_for_a_quarter_of_the_time_at_most() {
+        let (state, start) = (QuotaState::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        state.request_recheck();
+        assert!(!state.take_recheck(start), "the first comparison did not end yet");
+        state.begin_sync(start);
+        assert!(!state.take_recheck(after(1)), "it reads them");
+        state.request_recheck();
+        state.end_sync(after(2));
+        assert!(!state.take_recheck(after(61)) && state.take_recheck(after(62)));
+        assert!(!state.take_recheck(after(63)), "nothing changed since");
+        state.begin_sync(after(100));
+        state.request_recheck();
+        // It was interrupted.
+        state.begin_sync(after(150));
+        state.end_sync(after(200));
+        assert!(!state.take_recheck(after(499)) && state.take_recheck(after(500)));
     }
 
     #[test]
@@ -441,8 +595,7 @@ mod tests {
         assert!(!state.is_in_force("v", larger, None));
         let late = Instant::now() + IN_FORCE;
         assert_eq!(state.take_due(late, false).len(), 1, "its claim does not report it yet");
-        let in_force = PlannedCondition::holds(Reason::LimitInForce, "");
-        state.set_reported("v", &in_force);
+        state.set_reported("v", &in_force_condition(None));
         assert_eq!(state.take_due(late + MAX_DELAY, false), []);
         assert!(!is_in_force(None));
     }
@@ -470,14 +623,14 @@ mod tests {
     fn a_claim_without_a_limit_in_force_reports_the_state_of_the_agent() {
         let running = PlannedCondition::holds(Reason::QuotaAgentReady, "it runs");
         let stopped = PlannedCondition::fails(Reason::QuotaAgentNotResponding, "check its process");
-        let pending = limit_condition(&LimitReport::Unreported, &running);
+        let pending = limit_condition(&LimitReport::Unreported, &running, None);
         assert!(pending.reason == Reason::LimitPending && !pending.message.contains("it runs"));
-        let pending = limit_condition(&LimitReport::Unreported, &stopped);
+        let pending = limit_condition(&LimitReport::Unreported, &stopped, None);
         assert!(
             pending.message.ends_with("QuotaAgentNotResponding: check its process"),
             "{pending:?}"
         );
-        let in_force = limit_condition(&LimitReport::Reported(LimitState::InForce), &stopped);
+        let in_force = limit_condition(&LimitReport::Reported(LimitState::InForce), &stopped, None);
         assert_eq!((in_force.status, in_force.reason), (Some(true), Reason::LimitInForce));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::api::backend::QuotaSettings;
 use crate::background::orphan_scan::is_export_error;
@@ -64,7 +65,10 @@ impl BackendTask for QuotaSync {
     async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
         let known = backend.last_probe();
         let done = match &known.object.spec.quota {
-            Some(settings) => self.compare(ctx, backend, settings).await,
+            Some(settings) => {
+                backend.quota.begin_sync(Instant::now());
+                self.compare(ctx, backend, settings).await
+            }
             None if backend.quota.is_withdrawing() => withdraw(ctx, backend).await,
             None => {
                 self.after.clear();
@@ -73,6 +77,7 @@ impl BackendTask for QuotaSync {
         };
         match done {
             Ok(next) => {
+                backend.quota.end_sync(Instant::now());
                 self.after.clear();
                 self.last_error.clear();
                 next

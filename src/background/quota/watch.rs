@@ -13,7 +13,8 @@ use crate::background::runner::BackendTask;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{PendingLimit, condition_now, report_on_claim};
-use export_store::{AgentState, ExportStore};
+use export_store::quota::LimitState;
+use export_store::{AgentState, ExportStore, LimitReport};
 
 /// Interval of the reads of the heartbeat while the agent runs. It writes one at least as often.
 const FRESH_INTERVAL: Duration = Duration::from_secs(10);
@@ -34,8 +35,43 @@ const REPORT_AFTER: Duration = Duration::from_secs(3);
 pub(super) struct QuotaWatcher {
     /// Time of the last read of the heartbeat, and of the next one unless reports are expected.
     read: Option<(Instant, Instant)>,
+    announcements: Announcements,
+}
+
+/// The reports that the agent announced in its heartbeats, in comparison with those that were read.
+#[derive(Default)]
+struct Announcements {
     /// Instance of the agent, and the number of its reports, when they were last read.
-    announced: Option<(String, u64)>,
+    last: Option<(String, u64)>,
+    /// Reports that were read before a heartbeat announced them.
+    early: u64,
+}
+
+impl Announcements {
+    /// Records the instance of the agent and the number of its reports. Returns the number of new ones; `None` if there is no
+    /// news. Those of an agent that was not known before are not new: the first comparison of all volumes reads them.
+    fn observe(&mut self, found: Option<(String, u64)>) -> Option<u64> {
+        let found = found.filter(|found| self.last.as_ref() != Some(found))?;
+        let new = match &self.last {
+            None => 0,
+            Some((instance, before)) if *instance == found.0 => found.1.saturating_sub(*before),
+            // Another process counts from 0.
+            Some(_) => {
+                self.early = 0;
+                found.1
+            }
+        };
+        self.last = Some(found);
+        Some(new)
+    }
+
+    /// Records how many reports were read that the agent announces. Returns true if it announced more: it changed those of
+    /// limits that nobody waits for.
+    fn explain(&mut self, announced: u64, read: u64) -> bool {
+        let known = self.early + read;
+        self.early = known.saturating_sub(announced);
+        announced > known
+    }
 }
 
 impl QuotaWatcher {
@@ -70,20 +106,27 @@ impl BackendTask for QuotaWatcher {
             }
             return NOT_CONNECTED;
         };
-        let mut announced = false;
+        let mut announced = None;
         if self.next_read(backend, settings) <= Instant::now() {
             let (next, found) = read_agent(ctx, backend, settings, &export).await;
             self.read = Some((Instant::now(), next));
-            announced = found.is_some() && found != self.announced;
-            self.announced = found.or_else(|| self.announced.take());
+            announced = self.announcements.observe(found);
         }
-        let due = backend.quota.take_due(Instant::now(), announced);
-        stream::iter(due)
-            .for_each_concurrent(CONCURRENT, |(volume, pending)| {
+        let due = backend.quota.take_due(Instant::now(), announced.is_some());
+        let read = stream::iter(due)
+            .map(|(volume, pending)| {
                 let export = Arc::clone(&export);
                 async move { look(ctx, backend, settings, &export, &volume, &pending).await }
             })
+            .buffer_unordered(CONCURRENT)
+            .fold(0, async |read, ended| read + u64::from(ended))
             .await;
+        if self.announcements.explain(announced.unwrap_or_default(), read) {
+            backend.quota.request_recheck();
+        }
+        if backend.quota.take_recheck(Instant::now()) {
+            backend.quota.sync_requested.notify_one();
+        }
         let next_read = self.next_read(backend, settings);
         let next = backend.quota.next_due().map_or(next_read, |due| due.min(next_read));
         next.saturating_duration_since(Instant::now())
@@ -104,8 +147,18 @@ async fn read_agent(
         Ok(AgentState::Heartbeat(heartbeat)) => Some((heartbeat.instance.clone(), heartbeat.reported)),
         _ => None,
     };
+    let unenforced = backend.quota.unenforced();
     let changed = match found {
-        Ok(found) => backend.quota.observe_agent(found, settings, now),
+        Ok(found) => {
+            let changed = backend.quota.observe_agent(found, settings, now);
+            // What the claims of all volumes report is wrong now.
+            match (unenforced, backend.quota.unenforced()) {
+                (before, now) if before == now => {}
+                (Some(_), Some(_)) => backend.quota.request_recheck(),
+                _ => backend.quota.sync_requested.notify_one(),
+            }
+            changed
+        }
         Err(error) => {
             tracing::debug!(
                 backend = backend.name,
@@ -130,7 +183,8 @@ async fn read_agent(
     (now + interval, announced)
 }
 
-/// Reads the report about an order. Wakes the claim on news, and reports on it.
+/// Reads the report about an order. Wakes the claim on news, and reports on it. Returns true if the report is new, and one
+/// that the agent announces: the limit is in force, or failed.
 async fn look(
     ctx: &Context,
     backend: &Backend,
@@ -138,12 +192,12 @@ async fn look(
     export: &ExportStore,
     volume: &str,
     pending: &PendingLimit,
-) {
+) -> bool {
     let has_volume = ctx.capacity.has_volume(volume);
     if !has_volume && !backend.has_pending(volume) {
         // It was deleted, or rolled back.
         backend.quota.forget_volume(volume);
-        return;
+        return false;
     }
     let found = match export.limit_report(volume, &pending.order).await {
         Ok(found) => found,
@@ -153,10 +207,14 @@ async fn look(
                 volume,
                 "failed to read the report of the quota agent: {error}"
             );
-            return;
+            return false;
         }
     };
     let in_force = found.is_in_force();
+    let is_ended = matches!(
+        found,
+        LimitReport::Reported(LimitState::InForce | LimitState::Failed { .. })
+    );
     let planned = condition_now(backend, settings, &found);
     let is_news = backend.quota.record(volume, &pending.order, found);
     if in_force || is_news {
@@ -171,8 +229,40 @@ async fn look(
                 volume,
                 "failed to report the limit on the claim: {error}"
             );
-            return;
+        } else {
+            backend.quota.set_reported(volume, &planned);
         }
-        backend.quota.set_reported(volume, &planned);
+    }
+    is_news && is_ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reports_that_nobody_waits_for_are_unexplained() {
+        let mut announcements = Announcements::default();
+        let of = |instance: &str, reported| Some((instance.to_owned(), reported));
+        assert_eq!(announcements.observe(None), None);
+        assert_eq!(announcements.observe(of("a", 7)), Some(0), "they were there before");
+        assert_eq!(announcements.observe(of("a", 7)), None);
+        assert_eq!(announcements.observe(of("a", 9)), Some(2));
+        assert!(!announcements.explain(2, 2), "both were awaited");
+        assert_eq!(announcements.observe(of("a", 10)), Some(1));
+        assert!(announcements.explain(1, 0));
+        // A report is on the export before the heartbeat that announces it.
+        assert!(!announcements.explain(0, 1));
+        assert!(!announcements.explain(1, 0));
+        assert!(announcements.explain(1, 0));
+        assert!(!announcements.explain(0, 1));
+        assert_eq!(
+            announcements.observe(of("b", 2)),
+            Some(2),
+            "another process counts from 0"
+        );
+        assert!(announcements.explain(2, 1));
+        assert_eq!(announcements.observe(None), None);
+        assert_eq!(announcements.observe(of("b", 2)), None);
     }
 }

@@ -1,5 +1,6 @@
 //! `nfs-operator probe`: probes an export as an NfsBackend would, without a cluster.
 
+mod quota_agents;
 mod reserved_port;
 mod steps;
 mod write_test;

@@ -4,17 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use export_store::text::format_bytes;
-use export_store::{ExportStore, PathReservations, StoreConfig, layout};
-use nfs_client::{Attributes, Client, Credential, FileRef, FsStat, Name, NfsError, OfferedVersions, Protocol, Target};
+use export_store::{ExportStore, PathReservations, StoreConfig};
+use nfs_client::{Attributes, Client, Credential, FileRef, FsStat, NfsError, OfferedVersions, Protocol, Target};
 use serde_json::json;
 
-use super::{reserved_port, write_test};
+use super::{quota_agents, reserved_port, write_test};
 use crate::api::Reason;
 use crate::cli::connection::export_error;
 use crate::cli::findings::{Findings, StepResult};
-
-/// Maximum number of clusters whose folders are searched for a quota agent.
-const MAX_CLUSTERS: usize = 64;
 
 /// Runs all steps, and the write test if `write` is set.
 pub async fn probe(target: &Target, write: bool, findings: &mut Findings) {
@@ -30,7 +27,7 @@ pub async fn probe(target: &Target, write: bool, findings: &mut Findings) {
     if let Some(root) = read_root(&export, findings).await {
         check_space(&export, findings).await;
         read_identity(&export, target.credential, findings).await;
-        find_quota_agents(&export, &root.handle, findings).await;
+        quota_agents::check(&export, &root.handle, findings).await;
         match write {
             true => write_test::run(&export, &root, target.credential, findings).await,
             false => findings.add(
@@ -227,52 +224,6 @@ async fn check_space(export: &Client, findings: &mut Findings) {
             json!({ "free": inodes_free, "total": inodes }),
         ),
     }
-}
-
-/// Looks for heartbeats of quota agents. Without the key of a cluster, it is not known who wrote them.
-async fn find_quota_agents(export: &Client, root: &nfs_client::FileHandle, findings: &mut Findings) {
-    match quota_agents(export, root).await {
-        Ok(clusters) if clusters.is_empty() => findings.passed("quota-agent", "none: sizes are not enforced"),
-        Ok(clusters) => findings.add(
-            "quota-agent",
-            StepResult::Ok,
-            format!(
-                "a heartbeat for each of these clusters, whose signature is not checked: {}",
-                clusters.join(", ")
-            ),
-            json!({ "clusters": clusters }),
-        ),
-        Err(error) => {
-            let error = export_error("cannot look for a quota agent", error);
-            findings.error("quota-agent", StepResult::Warning, &error);
-        }
-    }
-}
-
-/// Returns the IDs of the clusters in whose folders a quota agent wrote its heartbeat.
-async fn quota_agents(export: &Client, root: &nfs_client::FileHandle) -> Result<Vec<String>, NfsError> {
-    let Ok(reserved) = Name::new(layout::RESERVED.to_owned()) else {
-        return Ok(Vec::new());
-    };
-    let Some(folder) = export.lookup(root, &reserved).await? else {
-        return Ok(Vec::new());
-    };
-    let page = export.list(&folder.handle, None).await?;
-    let mut clusters = Vec::new();
-    // Few clusters share an export; a probe does not need them all.
-    for entry in page.entries.into_iter().take(MAX_CLUSTERS) {
-        let parts = [layout::QUOTA, layout::QUOTA_AGENT].map(|part| Name::new(part.to_owned()));
-        let [Ok(quota), Ok(agent)] = parts else { continue };
-        let found = export.walk(&folder.handle, &[entry.name.clone(), quota, agent]).await;
-        match found {
-            Ok(nodes) if nodes.len() == 3 => clusters.push(entry.name.to_string()),
-            // The identity file is no folder.
-            Ok(_) => {}
-            Err(error) if error.status().is_some() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(clusters)
 }
 
 /// Reads the identity of the export, but does not create one.

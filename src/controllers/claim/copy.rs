@@ -18,7 +18,7 @@ use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::volume_limit::volume_limit;
+use crate::decide::volume_limit::{Excess, volume_limit};
 use crate::runtime::reads;
 use crate::runtime::waiting::ClaimRef;
 use crate::runtime::writes::WriteError;
@@ -27,11 +27,11 @@ use crate::state::context::Context;
 use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
-use crate::state::quota::accounted_usage;
+use crate::state::quota::accounted_volume;
 use export_store::text::format_bytes;
 use export_store::{
     ArchiveRef, CopyError, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory,
-    SnapshotSelector, StagedLimit,
+    SnapshotSelector, StagedLimit, VolumeLimit,
 };
 
 /// The data to copy, and the export that has it.
@@ -224,9 +224,12 @@ async fn start(
         Ok(located) => located,
         Err(outcome) => return Ok(BackendOutcome::Ended(without_source(attempt, target, outcome).await)),
     };
-    if target.snapshot.object.spec.quota.is_some()
-        && let Some(condition) = check_accounted(attempt, source, (&origin, &located)).await
+    let settings = target.snapshot.object.spec.quota.as_ref();
+    let limit = settings.map(|settings| volume_limit(settings, attempt.request.bytes));
+    if let Some(limit) = limit
+        && let Some(excess) = find_excess(attempt, (&origin, &located), limit).await
     {
+        let condition = exceeds_limit(source, &target.backend.name, excess);
         let outcome = ProvisionOutcome::AwaitingSource {
             condition,
             source: None,
@@ -242,8 +245,8 @@ async fn start(
         export: Arc::clone(&target.export),
         request: Box::new(request),
         max_bytes: u64::try_from(attempt.request.bytes).unwrap_or(u64::MAX),
-        limit: target.snapshot.object.spec.quota.as_ref().map(|settings| StagedLimit {
-            limit: volume_limit(settings, attempt.request.bytes),
+        limit: limit.zip(settings).map(|(limit, settings)| StagedLimit {
+            limit,
             required: settings.is_required(),
         }),
     };
@@ -253,36 +256,37 @@ async fn start(
     ))
 }
 
-/// Checks that the source does not use more than the claim requests, if a quota agent accounts it: the server would refuse
-/// the rest of the copy. Without an agent, and in a snapshot, nobody knows before it is copied.
-async fn check_accounted(
+/// Returns what the source holds beyond the limit of the copy, if a quota agent accounts for it: the server would refuse the
+/// rest of the copy. Without an agent, and in a snapshot, nobody knows before it is copied.
+async fn find_excess(
     attempt: &ProvisionAttempt<'_>,
-    source: &DataSource,
     (origin, located): (&ExportStore, &CopySource),
-) -> Option<PlannedCondition> {
+    limit: VolumeLimit,
+) -> Option<Excess> {
     let volume = match located {
         CopySource::Volume(request) => &request.volume,
         CopySource::Archive(archive) => &archive.volume,
         CopySource::Snapshot(..) => return None,
     };
     let backend = attempt.ctx.backends.get(origin.backend())?;
-    // If the export cannot be read, the copy reports why.
-    let accounted = accounted_usage(&backend, origin).await.ok()?;
-    let used = accounted.get(volume)?.bytes;
-    exceeds_request(source, u128::from(used), attempt.request.bytes)
+    let used = accounted_volume(&backend, origin, volume).await?;
+    Excess::of(used, limit)
 }
 
-/// Returns the condition of a claim that requests less than its source uses. Pure.
-fn exceeds_request(source: &DataSource, used: u128, requested: u128) -> Option<PlannedCondition> {
-    let message = || {
-        format!(
-            "{source} cannot be copied: it uses {} on its server, and this claim requests {}: recreate the claim with a larger \
-             request, or remove data from the source",
-            format_bytes(used),
-            format_bytes(requested)
-        )
+/// Returns the condition of a claim whose volume could not hold its source. Pure.
+fn exceeds_limit(source: &DataSource, backend: &str, excess: Excess) -> PlannedCondition {
+    let remedy = match excess {
+        Excess::Bytes { limit, .. } => format!(
+            "this claim requests {}: recreate the claim with a larger request, or remove data from the source",
+            format_bytes(u128::from(limit))
+        ),
+        Excess::Inodes { limit, .. } => format!(
+            "a volume of backend {backend} may have {limit} (spec.quota.inodes): remove files from the source, or ask an \
+             administrator to raise the limit"
+        ),
     };
-    (used > requested).then(|| PlannedCondition::fails(Reason::CopySourceUnsuitable, message()))
+    let message = format!("{source} cannot be copied: it {excess}, and {remedy}");
+    PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
 }
 
 /// Discards what an earlier attempt has copied, if its source is gone or cannot be copied any more: another attempt would

@@ -66,8 +66,8 @@ pub(super) async fn order_size(
 
 /// Returns the condition of a limit that is required and not in force.
 fn unmet(backend: &Backend, settings: &QuotaSettings, found: Option<&LimitReport>) -> Option<PlannedCondition> {
-    let found = found.filter(|found| settings.is_required() && !found.is_in_force())?;
-    Some(condition_now(backend, settings, found))
+    let condition = condition_now(backend, settings, found.filter(|_| settings.is_required())?);
+    (condition.status != Some(true)).then_some(condition)
 }
 
 /// Returns the outcome of a claim that still waits for its limit, without a call on the export: the background reads the
@@ -82,10 +82,7 @@ pub(super) fn still_awaited(ctx: &Context, volume: &str) -> Option<ProvisionOutc
         .as_ref()
         .filter(|settings| settings.is_required())?;
     let pending = backend.quota.pending(volume)?;
-    if pending.state.is_in_force() {
-        return None;
-    }
-    let condition = condition_now(&backend, settings, &pending.state);
+    let condition = unmet(&backend, settings, Some(&pending.state))?;
     Some(awaiting(&backend, report_in(&backend, volume), condition))
 }
 

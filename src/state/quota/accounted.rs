@@ -24,3 +24,9 @@ pub async fn accounted_usage(
     let current = usage.filter(|usage| backend.quota.confirms(usage, settings, Instant::now()));
     Ok(current.map(|usage| usage.volumes).unwrap_or_default())
 }
+
+/// Returns what the agent accounts for one volume or archive. `None` if nobody knows: the backend has no limits, its agent does
+/// not run, or the export cannot be read, which a copy reports.
+pub async fn accounted_volume(backend: &Backend, export: &ExportStore, volume: &str) -> Option<VolumeUsage> {
+    accounted_usage(backend, export).await.ok()?.remove(volume)
+}

@@ -3,17 +3,14 @@
 //! The heartbeat counts as long as it changes by the clock of this process: no clocks of two machines are compared.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::AgentState;
-use export_store::quota::{Heartbeat, Usage};
-
-/// Time for which a heartbeat is fresh: the agent renews it at least every 10 seconds, and two may be missed.
-const FRESH: Duration = Duration::from_secs(30);
+use export_store::layout;
+use export_store::quota::{AgentProblem, CLEAR_INHERITED_PROJECT, Heartbeat, MAX_HEARTBEAT_AGE, Usage};
 
 /// Age of recent usage in heartbeats, which are at most 10 seconds apart. The agent writes the usage every 30 seconds.
 const RECENT: u64 = 30;
@@ -93,7 +90,7 @@ impl AgentWatch {
                 renewed,
             }) => (heartbeat, *read_at, *renewed),
         };
-        let is_fresh = now.saturating_duration_since(read_at) <= FRESH;
+        let is_fresh = now.saturating_duration_since(read_at) <= MAX_HEARTBEAT_AGE;
         match (is_fresh, renewed) {
             (true, true) => capability(heartbeat, settings),
             (true, false) => PlannedCondition::unknown(
@@ -104,9 +101,18 @@ impl AgentWatch {
                 Reason::QuotaAgentNotResponding,
                 format!(
                     "the quota agent has not renewed its heartbeat for more than {} s: check its process and its log on the server",
-                    FRESH.as_secs()
+                    MAX_HEARTBEAT_AGE.as_secs()
                 ),
             ),
+        }
+    }
+
+    /// Returns why the file system enforces no limits at all, if the agent reported that last. Limits that it set before are
+    /// not in force then. It counts whatever the age of the heartbeat: limits stay as they were while the agent is stopped.
+    pub fn unenforced(&self) -> Option<String> {
+        match &self.found {
+            Some(Found::Heartbeat { heartbeat, .. }) if is_unenforced(heartbeat) => Some(problem(heartbeat)),
+            _ => None,
         }
     }
 
@@ -172,6 +178,36 @@ impl Seen {
     }
 }
 
+/// Returns true if the file system enforces no limits, whoever set them. Other problems keep the agent from changing limits:
+/// those in force stay.
+fn is_unenforced(heartbeat: &Heartbeat) -> bool {
+    let agent_only = matches!(
+        heartbeat.reason,
+        Some(AgentProblem::RootInheritsProject | AgentProblem::ToolFailed | AgentProblem::KeyMissing)
+    );
+    !heartbeat.enforced && !agent_only
+}
+
+/// Describes what prevents the agent from enforcing sizes.
+fn problem(heartbeat: &Heartbeat) -> String {
+    let reason = heartbeat
+        .reason
+        .map(|reason| format!("{reason:?}: "))
+        .unwrap_or_default();
+    let message = heartbeat
+        .message
+        .as_deref()
+        .unwrap_or("the quota agent gives no cause: check its log");
+    let more = match heartbeat.reason {
+        // An agent that knows the export's root only.
+        Some(AgentProblem::RootInheritsProject) if !message.contains(layout::RESERVED) => {
+            format!("; {CLEAR_INHERITED_PROJECT}")
+        }
+        _ => String::new(),
+    };
+    format!("{}: {reason}{message}{more}", heartbeat.file_system)
+}
+
 /// Returns the condition while the agent runs: what the file system can do.
 fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedCondition {
     let Heartbeat {
@@ -180,15 +216,7 @@ fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedConditi
         ..
     } = heartbeat;
     if !heartbeat.enforced {
-        let reason = heartbeat
-            .reason
-            .map(|reason| format!("{reason:?}: "))
-            .unwrap_or_default();
-        let message = heartbeat
-            .message
-            .as_deref()
-            .unwrap_or("the quota agent gives no cause: check its log");
-        return PlannedCondition::fails(Reason::QuotasNotSupported, format!("{file_system}: {reason}{message}"));
+        return PlannedCondition::fails(Reason::QuotasNotSupported, problem(heartbeat));
     }
     if settings.inodes.is_some() && !heartbeat.inodes_counted {
         return PlannedCondition::fails(
@@ -206,6 +234,8 @@ fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedConditi
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
 
@@ -314,5 +344,59 @@ mod tests {
             off.reason == Reason::QuotasNotSupported && off.message.contains("prjquota"),
             "{off:?}"
         );
+    }
+
+    #[test]
+    fn the_remedy_for_a_project_of_the_root_covers_what_has_inherited_it() {
+        let message = |remedy: &str| {
+            let heartbeat = Heartbeat {
+                enforced: false,
+                reason: Some(AgentProblem::RootInheritsProject),
+                message: Some(remedy.to_owned()),
+                ..beat("a", 1)
+            };
+            capability(&heartbeat, &settings(None)).message
+        };
+        let root_only = message("run xfs_io -c 'chproj 0' /srv/nfs");
+        assert!(
+            root_only.ends_with("(ZFS: zfs project -C -r .nfs-operator)"),
+            "{root_only}"
+        );
+        let complete = message("run xfs_io, also on /srv/nfs/.nfs-operator");
+        assert!(complete.ends_with("/srv/nfs/.nfs-operator"), "{complete}");
+    }
+
+    #[test]
+    fn limits_are_not_in_force_only_while_the_file_system_enforces_none() {
+        let start = Instant::now();
+        let found = |enforced, reason| {
+            let mut watch = AgentWatch::default();
+            let heartbeat = Heartbeat {
+                enforced,
+                reason,
+                message: Some("why".to_owned()),
+                ..beat("a", 1)
+            };
+            watch.observe(AgentState::Heartbeat(heartbeat), start);
+            watch.unenforced()
+        };
+        let off = found(false, Some(AgentProblem::QuotasOff));
+        assert_eq!(off.as_deref(), Some("xfs: QuotasOff: why"));
+        for reason in [
+            None,
+            Some(AgentProblem::FileSystemUnsupported),
+            Some(AgentProblem::Unknown),
+        ] {
+            assert!(found(false, reason).is_some(), "{reason:?}");
+        }
+        for (enforced, reason) in [
+            (true, None),
+            (false, Some(AgentProblem::ToolFailed)),
+            (false, Some(AgentProblem::RootInheritsProject)),
+            (false, Some(AgentProblem::KeyMissing)),
+        ] {
+            assert_eq!(found(enforced, reason), None, "{reason:?}");
+        }
+        assert_eq!(AgentWatch::default().unenforced(), None);
     }
 }

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 
-use super::{LimitedClaim, limit_condition};
+use super::LimitedClaim;
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{SIZE_ENFORCED_CONDITION, managers};
@@ -32,7 +32,8 @@ pub async fn order_volume(
     if backend.quota.is_in_force(volume, limit, None) {
         return Ok(Some(LimitReport::Reported(LimitState::InForce)));
     }
-    follow(backend, export, volume, export.order_limit(volume, limit).await?).await
+    let ordered = export.order_limit(volume, limit).await?;
+    follow(backend, export, settings, (volume, ordered)).await
 }
 
 /// Like [`order_volume`], for a directory that was provisioned just now.
@@ -48,15 +49,15 @@ pub async fn order_provisioned(
         return Ok(Some(LimitReport::Reported(LimitState::InForce)));
     }
     let ordered = export.order_provisioned(request, provisioned, limit).await?;
-    follow(backend, export, volume, ordered).await
+    follow(backend, export, settings, (volume, ordered)).await
 }
 
 /// Returns what the agent reports about an order, and has the reports read until it is in force.
 async fn follow(
     backend: &Backend,
     export: &ExportStore,
-    volume: &str,
-    ordered: Ordered,
+    settings: &QuotaSettings,
+    (volume, ordered): (&str, Ordered),
 ) -> Result<Option<LimitReport>, ExportError> {
     let Ordered::Order { order, is_new, claim } = ordered else {
         backend.quota.forget(volume);
@@ -66,7 +67,10 @@ async fn follow(
         true => LimitReport::Unreported,
         false => export.limit_report(volume, &order).await?,
     };
-    let is_reported = found.is_in_force() && backend.quota.has_reported(volume, Reason::LimitInForce);
+    let is_reported = found.is_in_force()
+        && !backend
+            .quota
+            .must_report(volume, &condition_now(backend, settings, &found));
     if is_reported {
         backend.quota.forget(volume);
     } else {
@@ -158,7 +162,7 @@ async fn find_claim(ctx: &Context, wanted: &LimitedClaim) -> Result<Option<Persi
     )
 }
 
-/// Returns what a claim of a backend reports, with the state of the agent.
+/// Returns what a claim of a backend reports about its limit now.
 pub fn condition_now(backend: &Backend, settings: &QuotaSettings, found: &LimitReport) -> PlannedCondition {
-    limit_condition(found, &backend.quota.condition(settings, Instant::now()))
+    backend.quota.limit_condition(found, settings, Instant::now())
 }

@@ -133,6 +133,34 @@ async fn probe_with_write_tests_everything_and_leaves_nothing_behind() -> Test {
 }
 
 #[tokio::test]
+async fn probe_warns_of_a_heartbeat_that_a_quota_agent_left() -> Test {
+    let env = TestEnv::new("probe-heartbeat").await?;
+    let _class = env.create_ready_class().await?;
+    let quota = env.data().join(".nfs-operator/some-cluster/quota");
+    std::fs::create_dir_all(&quota)?;
+    let heartbeat = quota.join("agent");
+    std::fs::write(&heartbeat, "{}")?;
+    let (report, _) = probe(&of(&env), env.nfs_port(), &[]).await;
+    assert_eq!(row(&report, "quota-agent"), ("ok", ""), "{report:#}");
+    // The folders changed a minute later, by the clock of the server.
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    std::fs::File::options()
+        .write(true)
+        .open(&heartbeat)?
+        .set_modified(old)?;
+    for arguments in [&[] as &[&str], &["--write"]] {
+        let (report, code) = probe(&of(&env), env.nfs_port(), arguments).await;
+        assert_eq!(
+            row(&report, "quota-agent"),
+            ("warning", "QuotaAgentNotResponding"),
+            "{report:#}"
+        );
+        assert_eq!(code, Some(0), "{report:#}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn probe_supports_version_3_with_a_mount_port() -> Test {
     let env = TestEnv::new("probe-three").await?;
     let mount_port = env.mount_port().to_string();

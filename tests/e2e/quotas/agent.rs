@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use export_store::quota::{
-    Heartbeat, LimitState, Order, QuotaFile, QuotaSeal, Report, SizeProblem, Usage, VolumeUsage,
+    AgentProblem, Heartbeat, LimitState, Order, QuotaFile, QuotaSeal, Report, SizeProblem, Usage, VolumeUsage,
 };
 use export_store::{RecordsKey, SignatureStatus, parse_export_id};
 use k8s_openapi::ByteString;
@@ -38,6 +38,7 @@ pub struct ScriptedAgent {
     seal: QuotaSeal,
     answer: Arc<Mutex<Answer>>,
     usage: Arc<Mutex<BTreeMap<String, VolumeUsage>>>,
+    problem: Arc<Mutex<Option<AgentProblem>>>,
     stopped: Arc<AtomicBool>,
 }
 
@@ -62,15 +63,19 @@ impl ScriptedAgent {
             seal: QuotaSeal::new(Some(key.quota_key()), &cluster_id, &export_id),
             answer: Arc::new(Mutex::new(answer)),
             usage: Arc::default(),
+            problem: Arc::default(),
             stopped: Arc::default(),
         };
         let forger = QuotaSeal::new(Some(RecordsKey::random().quota_key()), cluster_id, export_id);
-        let worker = Worker {
+        let mut worker = Worker {
             quota: agent.quota.clone(),
             seal: agent.seal.clone(),
             forger,
             answer: Arc::clone(&agent.answer),
             usage: Arc::clone(&agent.usage),
+            problem: Arc::clone(&agent.problem),
+            reported: BTreeMap::new(),
+            changes: 0,
             instance: format!("{:032x}", rand::random::<u128>()),
         };
         let stopped = Arc::clone(&agent.stopped);
@@ -84,6 +89,11 @@ impl ScriptedAgent {
             }
         });
         Ok(agent)
+    }
+
+    /// Reports from now on that sizes are not enforced, and changes no limits.
+    pub fn problem(&self, problem: Option<AgentProblem>) {
+        *self.problem.lock().unwrap() = problem;
     }
 
     pub fn answer(&self, answer: Answer) {
@@ -156,23 +166,29 @@ struct Worker {
     forger: QuotaSeal,
     answer: Arc<Mutex<Answer>>,
     usage: Arc<Mutex<BTreeMap<String, VolumeUsage>>>,
+    problem: Arc<Mutex<Option<AgentProblem>>>,
+    /// The order and the answer that were last reported, by volume.
+    reported: BTreeMap<String, (Order, Answer)>,
+    /// Number of times that they changed.
+    changes: u64,
     instance: String,
 }
 
 impl Worker {
-    fn work(&self, sequence: u64) -> Result<(), Failure> {
+    fn work(&mut self, sequence: u64) -> Result<(), Failure> {
+        let problem = *self.problem.lock().unwrap();
         let heartbeat = Heartbeat {
             instance: self.instance.clone(),
             sequence,
             agent_version: "0.0.0-test".to_owned(),
             file_system: "xfs".to_owned(),
-            enforced: true,
-            inodes_counted: true,
+            enforced: problem.is_none(),
+            inodes_counted: problem.is_none(),
             ignored_orders: 0,
             // Those of the last time.
-            reported: sequence,
-            reason: None,
-            message: None,
+            reported: self.changes,
+            reason: problem,
+            message: problem.map(|_| "mount the file system with prjquota".to_owned()),
         };
         write(&self.quota, &self.seal, &heartbeat)?;
         let usage = Usage {
@@ -181,6 +197,9 @@ impl Worker {
             volumes: self.usage.lock().unwrap().clone(),
         };
         write(&self.quota, &self.seal, &usage)?;
+        if problem.is_some() {
+            return Ok(());
+        }
         for entry in fs::read_dir(self.quota.join("orders"))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.starts_with('.') {
@@ -193,7 +212,7 @@ impl Worker {
         Ok(())
     }
 
-    fn report(&self, order: &Order) -> Result<(), Failure> {
+    fn report(&mut self, order: &Order) -> Result<(), Failure> {
         let report = Report {
             volume: order.volume.clone(),
             file_id: order.file_id,
@@ -204,6 +223,11 @@ impl Worker {
         };
         let reports = self.quota.join("reports");
         let answer = *self.answer.lock().unwrap();
+        let reported = (order.clone(), answer);
+        if answer != Answer::Nothing && self.reported.get(&order.volume) != Some(&reported) {
+            self.reported.insert(order.volume.clone(), reported);
+            self.changes += 1;
+        }
         match answer {
             Answer::Nothing => Ok(()),
             Answer::InForce => write(&reports, &self.seal, &report),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use export_store::quota::AgentProblem;
 use rig::objects::{condition, merge, reference};
 use rig::{TestEnv, wait};
 use serde_json::{Value, json};
@@ -202,6 +203,44 @@ async fn an_expansion_is_complete_once_the_new_limit_is_in_force() -> Test {
         other => Err(format!("{other:?}")),
     };
     env.objects.wait(&claim, "to be expanded", TIMEOUT, complete).await?;
+    wait_enforced(&env, &claim, "True", "LimitInForce").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_reports_that_its_size_is_not_enforced_any_more_although_its_report_is_as_it_was() -> Test {
+    let env = TestEnv::new("quotaoff").await?;
+    let class = class_with_quota(&env, json!({"enforce": "Preferred"})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (claim, _) = shared::bound(&env, "data", &class).await?;
+    wait_enforced(&env, &claim, "True", "LimitInForce").await?;
+    agent.problem(Some(AgentProblem::QuotasOff));
+    let off = wait_enforced(&env, &claim, "False", "QuotasNotSupported").await?;
+    let reported = text(&off, "/message");
+    assert!(reported.contains("QuotasOff: mount the file system"), "{reported}");
+    wait_backend(&env, "QuotasEnforced", "False", Some("QuotasNotSupported")).await?;
+    // The agent cannot change limits; those in force stay.
+    agent.problem(Some(AgentProblem::ToolFailed));
+    wait_enforced(&env, &claim, "True", "LimitInForce").await?;
+    agent.problem(Some(AgentProblem::QuotasOff));
+    wait_enforced(&env, &claim, "False", "QuotasNotSupported").await?;
+    agent.problem(None);
+    wait_enforced(&env, &claim, "True", "LimitInForce").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_reports_that_its_limit_failed_after_it_was_in_force() -> Test {
+    let env = TestEnv::new("quotalost").await?;
+    let class = class_with_quota(&env, json!({"enforce": "Required"})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (claim, _) = shared::bound(&env, "data", &class).await?;
+    wait_enforced(&env, &claim, "True", "LimitInForce").await?;
+    // Nobody waits for a report by then.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    agent.answer(Answer::Failed);
+    wait_enforced(&env, &claim, "False", "LimitFailed").await?;
+    agent.answer(Answer::InForce);
     wait_enforced(&env, &claim, "True", "LimitInForce").await?;
     Ok(())
 }

@@ -189,6 +189,72 @@ async fn a_copy_of_more_than_the_claim_requests_is_refused_before_it_begins() ->
     Ok(())
 }
 
+#[tokio::test]
+async fn a_copy_of_more_files_than_its_volume_may_have_is_refused_before_it_begins() -> Test {
+    let env = TestEnv::new("quotafiles").await?;
+    let quota = json!({"quota": {"enforce": "Required", "inodes": 100}});
+    let main = env.objects.create(&env.backend("main", quota)).await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "copied").await?;
+    let source = text(&volume, "/metadata/name").to_owned();
+    agent.uses(&source, 4096, 101).await?;
+    let copy_of_data = |name: &str| {
+        let mut copy = env.claim(name, &class);
+        let source = json!({"kind": "PersistentVolumeClaim", "name": "data"});
+        rig::objects::merge(&mut copy, &json!({"spec": {"dataSourceRef": source}}));
+        copy
+    };
+    let copy = env.objects.create(&copy_of_data("copy")).await?;
+    let message = shared::wait_refused(&env, &copy, "CopySourceUnsuitable").await?;
+    assert!(
+        message.contains("it has 101 files, directories and links") && message.contains("may have 100"),
+        "{message}"
+    );
+    assert_eq!(agent.order(&format!("pvc-{}", text(&copy, "/metadata/uid"))), None);
+    env.objects
+        .patch(&main, json!({"spec": {"quota": {"inodes": 101}}}))
+        .await?;
+    let fits = env.objects.create(&copy_of_data("fits")).await?;
+    env.wait_bound(&fits).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_of_more_than_an_archive_may_hold_is_refused_before_it_begins() -> Test {
+    let env = TestEnv::new("quotabig").await?;
+    let spec = json!({"quota": {"enforce": "Preferred"}, "backups": {"selfService": {"maxBytesPerNamespace": "10Mi"}}});
+    let main = env.objects.create(&env.backend("main", spec)).await?;
+    let class = shared::class(&env, "class", "main", json!({})).await?;
+    let agent = ScriptedAgent::start(&env.objects, env.data(), Answer::InForce).await?;
+    let ready = env
+        .objects
+        .wait_condition(&main, "QuotasEnforced", "True", None, TIMEOUT);
+    ready.await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "saved").await?;
+    agent.uses(text(&volume, "/metadata/name"), 3 << 20, 2).await?;
+    let backup = env.objects.create(&backup_of(&env, "backup", "data")).await?;
+    let archive = archive_of_backup(&backup);
+    let refused = env
+        .objects
+        .wait_condition(&archive, "Available", "False", Some("CopySourceUnsuitable"), TIMEOUT);
+    let message = text(&refused.await?, "/message").to_owned();
+    assert!(
+        message.contains("uses 3Mi on its server") && message.contains("may have 1Mi: expand the claim"),
+        "{message}"
+    );
+    let name = text(&archive, "/metadata/name").to_owned();
+    assert_eq!(agent.order(&name), None);
+    assert!(!agent.quota.with_file_name("staging").join(&name).exists());
+    // Archives without a limit hold it.
+    let lifted = json!({"spec": {"quota": {"archives": "Lift"}}});
+    env.objects.patch(&main, lifted).await?;
+    let annotations = json!({"metadata": {"annotations": {"example.com/look": "again"}}});
+    env.objects.patch(&archive, annotations).await?;
+    self::ready(&env, &backup).await?;
+    Ok(())
+}
+
 /// Waits until the copy of an archive or a claim has its order, and checks that nothing is copied before it is in force.
 async fn wait_staged(env: &TestEnv, agent: &ScriptedAgent, name: &str) -> Result<Order, Failure> {
     let staged = agent

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::copy::{CopyError, CopyLimits, Outcome, Staging};
 use crate::limits::{self, LimitOrder, LimitReport, VolumeLimit};
-use crate::quota::LimitState;
+use crate::quota::{CLEAR_INHERITED_PROJECT, LimitState, SizeProblem};
 use crate::store::ExportStore;
 
 /// Time for which a copy waits for its limit. An agent that runs sets that of an empty directory within a second. The copy
@@ -49,16 +49,46 @@ async fn wait_until_in_force(store: &ExportStore, volume: &str, order: &LimitOrd
     loop {
         tokio::time::sleep(delay).await;
         delay = (delay * 2).min(MAX_DELAY);
-        let why = match store.limit_report(volume, order).await? {
-            LimitReport::Reported(LimitState::InForce) => return Ok(()),
-            LimitReport::Reported(LimitState::Failed { reason, message }) => format!("{reason:?}: {message}"),
-            LimitReport::Unusable(why) => format!("the report of the quota agent cannot be used: {why}"),
-            LimitReport::Unreported | LimitReport::Reported(LimitState::Pending { .. }) => {
-                "the quota agent has not set it yet".to_owned()
-            }
+        let Some(why) = unmet(store.limit_report(volume, order).await?) else {
+            return Ok(());
         };
         if Instant::now() >= end {
             return Err(CopyError::LimitNotInForce { why });
         }
+    }
+}
+
+/// Returns why the limit of a copy is not in force, if it is not. Pure.
+fn unmet(report: LimitReport) -> Option<String> {
+    match report {
+        LimitReport::Reported(LimitState::InForce) => None,
+        // The directory has it from the folders above, and so would the next one.
+        LimitReport::Reported(LimitState::Failed {
+            reason: reason @ SizeProblem::ForeignProject,
+            message,
+        }) => Some(format!("{reason:?}: {message}; {CLEAR_INHERITED_PROJECT}")),
+        LimitReport::Reported(LimitState::Failed { reason, message }) => Some(format!("{reason:?}: {message}")),
+        LimitReport::Unusable(why) => Some(format!("the report of the quota agent cannot be used: {why}")),
+        LimitReport::Unreported | LimitReport::Reported(LimitState::Pending { .. }) => {
+            Some("the quota agent has not set it yet".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_inherits_a_project_names_the_folders_that_pass_it_on() {
+        let failed = |reason| {
+            let message = "why".to_owned();
+            unmet(LimitReport::Reported(LimitState::Failed { reason, message })).unwrap_or_default()
+        };
+        assert_eq!(failed(SizeProblem::ProjectsExhausted), "ProjectsExhausted: why");
+        let inherited = failed(SizeProblem::ForeignProject);
+        assert!(inherited.starts_with("ForeignProject: why; "), "{inherited}");
+        assert!(inherited.contains("chproj -D 0' .nfs-operator"), "{inherited}");
+        assert_eq!(unmet(LimitReport::Reported(LimitState::InForce)), None);
     }
 }

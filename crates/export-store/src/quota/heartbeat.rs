@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::sealed::{QuotaFile, check_message};
@@ -6,6 +8,8 @@ use crate::signature::Purpose;
 
 /// Maximum size of a heartbeat in bytes, including its signature.
 pub const MAX_HEARTBEAT_LEN: usize = 4096;
+/// Time for which a heartbeat shows that the agent runs: it writes one at least every 10 seconds, and two may be missed.
+pub const MAX_HEARTBEAT_AGE: Duration = Duration::from_secs(30);
 /// Maximum length of a name in a heartbeat, in bytes.
 const MAX_NAME_LEN: usize = 64;
 

@@ -19,7 +19,7 @@ use crate::decide::archive_object::{described, retention_terms};
 use crate::decide::backup_base::base_candidates;
 use crate::decide::backup_destination::destination_name;
 use crate::decide::self_service::allowed;
-use crate::decide::volume_limit::archive_limit;
+use crate::decide::volume_limit::{Excess, archive_limit};
 use crate::decide::{quantity, terms};
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
@@ -31,7 +31,7 @@ use crate::state::confirmed_export::ConfirmedExport;
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::ClaimSource;
-use crate::state::quota::order_new_archive;
+use crate::state::quota::{accounted_volume, order_new_archive};
 use export_store::text::format_bytes;
 use export_store::{
     ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, ExportStore, RecordedArchive, SnapshotSelector,
@@ -175,6 +175,13 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         limit: archive_limit(settings, size),
         required: settings.is_required(),
     });
+    // What a snapshot holds, nobody knows before it is copied.
+    if let Some(staged) = limit.filter(|_| snapshot.is_none())
+        && let Some(used) = accounted_volume(&data.backend, &data.export, &data.request.volume).await
+        && let Some(excess) = Excess::of(used, staged.limit)
+    {
+        return Ok(BackupOutcome::Failed(exceeds_limit(&live, &subject.backend, excess)));
+    }
     let task = CopyTask::ToArchive {
         tenant_limit: live.is_self_service().then(|| tenant_limit(&live)),
         limit,
@@ -227,6 +234,21 @@ fn too_large(object: &NfsArchive) -> PlannedCondition {
         "{} contains more than {}, which is what it requests and what its backup may have: expand the claim, or remove files",
         source_claim(object),
         format_bytes(archived_bytes(object))
+    );
+    PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
+}
+
+/// Returns the condition of a backup that the limit of archives could not hold: volumes keep what they held before they had a
+/// limit. Pure.
+fn exceeds_limit(object: &NfsArchive, backend: &str, excess: Excess) -> PlannedCondition {
+    let source = source_claim(object);
+    let (limit, remedy) = match excess {
+        Excess::Bytes { limit, .. } => (format_bytes(u128::from(limit)), "expand the claim, remove files"),
+        Excess::Inodes { limit, .. } => (limit.to_string(), "remove files, raise spec.quota.inodes"),
+    };
+    let message = format!(
+        "{source} {excess}, and an archive of it on backend {backend} may have {limit}: {remedy}, or set spec.quota.archives of \
+         the backend to Lift"
     );
     PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
 }
