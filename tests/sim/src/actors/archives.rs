@@ -41,6 +41,17 @@ pub fn act(api: &ApiServer, chance: &Chance, trace: &Trace) {
     }
 }
 
+/// Deletes all archives with their data, whatever holds them.
+pub fn delete_all(api: &ApiServer, trace: &Trace) {
+    for archive in api.all("nfsarchives") {
+        let spec = json!({"legalHold": false, "deletionPolicy": "Delete"});
+        let changed = api.call(BY, "PATCH", &path(&archive), &json!({"spec": spec})).is_ok();
+        if changed && api.call(BY, "DELETE", &path(&archive), &json!({})).is_ok() {
+            trace.record(BY, format_args!("deletes archive {} with its data", name(&archive)));
+        }
+    }
+}
+
 /// Returns a time in the next minutes, or none.
 fn expiry(api: &ApiServer, chance: &Chance) -> Value {
     match chance.below(3) {

@@ -11,6 +11,7 @@ mod archives;
 mod claims;
 mod disk;
 mod frozen;
+mod kept;
 mod readers;
 mod settled;
 mod sources;
@@ -37,6 +38,7 @@ use trees::{Fate, Tree, TreeKey};
 
 use disk::is_within;
 pub use disk::{DISK, Disk};
+pub use kept::KeptArchives;
 
 /// The kinds of objects that it looks at.
 const KINDS: [&str; 5] = [
@@ -140,6 +142,7 @@ impl Oracle {
         self.check_strangers(&disks)?;
         self.check_readers(&disks, &volumes)?;
         self.check_trees(&disks)?;
+        self.check_objects(&volumes)?;
         self.check_copies(&disks)
     }
 
@@ -355,6 +358,21 @@ impl Oracle {
                         "{path}, which belongs to nobody here, was changed or removed"
                     )));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The volume of an archived directory is there until its archive has an object.
+    fn check_objects(&self, volumes: &[Located]) -> Result<(), Violation> {
+        let undescribed = |tree: &&Tree| !tree.is_deleted && tree.is_undescribed_archive();
+        for tree in self.trees.values().filter(undescribed) {
+            let has_volume = volumes.iter().any(|located| name(&located.volume) == tree.volume);
+            if !has_volume && !self.archives.contains(&tree.volume) && !self.released.contains(&tree.volume) {
+                let (path, claim) = (&tree.path, self.claims.shown(&tree.claim));
+                return Err(Violation(format!(
+                    "{path} of claim {claim} has neither a volume nor an archive"
+                )));
             }
         }
         Ok(())
