@@ -368,7 +368,7 @@ impl Oracle {
         let undescribed = |tree: &&Tree| !tree.is_deleted && tree.is_undescribed_archive();
         for tree in self.trees.values().filter(undescribed) {
             let has_volume = volumes.iter().any(|located| name(&located.volume) == tree.volume);
-            if !has_volume && !self.archives.contains(&tree.volume) && !self.released.contains(&tree.volume) {
+            if !has_volume && !self.had_archive(&tree.volume) {
                 let (path, claim) = (&tree.path, self.claims.shown(&tree.claim));
                 return Err(Violation(format!(
                     "{path} of claim {claim} has neither a volume nor an archive"
@@ -376,6 +376,19 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if an archive of a volume has or had an object, as far as that is known.
+    fn had_archive(&self, volume: &str) -> bool {
+        let is_known = self.archives.contains(volume) || self.released.contains(volume);
+        let existing = || {
+            self.api
+                .all("nfsarchives")
+                .iter()
+                .any(|archive| name(archive) == volume)
+        };
+        let changes = || self.api.changes_of("nfsarchives", 0);
+        is_known || existing() || changes().iter().any(|change| name(&change.object) == volume)
     }
 
     /// Every directory is where it belongs, with all files in it.
