@@ -208,6 +208,13 @@ impl Administrator {
         }
     }
 
+    /// Lets every backend keep nothing but the newest archive of a claim.
+    pub fn keep_last(&self) {
+        for backend in &self.backends {
+            self.change(backend, &json!({"archivePolicy": {"retention": null, "keepLast": 1}}));
+        }
+    }
+
     /// Lets every backend accept its export as it is.
     pub fn accept_exports(&self) {
         for backend in self.api.all("nfsbackends") {

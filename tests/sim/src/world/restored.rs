@@ -26,8 +26,8 @@ const NOTICED: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_secs(10);
 /// Time for which archives are observed after the exports were accepted.
 const ACCEPTED: Duration = Duration::from_secs(600);
-/// Number of changes of archives after a recent snapshot.
-const CHANGES: u32 = 20;
+/// Time in which the operator has recorded the retention of archives.
+const RECORDED: Duration = Duration::from_secs(30);
 /// Time after which a snapshot is certainly older than the beacon: each minute, there is another one.
 const OLD: Duration = Duration::from_secs(180);
 
@@ -83,16 +83,13 @@ impl World {
         }
     }
 
-    /// Returns a snapshot after which administrators changed archives for a while.
+    /// Returns a snapshot after which administrators decided to keep archives longer.
     async fn recent_snapshot(&mut self) -> Result<Option<Snapshot>, Violation> {
+        let due = i64::try_from(OBSERVED.as_secs()).unwrap_or(0);
+        archives::expire_all(&self.api, &self.follow_ups, &self.trace, due);
+        self.pass(RECORDED).await?;
         self.snapshot = Some(self.api.snapshot());
-        if self.scenario.has(Kind::Administrators) {
-            for _ in 0..CHANGES {
-                archives::act(&self.api, &self.follow_ups, &self.trace);
-                self.pass(self.follow_ups.duration(PAUSE)).await?;
-            }
-        }
-        // Until the operator has recorded what they changed.
+        archives::keep_all(&self.api, &self.follow_ups, &self.trace);
         self.old_snapshot().await
     }
 
