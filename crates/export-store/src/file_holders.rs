@@ -134,7 +134,8 @@ pub(crate) async fn is_other(
         return Ok(false);
     }
     let is_at = match &record.state {
-        State::Live => is_at_its_path(store, verified, record).await?,
+        // An empty directory is removed where it is.
+        State::Live | State::RemovingEmpty => is_at_its_path(store, verified, record).await?,
         State::Archived(archive) => is_named(store, record, (&verified.root, &layout::name(&archive.target)?)).await?,
         // The record remains while the volume does, and the trash is purged.
         State::Deleting { since } => {

@@ -36,6 +36,8 @@ struct Kill {
     life: Life,
     /// Number of requests before.
     left: u64,
+    /// Only requests that change more than a Lease or a status count.
+    at_write: bool,
     /// It is killed before the request is executed, or after.
     before: bool,
 }
@@ -60,6 +62,18 @@ impl ApiFaults {
             client,
             life,
             left: requests,
+            at_write: false,
+            before,
+        });
+    }
+
+    /// Kills a process at one of its next requests that change more than a Lease or a status.
+    pub fn kill_at_write(&self, client: String, life: Life, writes: u64, before: bool) {
+        *self.pending_kill() = Some(Kill {
+            client,
+            life,
+            left: writes,
+            at_write: true,
             before,
         });
     }
@@ -84,6 +98,7 @@ impl ApiFaults {
         let Some(kill) = pending
             .as_mut()
             .filter(|kill| kill.client == client && kill.before == before)
+            .filter(|kill| !kill.at_write || is_write(method, path))
         else {
             return;
         };
@@ -103,6 +118,11 @@ impl ApiFaults {
         self.rate.store(rate, Ordering::Relaxed);
         self.slow.store(slow, Ordering::Relaxed);
     }
+}
+
+/// Returns true for a request that changes more than a Lease or a status.
+fn is_write(method: &str, path: &str) -> bool {
+    method != "GET" && !path.contains("/leases") && !path.contains("/events") && !path.ends_with("/status")
 }
 
 impl Faults for ApiFaults {

@@ -397,3 +397,18 @@ async fn a_fileid_that_was_reused_after_its_directory_was_purged_stops_nothing()
     export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
 }
+
+/// The record of an empty directory that was removed remains in the same way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fileid_that_was_reused_after_its_empty_directory_was_removed_stops_nothing() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").ext4(64 << 20)).await;
+    let export = fixture.client().open().await;
+    let made = export.provision(&request("1", "d1")).await.unwrap();
+    let removed = export.archive(&reclaim("1", "d1", made.file_id)).await.unwrap();
+    assert_eq!(removed, Reclaimed::EmptyRemoved);
+    assert!(with_number(&fixture, made.file_id, "d2"), "the number is not reused");
+    let other = export.provision(&adopting("2", "d2")).await.unwrap();
+    assert_eq!(other.file_id, made.file_id);
+    export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
+    assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
+}

@@ -157,7 +157,8 @@ impl Administrator {
         self.change(backend, &json!({"archivePolicy": policy}));
     }
 
-    fn suspend(&self) {
+    /// Suspends a backend, or lets it continue.
+    pub fn suspend(&self) {
         if let Some(backend) = self.chance.choose(&self.backends) {
             self.change(backend, &json!({"suspend": self.chance.in_thousand(500)}));
         }
@@ -171,7 +172,7 @@ impl Administrator {
     }
 
     /// Deletes a backend other than `main`, or creates those again that do not exist any more.
-    fn delete_or_create_backend(&self) {
+    pub fn delete_or_create_backend(&self) {
         if self.create_missing_backends() {
             return;
         }
@@ -203,6 +204,26 @@ impl Administrator {
         for backend in self.api.all("nfsbackends") {
             if backend.pointer("/spec/suspend") == Some(&json!(true)) && !is_deleting(&backend) {
                 self.change(name(&backend), &json!({"suspend": false}));
+            }
+        }
+    }
+
+    /// Lets every backend keep nothing but the newest archive of a claim.
+    pub fn keep_last(&self) {
+        for backend in &self.backends {
+            self.change(backend, &json!({"archivePolicy": {"retention": null, "keepLast": 1}}));
+        }
+    }
+
+    /// Lets every backend accept its export as it is.
+    pub fn accept_exports(&self) {
+        for backend in self.api.all("nfsbackends") {
+            let accepted = json!({"nfs-operator.io/accept-identity": text(&backend, "/status/export/id")});
+            let path = format!("{KIND}/{}", name(&backend));
+            let annotated = json!({"metadata": {"annotations": accepted}});
+            if self.api.call(BY, "PATCH", &path, &annotated).is_ok() {
+                self.trace
+                    .record(BY, format_args!("accepts the export of {}", name(&backend)));
             }
         }
     }

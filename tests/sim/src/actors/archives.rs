@@ -41,6 +41,52 @@ pub fn act(api: &ApiServer, chance: &Chance, trace: &Trace) {
     }
 }
 
+/// Deletes all archives with their data, whatever holds them.
+pub fn delete_all(api: &ApiServer, trace: &Trace) {
+    for archive in api.all("nfsarchives") {
+        let spec = json!({"legalHold": false, "deletionPolicy": "Delete"});
+        let changed = api.call(BY, "PATCH", &path(&archive), &json!({"spec": spec})).is_ok();
+        if changed && api.call(BY, "DELETE", &path(&archive), &json!({})).is_ok() {
+            trace.record(BY, format_args!("deletes archive {} with its data", name(&archive)));
+        }
+    }
+}
+
+/// Lets all archives expire some time after `seconds`, within five minutes.
+pub fn expire_all(api: &ApiServer, chance: &Chance, trace: &Trace, seconds: i64) {
+    for archive in api.all("nfsarchives") {
+        let later = i64::try_from(chance.below(300)).unwrap_or(0);
+        set_retention(
+            api,
+            &archive,
+            &json!({"expirationTime": time_in(api, seconds + later)}),
+            trace,
+        );
+    }
+}
+
+/// Keeps each archive longer: holds it, or lets it expire after a day.
+pub fn keep_all(api: &ApiServer, chance: &Chance, trace: &Trace) {
+    for archive in api.all("nfsarchives") {
+        let spec = match chance.below(2) {
+            0 => json!({"legalHold": true}),
+            _ => json!({"expirationTime": time_in(api, 86_400)}),
+        };
+        set_retention(api, &archive, &spec, trace);
+    }
+}
+
+fn set_retention(api: &ApiServer, archive: &Value, spec: &Value, trace: &Trace) {
+    if api.call(BY, "PATCH", &path(archive), &json!({"spec": spec})).is_ok() {
+        trace.record(BY, format_args!("changes archive {}: {spec}", name(archive)));
+    }
+}
+
+fn time_in(api: &ApiServer, seconds: i64) -> Value {
+    let at = api.now().saturating_add(SignedDuration::from_secs(seconds));
+    json!(format!("{:.0}", at.unwrap_or_else(|_| api.now())))
+}
+
 /// Returns a time in the next minutes, or none.
 fn expiry(api: &ApiServer, chance: &Chance) -> Value {
     match chance.below(3) {

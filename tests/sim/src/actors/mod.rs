@@ -1,10 +1,10 @@
 //! Everybody but the operator: the controllers of Kubernetes, users, administrators and nodes.
 
 pub mod administrator;
-mod archives;
+pub mod archives;
 pub mod binder;
 pub mod namespaces;
 pub mod nodes;
 pub mod storage;
 pub mod users;
-mod volumes;
+pub mod volumes;

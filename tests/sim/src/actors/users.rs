@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::actors::administrator::BACKENDS;
+use crate::actors::volumes;
 use crate::api_server::ApiServer;
 use crate::chance::Chance;
 use crate::objects::{claim_path, is_deleting, name, namespace, text, uid};
@@ -141,6 +142,41 @@ impl Users {
             self.trace.record(
                 "user",
                 format_args!("deletes claim {}/{}", namespace(claim), name(claim)),
+            );
+        }
+    }
+
+    /// Uses the name of a deleted claim again whose volume still exists: creates a claim, or deletes the one that has the
+    /// name now.
+    pub fn use_name_again(&self, chance: &Chance) {
+        let volumes = volumes::released(&self.api);
+        let Some(volume) = chance.choose(&volumes) else {
+            return;
+        };
+        let (namespace, claim) = (
+            text(volume, "/spec/claimRef/namespace"),
+            text(volume, "/spec/claimRef/name"),
+        );
+        let path = claim_path(namespace, claim);
+        if self.api.call("user", "DELETE", &path, &json!({})).is_ok() {
+            self.trace
+                .record("user", format_args!("deletes claim {namespace}/{claim}"));
+            return;
+        }
+        let class = text(volume, "/spec/storageClassName");
+        let object = json!({
+            "metadata": {"name": claim},
+            "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": class,
+                "resources": {"requests": {"storage": format!("{MAX_SIZE}Mi")}}},
+        });
+        let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+        if let Ok(created) = self.api.call("user", "POST", &claims, &object) {
+            self.trace.record(
+                "user",
+                format_args!(
+                    "creates claim {namespace}/{claim} of class {class} again: {}",
+                    uid(&created)
+                ),
             );
         }
     }

@@ -1,5 +1,7 @@
 //! Administrators of volumes: they change reclaim policies, and give released volumes to other claims.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::actors::users::NAMESPACES;
@@ -16,6 +18,10 @@ pub fn change_reclaim_policy(api: &ApiServer, chance: &Chance, trace: &Trace) {
     let (Some(volume), Some(policy)) = (chance.choose(&volumes), chance.choose(&["Retain", "Retain", "Delete"])) else {
         return;
     };
+    set_reclaim_policy(api, volume, policy, trace);
+}
+
+fn set_reclaim_policy(api: &ApiServer, volume: &Value, policy: &str, trace: &Trace) {
     let patch = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
     if api.call(BY, "PATCH", &volume_path(name(volume)), &patch).is_ok() {
         trace.record(
@@ -25,13 +31,46 @@ pub fn change_reclaim_policy(api: &ApiServer, chance: &Chance, trace: &Trace) {
     }
 }
 
+/// Follows up on a released volume: keeps one that is still there, and reclaims or gives away one that is kept.
+pub fn follow_up(api: &ApiServer, chance: &Chance, trace: &Trace) {
+    let volumes = released(api);
+    let Some(volume) = chance.choose(&volumes) else {
+        return;
+    };
+    match (is_retained(volume), chance.below(4)) {
+        (false, _) => set_reclaim_policy(api, volume, "Retain", trace),
+        (true, 0) => set_reclaim_policy(api, volume, "Delete", trace),
+        (true, 1) => give_away(api, volume, NAMESPACES[0], (chance, trace)),
+        (true, 2) => give_away(api, volume, NAMESPACES[1], (chance, trace)),
+        (true, _) => {}
+    }
+}
+
+/// Reclaims all volumes that were retained.
+pub fn reclaim_all(api: &ApiServer, trace: &Trace) {
+    for volume in released(api).iter().filter(|volume| is_retained(volume)) {
+        set_reclaim_policy(api, volume, "Delete", trace);
+    }
+}
+
+/// Returns the volumes whose claims were deleted.
+pub fn released(api: &ApiServer) -> Vec<Arc<Value>> {
+    let mut volumes = api.all("persistentvolumes");
+    volumes.retain(|volume| text(volume, "/status/phase") == "Released" && !is_deleting(volume));
+    volumes
+}
+
 /// Gives a released volume that is retained to a new claim.
 pub fn rebind(api: &ApiServer, chance: &Chance, trace: &Trace) {
     let mut volumes = api.all("persistentvolumes");
     volumes.retain(|volume| is_retained(volume));
-    let (Some(volume), Some(namespace)) = (chance.choose(&volumes), chance.choose(&NAMESPACES)) else {
-        return;
-    };
+    let (volume, namespace) = (chance.choose(&volumes), chance.choose(&NAMESPACES));
+    if let Some((volume, namespace)) = volume.zip(namespace) {
+        give_away(api, volume, namespace, (chance, trace));
+    }
+}
+
+fn give_away(api: &ApiServer, volume: &Value, namespace: &str, (chance, trace): (&Chance, &Trace)) {
     let path = volume_path(name(volume));
     if api
         .call(BY, "PATCH", &path, &json!({"spec": {"claimRef": null}}))

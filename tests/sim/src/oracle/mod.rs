@@ -11,6 +11,7 @@ mod archives;
 mod claims;
 mod disk;
 mod frozen;
+mod kept;
 mod readers;
 mod settled;
 mod sources;
@@ -37,6 +38,7 @@ use trees::{Fate, Tree, TreeKey};
 
 use disk::is_within;
 pub use disk::{DISK, Disk};
+pub use kept::KeptArchives;
 
 /// The kinds of objects that it looks at.
 const KINDS: [&str; 5] = [
@@ -140,6 +142,7 @@ impl Oracle {
         self.check_strangers(&disks)?;
         self.check_readers(&disks, &volumes)?;
         self.check_trees(&disks)?;
+        self.check_objects(&volumes)?;
         self.check_copies(&disks)
     }
 
@@ -358,6 +361,34 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// The volume of an archived directory is there until its archive has an object.
+    fn check_objects(&self, volumes: &[Located]) -> Result<(), Violation> {
+        let undescribed = |tree: &&Tree| !tree.is_deleted && tree.is_undescribed_archive();
+        for tree in self.trees.values().filter(undescribed) {
+            let has_volume = volumes.iter().any(|located| name(&located.volume) == tree.volume);
+            if !has_volume && !self.had_archive(&tree.volume) {
+                let (path, claim) = (&tree.path, self.claims.shown(&tree.claim));
+                return Err(Violation(format!(
+                    "{path} of claim {claim} has neither a volume nor an archive"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if an archive of a volume has or had an object, as far as that is known.
+    fn had_archive(&self, volume: &str) -> bool {
+        let is_known = self.archives.contains(volume) || self.released.contains(volume);
+        let existing = || {
+            self.api
+                .all("nfsarchives")
+                .iter()
+                .any(|archive| name(archive) == volume)
+        };
+        let changes = || self.api.changes_of("nfsarchives", 0);
+        is_known || existing() || changes().iter().any(|change| name(&change.object) == volume)
     }
 
     /// Every directory is where it belongs, with all files in it.

@@ -17,6 +17,7 @@ impl Oracle {
         self.unsettled_claims(&mut left);
         self.unsettled_volumes(&mut left);
         self.unsettled_archives(&mut left);
+        left.extend(self.unsettled_backends());
         for (index, disk) in disks.iter().enumerate() {
             self.unsettled_disk(index, disk, &mut left);
         }
@@ -66,6 +67,23 @@ impl Oracle {
                 left.push(format!("volume {} is {phase}", name(&volume)));
             }
         }
+    }
+
+    /// Every backend serves claims, unless it is suspended or being deleted.
+    pub fn unsettled_backends(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for backend in self.api.all("nfsbackends") {
+            let is_suspended = at(&backend, "/spec/suspend") == Some(&Value::Bool(true));
+            let conditions = at(&backend, "/status/conditions").and_then(Value::as_array);
+            let mut conditions = conditions.into_iter().flatten();
+            let ready = conditions.find(|condition| text(condition, "/type") == "Ready");
+            let is_ready = ready.is_some_and(|ready| text(ready, "/status") == "True");
+            if !is_ready && !is_suspended && !is_deleting(&backend) {
+                let reason = ready.map_or("", |ready| text(ready, "/reason"));
+                left.push(format!("backend {} is not ready: {reason}", name(&backend)));
+            }
+        }
+        left
     }
 
     /// Every archive has a state, those that are deleted are gone, and no backup is still being copied. An archive whose

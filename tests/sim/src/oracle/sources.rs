@@ -25,8 +25,8 @@ impl Backups {
         }
         let shown = format!(
             "{}/{}",
-            text(backup, "/spec/claim/namespace"),
-            text(backup, "/spec/claim/name")
+            text(backup, "/spec/claimRef/namespace"),
+            text(backup, "/spec/claimRef/name")
         );
         let claim = claims.named(&shown).unwrap_or_default().to_owned();
         let tree = trees
@@ -48,7 +48,7 @@ impl Backups {
     /// A file is missing.
     pub fn check(&self, backup: &Value, tree: &Tree) -> Result<(), Violation> {
         let source = self.0.get(uid(backup));
-        let source = source.filter(|source| source.claim == text(backup, "/spec/claim/uid"));
+        let source = source.filter(|source| source.claim == text(backup, "/status/claimUID"));
         let missing = source.and_then(|source| missing(source, tree));
         match missing {
             None => Ok(()),

@@ -1,6 +1,7 @@
 //! A run: everything that exists in it, and what happens when.
 
 mod accidents;
+mod follow_ups;
 mod processes;
 mod quiet;
 mod restored;
@@ -92,6 +93,8 @@ struct World {
     oracle: Oracle,
     processes: Processes,
     chance: Chance,
+    /// Decides about everything that only happens with [`Kind::FollowUps`].
+    follow_ups: Chance,
     trace: Trace,
     /// Number of actions so far.
     actions: u32,
@@ -146,6 +149,7 @@ impl World {
             epoch,
             snapshot: None,
             chance: Chance::new(seed, "world"),
+            follow_ups: Chance::new(seed, "follow-ups"),
             scenario,
             api,
             server,
@@ -165,6 +169,7 @@ impl World {
             if self.scenario.executes(action) {
                 self.actions = action + 1;
                 self.act()?;
+                self.follow_up();
             }
             self.look()?;
         }
@@ -185,7 +190,8 @@ impl World {
         // Perhaps on a full disk.
         self.settle().await?;
         self.storage.repair();
-        self.settle().await
+        self.settle().await?;
+        self.clean_up().await
     }
 
     /// Lets time pass, in which the binder works and the oracle looks at each change.

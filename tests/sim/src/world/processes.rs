@@ -21,6 +21,8 @@ use crate::transport::ProcessTransport;
 const RESTART: Duration = Duration::from_secs(20);
 /// Number of requests after which a process is killed, at most.
 const REQUESTS: u64 = 30;
+/// Number of writes after which a process is killed, at most.
+const WRITES: u64 = 3;
 /// Duration of a pause, at most: longer than a Lease is valid, so that there may be another leader at its end.
 const LONG_PAUSE: Duration = Duration::from_secs(40);
 /// The same without NFS sessions, where nothing but the deadline of a call ends those of a former leader.
@@ -166,6 +168,18 @@ impl Processes {
                 self.trace
                     .record(&name, format_args!("has a clock that is {} s ahead", error / 1000));
             }
+        }
+    }
+
+    /// Kills a process at one of its next writes: before it is executed, or between that and the answer.
+    pub fn kill_at_write(&self, chance: &Chance) {
+        let mut running = self.replicas.iter().filter(|replica| replica.process.is_some());
+        let index = chance.below(u64::try_from(running.clone().count()).unwrap_or(0));
+        let replica = usize::try_from(index).ok().and_then(|index| running.nth(index));
+        if let Some(replica) = replica {
+            let (writes, before) = (chance.below(WRITES), chance.in_thousand(500));
+            self.faults
+                .kill_at_write(replica.name(), replica.life.clone(), writes, before);
         }
     }
 

@@ -8,14 +8,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{STEP, World};
+use super::{Kind, STEP, World};
 use crate::actors::users::Users;
-use crate::actors::{administrator::Administrator, binder};
+use crate::actors::{administrator::Administrator, archives, binder};
 use crate::api_faults::ApiFaults;
 use crate::api_server::{ApiServer, Snapshot};
 use crate::clock::SimulatedClock;
 use crate::objects::{is_deleting, name, text};
-use crate::oracle::Violation;
+use crate::oracle::{KeptArchives, Violation};
 use crate::world::processes::Processes;
 
 /// Time for which nothing may change.
@@ -24,6 +24,10 @@ const OBSERVED: Duration = Duration::from_secs(600);
 const NOTICED: Duration = Duration::from_secs(300);
 /// Time between two actions of users.
 const PAUSE: Duration = Duration::from_secs(10);
+/// Time for which archives are observed after the exports were accepted.
+const ACCEPTED: Duration = Duration::from_secs(600);
+/// Time in which the operator has recorded the retention of archives.
+const RECORDED: Duration = Duration::from_secs(30);
 /// Time after which a snapshot is certainly older than the beacon: each minute, there is another one.
 const OLD: Duration = Duration::from_secs(180);
 
@@ -31,10 +35,16 @@ impl World {
     /// Restores etcd from the snapshot, and starts the operator again. Nothing that is on the exports may change until an
     /// administrator accepts them.
     pub(super) async fn restore_etcd(&mut self) -> Result<(), Violation> {
-        let Some(snapshot) = self.old_snapshot().await? else {
+        let is_recent = self.scenario.has(Kind::FollowUps) && self.follow_ups.in_thousand(700);
+        let snapshot = match is_recent {
+            true => self.recent_snapshot().await?,
+            false => self.old_snapshot().await?,
+        };
+        let Some(snapshot) = snapshot else {
             return Ok(());
         };
         self.processes.restart_all();
+        let kept = self.oracle.kept_archives();
         self.api.restore(&snapshot);
         self.trace.record("admin", "restores etcd from a snapshot");
         let frozen = self.oracle.freeze();
@@ -49,7 +59,38 @@ impl World {
             }
             self.users.act();
         }
-        check_noticed(&self.api)
+        check_noticed(&self.api)?;
+        match self.scenario.has(Kind::FollowUps) {
+            true => self.accept_exports(&kept).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Accepts all exports. The archives are still kept as long as they were before etcd was restored.
+    async fn accept_exports(&mut self, kept: &KeptArchives) -> Result<(), Violation> {
+        self.administrator.accept_exports();
+        let end = Instant::now() + ACCEPTED;
+        while Instant::now() < end {
+            sleep(STEP).await;
+            self.bind();
+            self.processes.step();
+            self.oracle.check_kept(kept)?;
+        }
+        let left = self.oracle.unsettled_backends();
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(Violation(format!("after exports were accepted: {}", left.join("; ")))),
+        }
+    }
+
+    /// Returns a snapshot after which administrators decided to keep archives longer.
+    async fn recent_snapshot(&mut self) -> Result<Option<Snapshot>, Violation> {
+        let due = i64::try_from(OBSERVED.as_secs()).unwrap_or(0);
+        archives::expire_all(&self.api, &self.follow_ups, &self.trace, due);
+        self.pass(RECORDED).await?;
+        self.snapshot = Some(self.api.snapshot());
+        archives::keep_all(&self.api, &self.follow_ups, &self.trace);
+        self.old_snapshot().await
     }
 
     /// Starts the operator in a clone of the cluster, whose users delete all claims. The clone must change nothing, and the

@@ -16,16 +16,19 @@ pub enum Kind {
     Accidents,
     /// Administrators change policies.
     Administrators,
+    /// Somebody follows up on what earlier events left.
+    FollowUps,
 }
 
 impl Kind {
     /// All kinds, with the settings that turn them off.
-    pub const ALL: [(Self, &str); 5] = [
+    pub const ALL: [(Self, &str); 6] = [
         (Self::Kills, "KILLS"),
         (Self::ApiFaults, "API_FAULTS"),
         (Self::NfsFaults, "NFS_FAULTS"),
         (Self::Accidents, "ACCIDENTS"),
         (Self::Administrators, "ADMINISTRATORS"),
+        (Self::FollowUps, "FOLLOW_UPS"),
     ];
 
     fn bit(self) -> u32 {
