@@ -414,6 +414,14 @@ pub enum ExportError {
         /// The holder.
         holder: Holder,
     },
+    /// What decides about the reclaim was read too long ago.
+    #[error(
+        "reclaiming {directory}: the server took so long that somebody may have decided otherwise; it is decided again"
+    )]
+    DecisionOutdated {
+        /// The directory.
+        directory: String,
+    },
     /// The directory or its record kept changing during the operation.
     #[error("{doing}: the directory kept changing; retrying")]
     ConcurrentlyModified {
@@ -486,7 +494,7 @@ impl ExportError {
             Self::IdMappingRequired { .. } => ErrorKind::IdMappingRequired,
             Self::RecordMismatch { .. } => ErrorKind::ReclaimUnsafe,
             Self::DirectoryMissing { .. } => ErrorKind::DirectoryMissing,
-            Self::ConcurrentlyModified { .. } => ErrorKind::ChangedMeanwhile,
+            Self::ConcurrentlyModified { .. } | Self::DecisionOutdated { .. } => ErrorKind::ChangedMeanwhile,
             Self::CleanupFailed { source, .. } => source.kind(),
         }
     }

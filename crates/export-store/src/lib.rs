@@ -129,6 +129,7 @@ pub use limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};
+pub use reclaim::MAX_DECISION_AGE;
 pub use record::{
     ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, Record, RecordError, RecordedHandle, RestoreTarget,
     RetentionTerms, State, TermsRevision, VolumeMetadata,

@@ -7,6 +7,10 @@ pub(crate) mod plan;
 mod retain;
 mod transfer;
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 pub(crate) use crate::reclaim::retain::{complete_archive, forget_volume, remove_finished_record, retain};
 pub(crate) use crate::reclaim::transfer::transfer;
 
@@ -27,6 +31,10 @@ use nfs_client::{Conditional, FileRef, Name, Rename, Status, Unchanged};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 24;
+/// Maximum age of what decides about a reclaim when the directory is moved or removed (data-safety rule 15). The calls
+/// before may take minutes on a server that hardly answers, and meanwhile an administrator may retain the volume or give it
+/// to another claim.
+pub const MAX_DECISION_AGE: Duration = Duration::from_secs(10);
 
 /// A directory that was just renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +53,8 @@ struct Reclaim<'a> {
     action: ReclaimAction,
     /// Metadata for the record of an archive.
     archive_metadata: ArchiveMetadata,
+    /// See [`ReclaimRequest::decided_at`].
+    decided_at: Option<Instant>,
     /// The nodes of the directory's path.
     nodes: Vec<FileRef>,
     observed: ObservedPaths,
@@ -69,10 +79,11 @@ impl<'a> Reclaim<'a> {
         record: Record,
         file_id: u64,
         action: ReclaimAction,
-        archive_metadata: &ArchiveMetadata,
+        (archive_metadata, decided_at): (&ArchiveMetadata, Option<Instant>),
     ) -> Self {
         Self {
             archive_metadata: archive_metadata.clone(),
+            decided_at,
             verified,
             record,
             file_id,
@@ -98,6 +109,17 @@ impl<'a> Reclaim<'a> {
     fn directory(&self) -> &DirectoryPath {
         &self.record.directory
     }
+
+    /// Fails if what decides about the reclaim was read too long ago. What is recorded stays, and the next attempt decides
+    /// again.
+    fn check_decision(&self) -> Result<(), ExportError> {
+        match self.decided_at {
+            Some(at) if at.elapsed() <= MAX_DECISION_AGE => Ok(()),
+            _ => Err(ExportError::DecisionOutdated {
+                directory: self.directory().to_string(),
+            }),
+        }
+    }
 }
 
 /// Returns `now`, in seconds since 1970, or later if that time is recorded already.
@@ -121,9 +143,7 @@ pub(crate) async fn reclaim(
             records::remove(store, verified, &record.volume).await?;
             Ok(Reclaimed::Retained)
         }
-        Recorded::Agreed(record, file_id) => {
-            run(store, verified, *record, file_id, action, &request.archive_metadata).await
-        }
+        Recorded::Agreed(record, file_id) => run(store, verified, *record, file_id, action, request).await,
         Recorded::Nothing(NameOccupant::Nothing) if action == ReclaimAction::Delete => Ok(Reclaimed::AlreadyGone),
         Recorded::Nothing(NameOccupant::Nothing) => Err(volume_record::missing(request)),
         Recorded::Nothing(_) => Err(volume_record::unrecorded(request)),
@@ -136,9 +156,10 @@ async fn run(
     record: Record,
     file_id: u64,
     action: ReclaimAction,
-    archive_metadata: &ArchiveMetadata,
+    request: &ReclaimRequest,
 ) -> Result<Reclaimed, ExportError> {
-    let mut reclaim = Reclaim::new(verified, record, file_id, action, archive_metadata);
+    let decision = (&request.archive_metadata, request.decided_at);
+    let mut reclaim = Reclaim::new(verified, record, file_id, action, decision);
     observe(store, &mut reclaim).await?;
     archive::find_existing(store, &mut reclaim).await?;
     archive::reserve_recorded_name(store, &mut reclaim);
@@ -388,6 +409,7 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
     let names = reclaim.directory().names();
     let Some(name) = names.last() else { return Ok(()) };
     let parent = paths::parent(reclaim.verified, &reclaim.nodes, reclaim.directory());
+    reclaim.check_decision()?;
     let removed = store
         .for_write(reclaim.verified)?
         .remove_directory(&parent.handle, name, reclaim.file_id)
@@ -430,9 +452,11 @@ async fn move_directory(
         unchanged: none_while.map_or(&[], std::slice::from_ref),
         then_set: archive.map(|archive| (&archive.handle, archives::restriction(verified, archive))),
     };
+    reclaim.check_decision()?;
     let mut renamed = store.for_write(verified)?.rename_if(&rename).await;
     if matches!(renamed, Ok(Conditional::Changed)) {
         refuse_overlap(store, reclaim, LookAtOthers::Refreshed).await?;
+        reclaim.check_decision()?;
         rename.unchanged = &[];
         renamed = store.for_write(verified)?.rename_if(&rename).await;
     }
@@ -481,6 +505,7 @@ async fn delete_unrecorded(
     let Some(name) = names.last() else { return Err(full) };
     let target = layout::trashed_unrecorded(&reclaim.record.claim, &reclaim.record.volume, reclaim.file_id)?;
     let parent = paths::parent(verified, &reclaim.nodes, reclaim.directory());
+    reclaim.check_decision()?;
     let renamed = store
         .for_write(verified)?
         .rename(

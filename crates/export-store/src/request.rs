@@ -1,6 +1,7 @@
 //! Requests to an [`ExportStore`](super::ExportStore), and their results.
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::ReservedPath;
 use crate::archives::{ArchiveRef, RecordedArchive};
@@ -234,6 +235,9 @@ pub struct ReclaimRequest {
     pub file_id: Option<u64>,
     /// Metadata for the record of its archive, if it becomes one.
     pub archive_metadata: ArchiveMetadata,
+    /// Time before what decides about the reclaim was read from the API server. The directory is moved or removed only for
+    /// [`MAX_DECISION_AGE`](crate::MAX_DECISION_AGE) after it; without it, not at all.
+    pub decided_at: Option<Instant>,
 }
 
 /// Metadata in the record of an archive, used to create its object.

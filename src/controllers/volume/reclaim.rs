@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::plan::{RecordOwner, VolumePlan, plan_for};
 use super::report::ReclaimOutcome;
@@ -52,6 +53,7 @@ pub async fn reclaim(
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), namespace, priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
     };
+    let decided_at = Instant::now();
     let Some(volume) = read_released(ctx, seen, owner).await? else {
         return Ok(ReclaimOutcome::Changed);
     };
@@ -83,6 +85,7 @@ pub async fn reclaim(
     {
         return Ok(outcome);
     }
+    request.decided_at = Some(decided_at);
     request.archive_metadata.retention = retention::seconds(&policy);
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
@@ -388,7 +391,7 @@ async fn apply_policy(
 fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ReclaimOutcome {
     let reason = Reason::from(error.kind());
     let condition = PlannedCondition::fails(reason, error.to_string());
-    if error.outcome_unknown() {
+    if error.outcome_unknown() || matches!(error, ExportError::DecisionOutdated { .. }) {
         ctx.request_probe(&backend.name);
         return ReclaimOutcome::Unknown(condition);
     }
@@ -473,6 +476,7 @@ mod tests {
             directory: DirectoryPath::parse("data").unwrap(),
             file_id: Some(1),
             archive_metadata: ArchiveMetadata::default(),
+            decided_at: None,
         };
         let former = RecordOwner::FormerClaim(claim("a", "team"));
         for (owner, on_delete, expected) in [

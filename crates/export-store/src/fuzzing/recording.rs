@@ -172,6 +172,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
             directory: DirectoryPath::parse(&path).unwrap(),
             file_id: Some(made.file_id),
             archive_metadata: ArchiveMetadata::default(),
+            decided_at: Some(tokio::time::Instant::now() + std::time::Duration::from_secs(3600)),
         };
         back_up(&managed, uid, &reclaim).await;
         keep_files(disk, &format!("{uid}-backup"), corpus);

@@ -26,16 +26,7 @@ pub(crate) async fn retain(
         let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await? else {
             return Ok(Reclaimed::Retained);
         };
-        match reclaim::run(
-            store,
-            verified,
-            *record,
-            file_id,
-            ReclaimAction::Archive,
-            &request.archive_metadata,
-        )
-        .await
-        {
+        match reclaim::run(store, verified, *record, file_id, ReclaimAction::Archive, request).await {
             // The directory is missing, so only the record is left to remove.
             Err(ExportError::DirectoryMissing { .. }) => {}
             other => return other,
@@ -90,7 +81,13 @@ pub(super) async fn observe_record<'a>(
 ) -> Result<Option<Reclaim<'a>>, ExportError> {
     let Some(file_id) = record.file_id else { return Ok(None) };
     let metadata = ArchiveMetadata::default();
-    let mut reclaim = Reclaim::new(verified, record.clone(), file_id, ReclaimAction::Archive, &metadata);
+    let mut reclaim = Reclaim::new(
+        verified,
+        record.clone(),
+        file_id,
+        ReclaimAction::Archive,
+        (&metadata, None),
+    );
     reclaim::observe(store, &mut reclaim).await?;
     Ok(Some(reclaim))
 }

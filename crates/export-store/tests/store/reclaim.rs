@@ -4,13 +4,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use export_store::ErrorKind;
+use export_store::{ErrorKind, MAX_DECISION_AGE};
 use export_store::{
     ExportError, ExportStore, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome,
     ServerComparison,
 };
 use nfs_client::Credential;
+use tokio::time::Instant;
 
 use crate::archive_crash::{restore, which};
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, adopting, identify, names, reclaim, refused, request};
@@ -398,17 +400,60 @@ async fn a_fileid_that_was_reused_after_its_directory_was_purged_stops_nothing()
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
 }
 
+fn decided_long_ago(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
+    let long_ago = Instant::now().checked_sub(MAX_DECISION_AGE + Duration::from_secs(1));
+    ReclaimRequest {
+        decided_at: Some(long_ago.unwrap()),
+        ..reclaim(uid, directory, file_id)
+    }
+}
+
 /// The record of an empty directory that was removed remains in the same way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fileid_that_was_reused_after_its_empty_directory_was_removed_stops_nothing() {
     let fixture = StoreFixture::with(rig::Export::new("/export").ext4(64 << 20)).await;
     let export = fixture.client().open().await;
+    // Its number is used first.
+    fs::create_dir(fixture.on_disk("lower")).unwrap();
     let made = export.provision(&request("1", "d1")).await.unwrap();
-    let removed = export.archive(&reclaim("1", "d1", made.file_id)).await.unwrap();
-    assert_eq!(removed, Reclaimed::EmptyRemoved);
+    // It ends after the record, before the directory is removed.
+    export
+        .archive(&decided_long_ago("1", "d1", made.file_id))
+        .await
+        .unwrap_err();
+    assert_eq!(fixture.record("pvc-1")["state"]["name"], "RemovingEmpty");
+    for removed in ["lower", "d1"] {
+        fs::remove_dir(fixture.on_disk(removed)).unwrap();
+    }
     assert!(with_number(&fixture, made.file_id, "d2"), "the number is not reused");
     let other = export.provision(&adopting("2", "d2")).await.unwrap();
     assert_eq!(other.file_id, made.file_id);
     export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
+}
+
+/// A server that hardly answered since the decision: somebody may have retained the volume meanwhile (data-safety rule 15).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_not_moved_by_a_decision_of_long_ago() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.client().open().await;
+    for (uid, has_data) in [("1", true), ("2", false)] {
+        let made = export.provision(&request(uid, uid)).await.unwrap();
+        if has_data {
+            std::fs::write(fixture.on_disk(uid).join("file"), "x").unwrap();
+        }
+        let decided = reclaim(uid, uid, made.file_id);
+        let outdated = decided_long_ago(uid, uid, made.file_id);
+        for attempt in [export.delete(&outdated).await, export.archive(&outdated).await] {
+            let error = attempt.unwrap_err();
+            assert!(matches!(error, ExportError::DecisionOutdated { .. }), "{error}");
+            assert!(fixture.on_disk(uid).is_dir());
+        }
+        let expected = match has_data {
+            true => Reclaimed::Deleted,
+            false => Reclaimed::EmptyRemoved,
+        };
+        assert_eq!(export.delete(&decided).await.unwrap(), expected);
+        assert!(!fixture.on_disk(uid).exists());
+    }
 }
