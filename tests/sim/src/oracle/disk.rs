@@ -22,6 +22,8 @@ pub struct Occurrence {
     pub file: DataFile,
     /// Where it is.
     pub path: String,
+    /// Where else it is: backups share unchanged files as hard links.
+    links: Vec<String>,
 }
 
 /// The content of a disk.
@@ -84,7 +86,9 @@ impl Disk {
         changed().for_each(|(number, _)| self.forget(number));
         for (number, inode) in changed() {
             if let (Some(path), Ok(object)) = (directories.path(number), disk.object(number)) {
-                self.add(object, path, inode);
+                let links = inode.names.iter().skip(1);
+                let links = links.map(|(directory, name)| directories.path_of(*directory, name));
+                self.add(object, (path, links.collect()), inode);
             }
         }
     }
@@ -118,7 +122,7 @@ impl Disk {
         self.files.remove(&path);
     }
 
-    fn add(&mut self, object: Object, path: String, inode: &Inode) {
+    fn add(&mut self, object: Object, (path, links): (String, Vec<String>), inode: &Inode) {
         self.places.insert(object.ino, (object, path.clone()));
         let Some(content) = inode.content() else {
             self.directories.insert(path.clone(), object);
@@ -134,7 +138,7 @@ impl Disk {
         let content = content.bytes();
         match parse(&content) {
             Some(file) => {
-                self.data.insert(object, Occurrence { file, path });
+                self.data.insert(object, Occurrence { file, path, links });
             }
             None if is_own(&path) => {
                 if let Some(parent) = recorded_parent(&path, &content) {
@@ -156,6 +160,17 @@ impl Disk {
             .filter(move |(_, occurrence)| occurrence.path.starts_with(&prefix));
         within.map(|(object, occurrence)| (*object, &occurrence.file))
     }
+
+    /// Returns true if a directory contains a file, at any depth, also as a link.
+    pub fn has_data(&self, directory: &str, file: &DataFile) -> bool {
+        let prefix = format!("{directory}/");
+        let mut same = self.data.values().filter(|occurrence| occurrence.file == *file);
+        same.any(|found| {
+            std::iter::once(&found.path)
+                .chain(&found.links)
+                .any(|path| path.starts_with(&prefix))
+        })
+    }
 }
 
 /// The paths of directories, each of which is part of the paths in it.
@@ -176,15 +191,21 @@ impl<'a> Directories<'a> {
             return Some(known.clone());
         }
         let (directory, name) = self.disk.name(number)?;
+        let path = self.path_of(directory, name);
+        if self.disk.directory(number).is_ok() {
+            self.known.insert(number, path.clone());
+        }
+        Some(path)
+    }
+
+    /// Returns the path of a name in a directory.
+    fn path_of(&mut self, directory: Ino, name: &[u8]) -> String {
         let mut path = self.path(directory).unwrap_or_default();
         if !path.is_empty() {
             path.push('/');
         }
         path.push_str(&String::from_utf8_lossy(name));
-        if self.disk.directory(number).is_ok() {
-            self.known.insert(number, path.clone());
-        }
-        Some(path)
+        path
     }
 }
 

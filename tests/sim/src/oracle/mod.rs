@@ -232,7 +232,7 @@ impl Oracle {
                 tree.archive = Some(name(&archive).to_owned());
             } else if archives::is_backup(&archive) {
                 let tree = sources::backup(&archive, disk, directory);
-                self.backups.check(&archive, &tree)?;
+                self.backups.check(&archive, disk, directory)?;
                 self.trees.insert((site, *root), tree);
             }
         }

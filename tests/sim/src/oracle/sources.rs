@@ -46,11 +46,11 @@ impl Backups {
     ///
     /// # Errors
     /// A file is missing.
-    pub fn check(&self, backup: &Value, tree: &Tree) -> Result<(), Violation> {
+    pub fn check(&self, backup: &Value, disk: &Disk, directory: &str) -> Result<(), Violation> {
         let source = self.0.get(uid(backup));
         let source = source.filter(|source| source.claim == text(backup, "/status/claimUID"));
-        let missing = source.and_then(|source| missing(source, tree));
-        match missing {
+        let mut files = source.into_iter().flat_map(|source| &source.files);
+        match files.find(|file| !disk.has_data(directory, file)) {
             None => Ok(()),
             Some((claim, number)) => Err(Violation(format!(
                 "backup {} is complete without file-{number} of {claim}",
