@@ -109,6 +109,12 @@ pub fn is_released(volume: &PersistentVolume) -> bool {
     matches!(phase, Some("Released" | "Failed"))
 }
 
+/// Returns true if the volume can be bound to any claim.
+pub fn is_available(volume: &PersistentVolume) -> bool {
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase == Some("Available")
+}
+
 /// Properties of a backend with which a volume must agree to be reclaimed there.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpectedLocation<'a> {

@@ -158,6 +158,9 @@ pub(crate) async fn find(
     if record.backend != store.config.backend {
         return Ok(None);
     }
+    if !store.state().archives.contains(volume) {
+        track(store, verified, &record);
+    }
     let directory = find_directory(store, verified, &record, &archive).await?;
     let phase = match &record.state {
         State::Purging { .. } => ArchivePhase::Purging,

@@ -35,7 +35,8 @@ pub(super) enum RecordsRead {
     NotYet,
 }
 
-/// Searches the record that has the name of an object. Reads only a record that is known to exist.
+/// Searches the record that has the name of an object. Reads only a record that is known to exist, or that a reserved name
+/// suggests: the archive of a volume that had a claim when the records were read is not known.
 pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundRecord {
     let name = object.name_any();
     let mut read = RecordsRead::All;
@@ -48,7 +49,7 @@ pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundReco
             };
             continue;
         };
-        if !export.has_archive(&name) {
+        if !export.has_archive(&name) && !object.has_reserved_name() {
             continue;
         }
         // Limited for each backend: one that does not respond delays only its own archives.

@@ -11,7 +11,7 @@ use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::requests::BackendRequest;
 use crate::decide::quantity;
-use crate::decide::reclaim::is_released;
+use crate::decide::reclaim::{is_available, is_released};
 use crate::runtime::api_error::api_error_text;
 use crate::state::archives;
 use crate::state::backends::{Backend, BackendConnection};
@@ -507,9 +507,13 @@ fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
     }
 }
 
+/// Returns the volumes of a backend that no claim has: those whose claim was deleted, also if an administrator removed it
+/// from `spec.claimRef` since.
 fn released_volumes(ctx: &Context, backend: &str) -> Vec<String> {
     let volumes = ctx.stores.volumes.state();
-    let released = volumes.iter().filter(|volume| is_released(volume));
+    let released = volumes
+        .iter()
+        .filter(|volume| is_released(volume) || is_available(volume));
     released
         .map(|volume| volume.name_any())
         .filter(|name| ctx.capacity.backend_of(name).is_some_and(|on| on == backend))
