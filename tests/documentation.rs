@@ -267,9 +267,8 @@ fn exposition() -> Result<String, std::fmt::Error> {
     metrics.text()
 }
 
-/// Returns the names of all series, each with the names of its labels.
-fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
-    let text = exposition()?;
+/// Returns the names of the series in an exposition, each with the names of its labels.
+fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let mut series: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in lines {
@@ -280,7 +279,7 @@ fn series() -> Result<BTreeMap<String, BTreeSet<String>>, std::fmt::Error> {
         let labels = labels.filter_map(|label| label.split_once('=').map(|(label, _)| label.to_owned()));
         series.entry(name.to_owned()).or_default().extend(labels);
     }
-    Ok(series)
+    series
 }
 
 /// Returns the names of the operator's metrics in a query.
@@ -309,7 +308,7 @@ fn texts_under<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
 
 #[test]
 fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_them() -> Test {
-    let series = series()?;
+    let series = series(&exposition()?);
     let dashboard: Value = serde_json::from_str(&page("config/prometheus/dashboard.json")?)?;
     let alerts = Value::Array(alerts()?);
     let mut shown = Vec::new();
@@ -629,7 +628,8 @@ source, `PersistentVolumeClaim`, `NfsArchive` or `NfsBackup`, and empty without 
 | metric | type | labels | meaning |
 |---|---|---|---|
 ";
-    let (text, series) = (exposition()?, series()?);
+    let text = exposition()?;
+    let series = series(&text);
     let mut rows = BTreeMap::new();
     let mut help = "";
     for line in text.lines() {

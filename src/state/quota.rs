@@ -399,8 +399,8 @@ fn limit_condition(found: &LimitReport, agent: &PlannedCondition, unenforced: Op
 
 #[cfg(test)]
 mod tests {
+    use super::agent::tests::{beat as heartbeat, settings};
     use super::*;
-    use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
     use export_store::quota::{AgentProblem, Heartbeat};
 
     fn order(generation: u64) -> LimitOrder {
@@ -408,29 +408,6 @@ mod tests {
             generation,
             file_id: 1,
             limit: VolumeLimit::default(),
-        }
-    }
-
-    fn settings() -> QuotaSettings {
-        QuotaSettings {
-            enforce: QuotaEnforcement::Required,
-            inodes: None,
-            archives: ArchiveQuota::Keep,
-        }
-    }
-
-    fn heartbeat(instance: &str, sequence: u64) -> Heartbeat {
-        Heartbeat {
-            instance: instance.to_owned(),
-            sequence,
-            agent_version: "1.0.0".to_owned(),
-            file_system: "xfs".to_owned(),
-            enforced: true,
-            inodes_counted: true,
-            ignored_orders: 0,
-            reported: 1,
-            reason: None,
-            message: None,
         }
     }
 
@@ -461,7 +438,7 @@ mod tests {
 
     #[test]
     fn while_the_agent_is_stopped_for_an_hour_limits_stay_as_reported_and_new_orders_wait_and_name_it() {
-        let settings = settings();
+        let settings = settings(None);
         let (state, start) = (QuotaState::default(), Instant::now());
         state.observe_agent(beat("a", 1), &settings, start);
         state.observe_agent(beat("a", 2), &settings, start + Duration::from_secs(5));
@@ -499,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_claim_reports_that_the_file_system_stopped_to_enforce_its_limit_and_that_it_does_again() {
-        let (state, start, settings) = (QuotaState::default(), Instant::now(), settings());
+        let (state, start, settings) = (QuotaState::default(), Instant::now(), settings(None));
         let in_force = LimitReport::Reported(LimitState::InForce);
         let observe = |sequence, enforced: bool| {
             let off = Heartbeat {

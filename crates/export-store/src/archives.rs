@@ -158,6 +158,7 @@ pub(crate) async fn find(
     if record.backend != store.config.backend {
         return Ok(None);
     }
+    // That of a volume that had a claim when the records were read.
     if !store.state().archives.contains(volume) {
         track(store, verified, &record);
     }

@@ -79,10 +79,11 @@ impl<'a> Reclaim<'a> {
         record: Record,
         file_id: u64,
         action: ReclaimAction,
-        (archive_metadata, decided_at): (&ArchiveMetadata, Option<Instant>),
+        archive_metadata: ArchiveMetadata,
+        decided_at: Option<Instant>,
     ) -> Self {
         Self {
-            archive_metadata: archive_metadata.clone(),
+            archive_metadata,
             decided_at,
             verified,
             record,
@@ -158,8 +159,8 @@ async fn run(
     action: ReclaimAction,
     request: &ReclaimRequest,
 ) -> Result<Reclaimed, ExportError> {
-    let decision = (&request.archive_metadata, request.decided_at);
-    let mut reclaim = Reclaim::new(verified, record, file_id, action, decision);
+    let metadata = request.archive_metadata.clone();
+    let mut reclaim = Reclaim::new(verified, record, file_id, action, metadata, request.decided_at);
     observe(store, &mut reclaim).await?;
     archive::find_existing(store, &mut reclaim).await?;
     archive::reserve_recorded_name(store, &mut reclaim);

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 pub use condition::condition;
 pub use missing_directory::DIRECTORY_MISSING;
+pub use scan::CHECKS_PER_SECOND;
 pub(super) use scan::is_export_error;
 
 use super::runner::{self, BackendTask};

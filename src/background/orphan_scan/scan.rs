@@ -32,7 +32,7 @@ use export_store::{
 /// Number of checks per second, one at a time. Each check takes two or three calls, so that a single disk with a cold
 /// cache and about a hundred seeks per second has most of them available for its users. Ten thousand volumes take 17
 /// minutes.
-const CHECKS_PER_SECOND: u32 = 10;
+pub const CHECKS_PER_SECOND: u32 = 10;
 /// Time until a suspect is checked again, at most half the scan interval. This is longer than an attempt to provision,
 /// save or reclaim a volume, and longer than a garbage collection.
 const GRACE: Duration = Duration::from_secs(60);

@@ -50,6 +50,11 @@ pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Con
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
+/// Returns true if there is a condition of this type, and it is `True`.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    condition(conditions, type_).is_some_and(|condition| condition.status == "True")
+}
+
 /// Returns the time since `time` as kubectl shows it, such as `5m` or `3d`.
 pub fn age(time: &Time, now: Timestamp) -> String {
     seconds_as_age(now.as_second() - time.0.as_second())

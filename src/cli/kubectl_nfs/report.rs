@@ -18,11 +18,13 @@ use serde_json::{Map, Value, json};
 
 use self::learn::{learn_arguments, learn_fields, learn_image};
 use self::redact::{Kind, Redactor};
+use super::names::is_true;
 use super::operator::{self, OperatorArguments};
 use crate::api::names::{CLAIM_CONDITION, DEFAULT_PROVISIONER, MANAGED_BY, OPERATOR_NAME, PROVISIONED_BY};
 use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::cli::cluster::{ClusterArguments, CommandError, all, each, failed};
 use crate::cli::output::{OutputFormat, escape_non_ascii, print_as};
+use crate::decide::reclaim::is_released;
 
 /// Maximum number of claims, volumes and archives in a report: enough to see a pattern.
 const MAX_OBJECTS: usize = 50;
@@ -215,12 +217,7 @@ async fn volumes(client: &Client, redactor: &mut Redactor) -> Result<Value, Comm
     let mut sample = Sample::default();
     let ours = ListParams::default().labels(&format!("{MANAGED_BY}={OPERATOR_NAME}"));
     each(&api, "PersistentVolumes", ours, |volume| {
-        let phase = volume
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref())
-            .unwrap_or_default();
-        let is_stuck = volume.annotations().contains_key(PROVISIONED_BY) && matches!(phase, "Released" | "Failed");
+        let is_stuck = volume.annotations().contains_key(PROVISIONED_BY) && is_released(&volume);
         sample.add(&volume, is_stuck, || redactor.know(Kind::Volume, &volume.name_any()));
     })
     .await?;
@@ -231,9 +228,7 @@ async fn archives(client: &Client, redactor: &mut Redactor) -> Result<Value, Com
     let api: Api<NfsArchive> = Api::all(client.clone());
     let mut sample = Sample::default();
     each(&api, "NfsArchives", ListParams::default(), |archive| {
-        let observed = archive.observed();
-        let available = super::names::condition(&observed.conditions, "Available");
-        let has_problem = available.is_none_or(|condition| condition.status != "True");
+        let has_problem = !is_true(&archive.observed().conditions, "Available");
         sample.add(&archive, has_problem, || {
             redactor.know(Kind::Archive, &archive.name_any())
         });
@@ -246,8 +241,7 @@ async fn backups(client: &Client, redactor: &mut Redactor) -> Result<Value, Comm
     let api: Api<NfsBackup> = Api::all(client.clone());
     let mut sample = Sample::default();
     each(&api, "NfsBackups", ListParams::default(), |backup| {
-        let ready = super::names::condition(&backup.observed().conditions, "Ready");
-        let has_problem = ready.is_none_or(|condition| condition.status != "True");
+        let has_problem = !is_true(&backup.observed().conditions, "Ready");
         sample.add(&backup, has_problem, || redactor.know(Kind::Backup, &backup.name_any()));
     })
     .await?;
@@ -259,8 +253,7 @@ async fn schedules(client: &Client, redactor: &mut Redactor) -> Result<Value, Co
     let mut sample = Sample::default();
     each(&api, "NfsBackupSchedules", ListParams::default(), |schedule| {
         let conditions = schedule.status.as_ref().map(|status| status.conditions.as_slice());
-        let ready = super::names::condition(conditions.unwrap_or_default(), "Ready");
-        let has_problem = ready.is_none_or(|condition| condition.status != "True");
+        let has_problem = !is_true(conditions.unwrap_or_default(), "Ready");
         sample.add(&schedule, has_problem, || {
             redactor.know(Kind::Schedule, &schedule.name_any())
         });

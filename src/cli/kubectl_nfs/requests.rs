@@ -17,6 +17,7 @@ use super::progress::{self, Progress};
 use crate::api::conditions::BackendCondition;
 use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind, OrphansStatus};
+use crate::background::orphan_scan::CHECKS_PER_SECOND;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, failed, get};
 use crate::cli::duration::parse_duration;
 use crate::cli::output::OutputFormat;
@@ -375,9 +376,6 @@ impl Request<'_> {
     }
 }
 
-/// Maximum number of volumes that a scan checks in a second.
-const SCANNED_PER_SECOND: i64 = 10;
-
 /// Describes how far a request is, as the status of its backend shows it.
 fn describe_progress(request: BackendRequest, status: &NfsBackendStatus) -> String {
     match condition(&status.conditions, "Ready") {
@@ -400,9 +398,9 @@ fn describe_progress(request: BackendRequest, status: &NfsBackendStatus) -> Stri
                 |(time, _)| format!("the last scan ended at {}", time.0),
             );
             format!(
-                "{} at up to {SCANNED_PER_SECOND} per second take {} or more; a scan that runs already ends first; {last}",
+                "{} at up to {CHECKS_PER_SECOND} per second take {} or more; a scan that runs already ends first; {last}",
                 counted(volumes, "volume"),
-                seconds_as_age(volumes / SCANNED_PER_SECOND + 1),
+                seconds_as_age(volumes / i64::from(CHECKS_PER_SECOND) + 1),
             )
         }
         BackendRequest::Count => {

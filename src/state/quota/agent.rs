@@ -233,13 +233,13 @@ fn capability(heartbeat: &Heartbeat, settings: &QuotaSettings) -> PlannedConditi
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::api::backend::{ArchiveQuota, QuotaEnforcement};
 
-    fn settings(inodes: Option<i64>) -> QuotaSettings {
+    pub fn settings(inodes: Option<i64>) -> QuotaSettings {
         QuotaSettings {
             enforce: QuotaEnforcement::Required,
             inodes,
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    fn beat(instance: &str, sequence: u64) -> Heartbeat {
+    pub fn beat(instance: &str, sequence: u64) -> Heartbeat {
         Heartbeat {
             instance: instance.to_owned(),
             sequence,

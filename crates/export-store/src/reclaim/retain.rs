@@ -80,14 +80,8 @@ pub(super) async fn observe_record<'a>(
     record: &Record,
 ) -> Result<Option<Reclaim<'a>>, ExportError> {
     let Some(file_id) = record.file_id else { return Ok(None) };
-    let metadata = ArchiveMetadata::default();
-    let mut reclaim = Reclaim::new(
-        verified,
-        record.clone(),
-        file_id,
-        ReclaimAction::Archive,
-        (&metadata, None),
-    );
+    let (action, metadata) = (ReclaimAction::Archive, ArchiveMetadata::default());
+    let mut reclaim = Reclaim::new(verified, record.clone(), file_id, action, metadata, None);
     reclaim::observe(store, &mut reclaim).await?;
     Ok(Some(reclaim))
 }

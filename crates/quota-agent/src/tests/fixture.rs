@@ -326,6 +326,15 @@ impl Fixture {
         self.open(CLUSTER, "usage", "usage").unwrap()
     }
 
+    /// Has an agent set the first limit of a volume, and returns the agent and the project.
+    pub async fn limited(&self, volume: &str, directory: &str, bytes: u64) -> (Agent<Fake>, u32) {
+        self.place(CLUSTER, &self.order(volume, directory, 1, bytes));
+        let mut agent = self.agent();
+        agent.poll().await;
+        let project = self.assert_in_force(volume, directory, bytes);
+        (agent, project)
+    }
+
     /// Checks that a volume has a limit, and returns its project.
     pub fn assert_in_force(&self, volume: &str, directory: &str, bytes: u64) -> u32 {
         let report = self.report(volume).unwrap();

@@ -87,10 +87,7 @@ async fn reports_go_to_the_folder_that_is_there_now() {
     for name in ["a", "b"] {
         fixture.make(name);
     }
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
     let reports = fixture.quota(CLUSTER).join("reports");
     fs::rename(&reports, reports.with_extension("old")).unwrap();
     fs::create_dir(&reports).unwrap();

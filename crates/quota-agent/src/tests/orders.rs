@@ -83,10 +83,7 @@ async fn a_limit_that_is_not_in_force_afterwards_is_reported_as_refused_and_hind
 async fn a_limit_that_is_reported_was_read_just_now() {
     let fixture = Fixture::new();
     fixture.make("a");
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
     // Somebody removes it, and the next order is for the same size.
     fixture.fake.0.borrow_mut().limits.clear();
     fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 2, GIB));

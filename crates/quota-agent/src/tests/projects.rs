@@ -258,10 +258,7 @@ async fn a_directory_that_is_gone_has_no_limit_in_force() {
     ] {
         let fixture = Fixture::new();
         let path = fixture.make("a");
-        fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-        let mut agent = fixture.agent();
-        agent.poll().await;
-        let project = fixture.assert_in_force("pvc-1", "a", GIB);
+        let (agent, project) = fixture.limited("pvc-1", "a", GIB).await;
         fs::remove_dir(&path).unwrap();
         fixture.fake.0.borrow_mut().tags.clear();
         if is_restored {
@@ -337,10 +334,7 @@ async fn a_project_that_cannot_be_released_is_not_forgotten() {
     for name in ["a", "b"] {
         fixture.make(name);
     }
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
     fixture.fake.0.borrow_mut().fixed.push(project);
     fixture.place(CLUSTER, &fixture.order("pvc-1", "b", 2, 2 * GIB));
     agent.enforce().await;
@@ -377,10 +371,7 @@ async fn volumes_that_exchange_their_directories_keep_the_projects_there() {
 async fn a_limit_counts_as_removed_only_when_that_was_read() {
     let fixture = Fixture::new();
     fixture.make("a");
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
     fixture.fake.0.borrow_mut().is_mute = true;
     // An order without limits.
     let mut order = fixture.order("pvc-1", "a", 2, GIB);
@@ -438,10 +429,7 @@ async fn a_directory_in_a_volume_is_not_taken_from_it() {
 async fn limits_and_projects_that_somebody_changed_are_repaired() {
     let fixture = Fixture::new();
     let path = fixture.make("a");
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
     fixture.fake.0.borrow_mut().limits.clear();
     agent.poll().await;
     fixture.assert_in_force("pvc-1", "a", GIB);
@@ -456,10 +444,7 @@ async fn a_directory_that_was_copied_with_its_project_gets_one_of_its_own() {
     let fixture = Fixture::new();
     fixture.make("a");
     let copy = fixture.make("copy");
-    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-    let mut agent = fixture.agent();
-    agent.poll().await;
-    let project = fixture.assert_in_force("pvc-1", "a", GIB);
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
     let inherits = true;
     fixture.fake.set_tag(&copy, Tag { project, inherits });
     fixture.place(CLUSTER, &fixture.order("pvc-0", "copy", 1, GIB));
