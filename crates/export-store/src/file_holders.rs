@@ -23,7 +23,7 @@ pub(crate) async fn holder_of(
     sharing: Sharing,
 ) -> Result<Option<Holder>, ExportError> {
     for holder in recorded_holders(store, verified, node.attributes.fileid, own, sharing) {
-        if !has_lost(store, verified, &holder, node).await? {
+        if !has_lost(store, verified, &holder, node, own).await? {
             return Ok(Some(holder));
         }
     }
@@ -80,13 +80,43 @@ async fn has_lost(
     verified: &VerifiedRoot,
     holder: &Holder,
     node: &FileRef,
+    own: Option<&str>,
 ) -> Result<bool, ExportError> {
     let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
         return Ok(false);
     };
+    let Some(record) = read_signed(store, verified, volume).await? else {
+        return Ok(false);
+    };
+    if !differs(store, verified, &record, node).await? {
+        return Ok(false);
+    }
+    Ok(has_unique_handles(store).await? || was_created_for(store, verified, own, node).await?)
+}
+
+/// Reports whether a directory was created for a volume: its record knows the handle. Different handles may name one
+/// directory, but equal ones never name two (RFC 1813 section 3.3, `nfs_fh3`).
+async fn was_created_for(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: Option<&str>,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    let Some(volume) = volume else { return Ok(false) };
+    let record = read_signed(store, verified, volume).await?;
+    let created = record.filter(|record| !record.adopted && record.restores.is_none());
+    let handle = created.and_then(|record| record.handle);
+    Ok(handle.is_some_and(|handle| handle.is_of(node) && !handle.is_outdated(verified)))
+}
+
+async fn read_signed(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<Option<Record>, ExportError> {
     match records::read(store, verified, volume).await {
-        Ok(ReadRecord::Record(record, SignatureStatus::Signed)) => is_other(store, verified, &record, node).await,
-        Ok(_) | Err(ExportError::NameUnusable { .. }) => Ok(false),
+        Ok(ReadRecord::Record(record, SignatureStatus::Signed)) => Ok(Some(*record)),
+        Ok(_) | Err(ExportError::NameUnusable { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -108,29 +138,32 @@ pub(crate) async fn certainly_has(
     let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
         return Ok(true);
     };
-    match records::read(store, verified, volume).await {
-        Ok(ReadRecord::Record(record, SignatureStatus::Signed)) => {
-            Ok(record.handle.as_ref().is_none_or(|handle| handle.is_of(node)))
-        }
-        Ok(_) | Err(ExportError::NameUnusable { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+    let record = read_signed(store, verified, volume).await?;
+    Ok(record.is_some_and(|record| record.handle.is_none_or(|handle| handle.is_of(node))))
 }
 
-/// Reports whether a directory with the fileid in a record is certainly another one than the recorded: no change is in
-/// progress, the recorded path does not lead to the fileid, and the handle differs although the server has not changed
-/// its handles since.
+/// Reports whether a directory with the fileid in a record is certainly another one than the recorded, because
+/// [`differs`] says so and the server gives each directory one handle.
 pub(crate) async fn is_other(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
     node: &FileRef,
 ) -> Result<bool, ExportError> {
-    let differs = |record: &Record| {
-        let handle = record.handle.as_ref();
-        handle.is_some_and(|handle| !handle.is_of(node) && !handle.is_outdated(verified))
-    };
-    if !differs(record) {
+    Ok(differs(store, verified, record, node).await? && has_unique_handles(store).await?)
+}
+
+/// Reports whether a directory with the fileid in a record looks like another one than the recorded: no change is in
+/// progress, the recorded path does not lead to the fileid, and the handle differs although the server has not changed
+/// its handles since.
+async fn differs(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    let handle = record.handle.as_ref();
+    if !handle.is_some_and(|handle| !handle.is_of(node) && !handle.is_outdated(verified)) {
         return Ok(false);
     }
     let is_at = match &record.state {
@@ -145,9 +178,10 @@ pub(crate) async fn is_other(
         }
         _ => return Ok(false),
     };
-    if is_at {
-        return Ok(false);
-    }
+    Ok(!is_at)
+}
+
+async fn has_unique_handles(store: &ExportStore) -> Result<bool, ExportError> {
     let unique = store.nfs.has_unique_handles().await;
     unique.context(|| "reading the attributes of the export's root".into())
 }

@@ -11,7 +11,7 @@ use export_store::{
     ExportError, ExportStore, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome,
     ServerComparison,
 };
-use nfs_client::Credential;
+use nfs_client::{Credential, Protocol, VersionChoice};
 use tokio::time::Instant;
 
 use crate::archive_crash::{restore, which};
@@ -398,6 +398,28 @@ async fn a_fileid_that_was_reused_after_its_directory_was_purged_stops_nothing()
     assert_eq!(other.file_id, made.file_id);
     export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
+}
+
+/// NFSv3 does not say whether handles are unique. The volume's own record knows its directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_created_directory_with_the_fileid_of_a_purged_one_is_reclaimed_without_unique_handles() {
+    let export = rig::Export::new("/export").ext4(64 << 20);
+    let fixture = StoreFixture::over(VersionChoice::Exactly(Protocol::V3), export).await;
+    let export = fixture.client().open().await;
+    let made = export.provision(&request("old", "old")).await.unwrap();
+    fs::write(fixture.on_disk("old").join("mine"), "").unwrap();
+    export.delete(&reclaim("old", "old", made.file_id)).await.unwrap();
+    export.purge_trash(PurgeLimits::default()).await.unwrap();
+    let mut uids = (0..300).map(|number| number.to_string());
+    let reused = loop {
+        let uid = uids.next().expect("the number is not reused");
+        if export.provision(&request(&uid, &uid)).await.unwrap().file_id == made.file_id {
+            break uid;
+        }
+    };
+    fs::write(fixture.on_disk(&reused).join("theirs"), "").unwrap();
+    export.archive(&reclaim(&reused, &reused, made.file_id)).await.unwrap();
+    assert_eq!(names(&fixture.on_disk(&format!("archived-{reused}"))), ["theirs"]);
 }
 
 fn decided_long_ago(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
