@@ -340,11 +340,10 @@ fn publish_about_claim(ctx: &Context, object: &NfsArchive) {
         .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
 }
 
-/// Returns the outcome of a write to the object. After a conflict, the next reconciliation continues with the changed
-/// object.
+/// Returns the outcome of a write to the object.
 fn after_write(written: Result<bool, WriteError>) -> Result<BackupOutcome, WriteError> {
     match written {
-        Ok(_) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
+        Ok(_) => Ok(BackupOutcome::Changed),
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(BackupOutcome::Deleted),
         Err(error) => Err(error),
     }
