@@ -40,7 +40,6 @@ pub fn reclaim_request(
         directory: location.directory,
         file_id: Some(location.file_id),
         archive_metadata: archive_metadata(volume),
-        decided_at: None,
     })
 }
 

@@ -167,7 +167,8 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     let fields = json!({"metadata": {"finalizers": finalizers}});
-    patch_as_read(api, object, fields, false, "set the finalizers").await
+    let patched = patch_as_read(api, object, fields, false, "set the finalizers").await;
+    patched.map(drop)
 }
 
 /// Removes another component's annotation from an object if the object has not changed since it was read.
@@ -180,25 +181,19 @@ pub async fn remove_annotation_if_unchanged<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    patch_as_read(
-        api,
-        object,
-        json!({"metadata": {"annotations": {annotation: null}}}),
-        false,
-        action,
-    )
-    .await
+    let fields = json!({"metadata": {"annotations": {annotation: null}}});
+    patch_as_read(api, object, fields, false, action).await.map(drop)
 }
 
-/// Merges `fields` into an object if it has not changed since it was read. If it has, or if another object has its name,
-/// the error is [`WriteError::Conflict`].
+/// Merges `fields` into an object if it has not changed since it was read, and returns it. If it has changed, or if another
+/// object has its name, the error is [`WriteError::Conflict`].
 pub async fn patch_as_read<K>(
     api: &Api<K>,
     object: &K,
     mut fields: Value,
     status: bool,
     action: &'static str,
-) -> Result<(), WriteError>
+) -> Result<K, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
@@ -206,16 +201,16 @@ where
     merge(&mut fields, precondition);
     let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&fields));
     let patched = if status {
-        api.patch_status(&name, &params, &patch).await.map(drop)
+        api.patch_status(&name, &params, &patch).await
     } else {
-        api.patch(&name, &params, &patch).await.map(drop)
+        api.patch(&name, &params, &patch).await
     };
     patched.map_err(WriteError::classify(action))
 }
 
 /// Deletes an object if it has not changed since it was read. If it has, or if another object has its name, the error is
-/// [`WriteError::Conflict`]. Succeeds if it no longer exists.
-pub async fn delete_as_read<K>(api: &Api<K>, object: &K, action: &'static str) -> Result<(), WriteError>
+/// [`WriteError::Conflict`]. Returns the object if finalizers keep it. Succeeds if it no longer exists.
+pub async fn delete_as_read<K>(api: &Api<K>, object: &K, action: &'static str) -> Result<Option<K>, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
@@ -227,9 +222,9 @@ where
         ..DeleteParams::default()
     };
     match api.delete(&object.name_any(), &params).await {
-        Ok(_) => Ok(()),
+        Ok(deleted) => Ok(deleted.left()),
         Err(error) => match WriteError::classify(action)(error) {
-            WriteError::NotFound => Ok(()),
+            WriteError::NotFound => Ok(None),
             error => Err(error),
         },
     }

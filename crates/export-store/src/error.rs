@@ -414,11 +414,9 @@ pub enum ExportError {
         /// The holder.
         holder: Holder,
     },
-    /// What decides about the reclaim was read too long ago.
-    #[error(
-        "reclaiming {directory}: the server took so long that somebody may have decided otherwise; it is decided again"
-    )]
-    DecisionOutdated {
+    /// The volume changed meanwhile, or may have.
+    #[error("reclaiming {directory}: the volume may have changed meanwhile; it is decided again")]
+    Undecided {
         /// The directory.
         directory: String,
     },
@@ -494,7 +492,7 @@ impl ExportError {
             Self::IdMappingRequired { .. } => ErrorKind::IdMappingRequired,
             Self::RecordMismatch { .. } => ErrorKind::ReclaimUnsafe,
             Self::DirectoryMissing { .. } => ErrorKind::DirectoryMissing,
-            Self::ConcurrentlyModified { .. } | Self::DecisionOutdated { .. } => ErrorKind::ChangedMeanwhile,
+            Self::ConcurrentlyModified { .. } | Self::Undecided { .. } => ErrorKind::ChangedMeanwhile,
             Self::CleanupFailed { source, .. } => source.kind(),
         }
     }

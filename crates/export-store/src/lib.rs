@@ -129,7 +129,6 @@ pub use limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};
-pub use reclaim::MAX_DECISION_AGE;
 pub use record::{
     ArchiveState, CopiedAmount, CopiedSnapshot, CopyState, Record, RecordError, RecordedHandle, RestoreTarget,
     RetentionTerms, State, TermsRevision, VolumeMetadata,
@@ -137,9 +136,9 @@ pub use record::{
 pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
-    ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, NEW_IDENTITY, OwnFileIds,
-    ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecordTransfer,
-    RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
+    ArchiveMetadata, ClaimRef, Decided, DirectoryRequest, Existing, ExpectedIdentity, Identity, NEW_IDENTITY,
+    OwnFileIds, ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimDecision, ReclaimRequest,
+    Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
 };
 pub use server_comparison::ServerComparison;
 pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};

@@ -7,10 +7,6 @@ pub(crate) mod plan;
 mod retain;
 mod transfer;
 
-use std::time::Duration;
-
-use tokio::time::Instant;
-
 pub(crate) use crate::reclaim::retain::{complete_archive, forget_volume, remove_finished_record, retain};
 pub(crate) use crate::reclaim::transfer::transfer;
 
@@ -22,7 +18,7 @@ use crate::paths::LookInside;
 pub(crate) use crate::reclaim::plan::ReclaimAction;
 use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimResult, ReclaimStep, decide};
 use crate::record::{Record, RecordedHandle, State};
-use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
+use crate::request::{ArchiveMetadata, ReclaimDecision, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
@@ -31,10 +27,6 @@ use nfs_client::{Conditional, FileRef, Name, Rename, Status, Unchanged};
 
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 24;
-/// Maximum age of what decides about a reclaim when the directory is moved or removed (data-safety rule 15). The calls
-/// before may take minutes on a server that hardly answers, and meanwhile an administrator may retain the volume or give it
-/// to another claim.
-pub const MAX_DECISION_AGE: Duration = Duration::from_secs(10);
 
 /// A directory that was just renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +45,8 @@ struct Reclaim<'a> {
     action: ReclaimAction,
     /// Metadata for the record of an archive.
     archive_metadata: ArchiveMetadata,
-    /// See [`ReclaimRequest::decided_at`].
-    decided_at: Option<Instant>,
+    /// Decides about the directory; `None` if it is only observed.
+    decision: Option<&'a dyn ReclaimDecision>,
     /// The nodes of the directory's path.
     nodes: Vec<FileRef>,
     observed: ObservedPaths,
@@ -80,11 +72,11 @@ impl<'a> Reclaim<'a> {
         file_id: u64,
         action: ReclaimAction,
         archive_metadata: ArchiveMetadata,
-        decided_at: Option<Instant>,
+        decision: Option<&'a dyn ReclaimDecision>,
     ) -> Self {
         Self {
             archive_metadata,
-            decided_at,
+            decision,
             verified,
             record,
             file_id,
@@ -111,15 +103,17 @@ impl<'a> Reclaim<'a> {
         &self.record.directory
     }
 
-    /// Fails if what decides about the reclaim was read too long ago. What is recorded stays, and the next attempt decides
-    /// again.
-    fn check_decision(&self) -> Result<(), ExportError> {
-        match self.decided_at {
-            Some(at) if at.elapsed() <= MAX_DECISION_AGE => Ok(()),
-            _ => Err(ExportError::DecisionOutdated {
-                directory: self.directory().to_string(),
-            }),
-        }
+    /// Decides that the directory is moved or removed now: the calls before may have taken minutes, and meanwhile an
+    /// administrator may have given the volume to another claim (data-safety rule 15). If it is not, what is recorded stays,
+    /// and the next attempt decides again.
+    async fn decide(&self) -> Result<(), ExportError> {
+        let is_decided = match self.decision {
+            Some(decision) => decision.decide().await,
+            None => false,
+        };
+        is_decided.then_some(()).ok_or_else(|| ExportError::Undecided {
+            directory: self.directory().to_string(),
+        })
     }
 }
 
@@ -136,7 +130,7 @@ pub(crate) async fn reclaim(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
-    action: ReclaimAction,
+    (action, decision): (ReclaimAction, &dyn ReclaimDecision),
 ) -> Result<Reclaimed, ExportError> {
     match volume_record::compare_and_sign(store, verified, request).await? {
         // It belongs to nobody here, whatever the policy says.
@@ -144,23 +138,19 @@ pub(crate) async fn reclaim(
             records::remove(store, verified, &record.volume).await?;
             Ok(Reclaimed::Retained)
         }
-        Recorded::Agreed(record, file_id) => run(store, verified, *record, file_id, action, request).await,
+        Recorded::Agreed(record, file_id) => {
+            let metadata = request.archive_metadata.clone();
+            let reclaim = Reclaim::new(verified, *record, file_id, action, metadata, Some(decision));
+            run(store, reclaim).await
+        }
         Recorded::Nothing(NameOccupant::Nothing) if action == ReclaimAction::Delete => Ok(Reclaimed::AlreadyGone),
         Recorded::Nothing(NameOccupant::Nothing) => Err(volume_record::missing(request)),
         Recorded::Nothing(_) => Err(volume_record::unrecorded(request)),
     }
 }
 
-async fn run(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    record: Record,
-    file_id: u64,
-    action: ReclaimAction,
-    request: &ReclaimRequest,
-) -> Result<Reclaimed, ExportError> {
-    let metadata = request.archive_metadata.clone();
-    let mut reclaim = Reclaim::new(verified, record, file_id, action, metadata, request.decided_at);
+async fn run(store: &ExportStore, mut reclaim: Reclaim<'_>) -> Result<Reclaimed, ExportError> {
+    let verified = reclaim.verified;
     observe(store, &mut reclaim).await?;
     archive::find_existing(store, &mut reclaim).await?;
     archive::reserve_recorded_name(store, &mut reclaim);
@@ -410,7 +400,7 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
     let names = reclaim.directory().names();
     let Some(name) = names.last() else { return Ok(()) };
     let parent = paths::parent(reclaim.verified, &reclaim.nodes, reclaim.directory());
-    reclaim.check_decision()?;
+    reclaim.decide().await?;
     let removed = store
         .for_write(reclaim.verified)?
         .remove_directory(&parent.handle, name, reclaim.file_id)
@@ -453,11 +443,11 @@ async fn move_directory(
         unchanged: none_while.map_or(&[], std::slice::from_ref),
         then_set: archive.map(|archive| (&archive.handle, archives::restriction(verified, archive))),
     };
-    reclaim.check_decision()?;
+    reclaim.decide().await?;
     let mut renamed = store.for_write(verified)?.rename_if(&rename).await;
     if matches!(renamed, Ok(Conditional::Changed)) {
         refuse_overlap(store, reclaim, LookAtOthers::Refreshed).await?;
-        reclaim.check_decision()?;
+        reclaim.decide().await?;
         rename.unchanged = &[];
         renamed = store.for_write(verified)?.rename_if(&rename).await;
     }
@@ -506,7 +496,7 @@ async fn delete_unrecorded(
     let Some(name) = names.last() else { return Err(full) };
     let target = layout::trashed_unrecorded(&reclaim.record.claim, &reclaim.record.volume, reclaim.file_id)?;
     let parent = paths::parent(verified, &reclaim.nodes, reclaim.directory());
-    reclaim.check_decision()?;
+    reclaim.decide().await?;
     let renamed = store
         .for_write(verified)?
         .rename(

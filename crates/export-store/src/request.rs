@@ -1,7 +1,9 @@
 //! Requests to an [`ExportStore`](super::ExportStore), and their results.
 
+use std::future::ready;
+
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 use crate::ReservedPath;
 use crate::archives::{ArchiveRef, RecordedArchive};
@@ -235,9 +237,24 @@ pub struct ReclaimRequest {
     pub file_id: Option<u64>,
     /// Metadata for the record of its archive, if it becomes one.
     pub archive_metadata: ArchiveMetadata,
-    /// Time before what decides about the reclaim was read from the API server. The directory is moved or removed only for
-    /// [`MAX_DECISION_AGE`](crate::MAX_DECISION_AGE) after it; without it, not at all.
-    pub decided_at: Option<Instant>,
+}
+
+/// Decides that the directory of a volume is reclaimed, immediately before it is moved or removed. Implemented outside of
+/// this crate, which does not know the API server.
+pub trait ReclaimDecision: Send + Sync {
+    /// Makes sure that nobody gets the volume from now on. Returns false if somebody may have it, or may want to keep it. May
+    /// be called several times.
+    fn decide(&self) -> BoxFuture<'_, bool>;
+}
+
+/// The decision about a directory that nobody else can get.
+#[derive(Debug, Clone, Copy)]
+pub struct Decided;
+
+impl ReclaimDecision for Decided {
+    fn decide(&self) -> BoxFuture<'_, bool> {
+        Box::pin(ready(true))
+    }
 }
 
 /// Metadata in the record of an archive, used to create its object.

@@ -26,7 +26,8 @@ use crate::record::{Record, RestoreTarget, RetentionTerms, TermsRevision, Volume
 use crate::recoverability::Recoverability;
 use crate::request::{
     ClaimRef, DirectoryRequest, ExpectedIdentity, Identity, ProvisionedDirectory, PurgeLimits, PurgeReport,
-    ReclaimRequest, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
+    ReclaimDecision, ReclaimRequest, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig,
+    TrashContent, WriteProbe,
 };
 use crate::server_comparison::{AssumeSame, ServerComparison};
 use crate::signature::RecordsKey;
@@ -382,27 +383,39 @@ impl ExportStore {
 /// Reclaim and trash.
 impl ExportStore {
     /// Renames a volume's directory to an archive, or removes it if it is empty.
-    pub async fn archive(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+    pub async fn archive(
+        &self,
+        request: &ReclaimRequest,
+        decision: &dyn ReclaimDecision,
+    ) -> Result<Reclaimed, ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
-            reclaim::reclaim(self, &verified, request, ReclaimAction::Archive).await
+            reclaim::reclaim(self, &verified, request, (ReclaimAction::Archive, decision)).await
         })
         .await
     }
 
     /// Moves a volume's directory into the trash. Archives an adopted directory instead.
-    pub async fn delete(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+    pub async fn delete(
+        &self,
+        request: &ReclaimRequest,
+        decision: &dyn ReclaimDecision,
+    ) -> Result<Reclaimed, ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {
-            reclaim::reclaim(self, &verified, request, ReclaimAction::Delete).await
+            reclaim::reclaim(self, &verified, request, (ReclaimAction::Delete, decision)).await
         })
         .await
     }
 
     /// Removes the record of a volume and leaves its directory unchanged.
-    pub async fn retain(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+    pub async fn retain(
+        &self,
+        request: &ReclaimRequest,
+        decision: &dyn ReclaimDecision,
+    ) -> Result<Reclaimed, ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
-        self.with_verified(move |verified| async move { reclaim::retain(self, &verified, request).await })
+        self.with_verified(move |verified| async move { reclaim::retain(self, &verified, request, decision).await })
             .await
     }
 

@@ -76,7 +76,6 @@ impl<'a> NfsSubdirVolume<'a> {
             directory,
             file_id: None,
             archive_metadata: archive_metadata(self.volume),
-            decided_at: None,
         };
         if policy != OnDelete::Retain {
             match export.create_missing_record(&request, false).await {

@@ -145,7 +145,8 @@ pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
 
 /// Deletes the object of an archive that has no data yet.
 pub async fn delete_incomplete(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
-    writes::delete_as_read(&api(ctx), object, "delete an archive that nobody requests any more").await
+    let deleted = writes::delete_as_read(&api(ctx), object, "delete an archive that nobody requests any more").await;
+    deleted.map(drop)
 }
 
 /// Annotates an object with the location in its status, before that status is written: a tool that restores the object
@@ -165,7 +166,7 @@ pub async fn annotate_location(ctx: &Context, described: &NfsArchive) -> Result<
 pub async fn restore_terms(ctx: &Context, object: &NfsArchive, terms: &RetentionTerms) -> Result<(), WriteError> {
     let action = "restore the archive's retention from its record";
     match writes::patch_as_read(&api(ctx), object, terms::fields(terms), false, action).await {
-        Ok(()) => {
+        Ok(_) => {
             let note = "this object is older than its record on the export, or replaces the one that the record knows: \
                         legalHold, expirationTime and deletionPolicy were restored as far as they are stricter in the record; \
                         edit them again if that is not intended";

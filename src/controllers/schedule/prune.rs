@@ -65,7 +65,7 @@ pub(super) async fn prune(ctx: &Context, schedule: &NfsBackupSchedule) -> Result
         }
         for backup in surplus.delete {
             match writes::delete_as_read(&api, &*backup, "delete a backup beyond keepLast").await {
-                Ok(()) => tracing::info!(
+                Ok(_) => tracing::info!(
                     backup = backup.name_any(),
                     namespace,
                     "deleted a backup beyond keepLast"

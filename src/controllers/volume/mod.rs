@@ -1,5 +1,6 @@
 //! Volumes: once a claim is deleted, the archive policy is applied to the volume's directory.
 
+mod deletion;
 mod plan;
 mod reclaim;
 mod reconcile;

@@ -1,5 +1,5 @@
-//! Reclaim of a released volume: checked with the API server → policy applied → archive object created → volume deleted
-//! → finalizer removed.
+//! Reclaim of a released volume: checked with the API server → volume deleted → policy applied → archive object created →
+//! finalizer removed.
 //!
 //! The process may end after any step. If the reclaim is repeated, it applies the policy to the data once. If the
 //! volume was bound to another claim in between, what was done for the first one is completed for it.
@@ -7,12 +7,11 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::Instant;
 
+use super::deletion::VolumeDeletion;
 use super::plan::{RecordOwner, VolumePlan, plan_for};
 use super::report::ReclaimOutcome;
 use crate::api::backend::{ArchivePolicy, OnDelete};
@@ -53,8 +52,7 @@ pub async fn reclaim(
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), namespace, priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
     };
-    let decided_at = Instant::now();
-    let Some(volume) = read_released(ctx, seen, owner).await? else {
+    let Some(mut volume) = read_released(ctx, seen, owner).await? else {
         return Ok(ReclaimOutcome::Changed);
     };
     let Some(policy) = read_policy(ctx, &backend).await? else {
@@ -73,7 +71,7 @@ pub async fn reclaim(
     };
     if on_delete == OnDelete::Retain {
         match unfinished_restore(ctx, &export, &volume).await {
-            Ok(None) => record_retain(ctx, &volume).await?,
+            Ok(None) => volume = record_retain(ctx, volume).await?,
             Ok(Some(condition)) => return Ok(ReclaimOutcome::Waiting(condition)),
             Err(error) => return Ok(export_failed(ctx, &backend, &error)),
         }
@@ -85,17 +83,23 @@ pub async fn reclaim(
     {
         return Ok(outcome);
     }
-    request.decided_at = Some(decided_at);
     request.archive_metadata.retention = retention::seconds(&policy);
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
+    let uid = volume.uid().unwrap_or_default();
+    let deletion = VolumeDeletion::of(&ctx.clients.calls, volume);
     let Applied {
         condition,
         has_warnings,
         archive,
-    } = match apply_policy(&export, on_delete, &request, acknowledged).await {
+    } = match apply_policy(&export, (on_delete, &request), &deletion, acknowledged).await {
         Ok(applied) => applied,
-        Err(error) => return Ok(export_failed(ctx, &backend, &error)),
+        Err(error) => {
+            return match deletion.take_failure().await {
+                Some(error) => Err(error),
+                None => Ok(export_failed(ctx, &backend, &error)),
+            };
+        }
     };
     // Nothing of an archive or a retained directory is in the trash, which is listed for a purge.
     if condition.reason == Reason::VolumeDeleted {
@@ -106,15 +110,15 @@ pub async fn reclaim(
     {
         order_new_archive(&backend, &export, (&request.volume, bytes)).await;
     }
-    // Before the volume is deleted: if this process ends here, the next one finds the volume and the archive again.
+    // Before the volume is gone: if this process ends here, the next one finds the volume and the archive again.
     if condition.reason == Reason::VolumeArchived
         && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume, archive).await
     {
         return not_ensured(ctx, &backend, error);
     }
-    // Once the volume is deleted, its watch event may have this forgotten.
-    let had_problem = has_warnings || ctx.last_reported.has_reported(&volume.uid().unwrap_or_default());
-    delete_volume(ctx, &volume).await?;
+    // Once the volume is gone, its watch event may have this forgotten.
+    let had_problem = has_warnings || ctx.last_reported.has_reported(&uid);
+    deletion.complete().await?;
     // The record of an archive stays.
     if condition.reason != Reason::VolumeArchived
         && let Err(error) = export.forget_volume(&request.volume).await
@@ -322,15 +326,15 @@ fn is_moved_to(phase: &ArchivePhase, volume: &str) -> bool {
 /// Records on the volume that its directory is retained, unless it says so. The record on the export is removed before the
 /// volume is deleted: if this process ends in between and the backend's policy changes, the next process must not look for
 /// that record.
-async fn record_retain(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
+async fn record_retain(ctx: &Context, volume: PersistentVolume) -> Result<PersistentVolume, WriteError> {
     let annotations = volume.annotations();
     // Annotations would turn a volume of nfs-subdir, whose class decides, into one of this operator.
     if annotations.contains_key(VOLUME_ON_DELETE) || !annotations.contains_key(VOLUME_BACKEND) {
-        return Ok(());
+        return Ok(volume);
     }
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let fields = json!({"metadata": {"annotations": {VOLUME_ON_DELETE: OnDelete::Retain.annotation_value()}}});
-    writes::patch_as_read(&api, volume, fields, false, "record that the directory is retained").await
+    writes::patch_as_read(&api, &volume, fields, false, "record that the directory is retained").await
 }
 
 /// The result of a policy.
@@ -344,15 +348,15 @@ struct Applied {
 /// Applies the policy to the directory.
 async fn apply_policy(
     export: &ExportStore,
-    on_delete: OnDelete,
-    request: &ReclaimRequest,
+    (on_delete, request): (OnDelete, &ReclaimRequest),
+    deletion: &VolumeDeletion,
     acknowledged: bool,
 ) -> Result<Applied, ExportError> {
     let mut archive = None;
     let reclaimed = match on_delete {
-        OnDelete::Archive => export.archive(request).await,
-        OnDelete::Delete => export.delete(request).await,
-        OnDelete::Retain => export.retain(request).await,
+        OnDelete::Archive => export.archive(request, deletion).await,
+        OnDelete::Delete => export.delete(request, deletion).await,
+        OnDelete::Retain => export.retain(request, deletion).await,
     };
     let directory = &request.directory;
     let mut has_warnings = false;
@@ -375,7 +379,7 @@ async fn apply_policy(
         Ok(Reclaimed::AlreadyGone) => (Reason::VolumeDeleted, "was already deleted".to_owned()),
         Ok(Reclaimed::Retained) => (Reason::VolumeRetained, "stays as it is".to_owned()),
         Err(ExportError::DirectoryMissing { .. }) if acknowledged => {
-            export.retain(request).await?;
+            export.retain(request, deletion).await?;
             (Reason::VolumeDeleted, "is missing, as acknowledged".to_owned())
         }
         Err(error) => return Err(error),
@@ -391,7 +395,7 @@ async fn apply_policy(
 fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ReclaimOutcome {
     let reason = Reason::from(error.kind());
     let condition = PlannedCondition::fails(reason, error.to_string());
-    if error.outcome_unknown() || matches!(error, ExportError::DecisionOutdated { .. }) {
+    if error.outcome_unknown() {
         ctx.request_probe(&backend.name);
         return ReclaimOutcome::Unknown(condition);
     }
@@ -409,28 +413,6 @@ fn not_ensured(ctx: &Context, backend: &Backend, error: CreateError) -> Result<R
         CreateError::NameTaken(condition) => Ok(ReclaimOutcome::Failed(condition)),
         CreateError::Export(error) => Ok(export_failed(ctx, backend, &error)),
         error @ CreateError::Unsigned => Ok(failed(Reason::RecordUnusable, error.to_string())),
-    }
-}
-
-/// Deletes the volume object and removes the operator's finalizer from it.
-async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
-    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: volume.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    let deleted = match api.delete(&volume.name_any(), &params).await {
-        // 409: another object has the name now, so this volume is deleted.
-        Err(error) if matches!(writes::http_status(&error), Some(404 | 409)) => return Ok(()),
-        answered => answered.map_err(WriteError::action("delete the volume"))?,
-    };
-    match deleted.left() {
-        // As it is now, with the finalizers that keep it.
-        Some(deleting) => writes::drop_finalizer(&api, &deleting, RECLAIM_FINALIZER).await,
-        None => Ok(()),
     }
 }
 
@@ -476,7 +458,6 @@ mod tests {
             directory: DirectoryPath::parse("data").unwrap(),
             file_id: Some(1),
             archive_metadata: ArchiveMetadata::default(),
-            decided_at: None,
         };
         let former = RecordOwner::FormerClaim(claim("a", "team"));
         for (owner, on_delete, expected) in [

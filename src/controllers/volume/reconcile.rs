@@ -78,6 +78,13 @@ async fn transfer(ctx: &Context, volume: &PersistentVolume) -> Result<ReclaimOut
 
 /// Handles a failed write, after which nothing is decided.
 pub fn on_error(volume: Arc<PersistentVolume>, error: &WriteError, ctx: Arc<Context>) -> Action {
+    // Somebody changed the volume, or deleted it, since it was read.
+    if matches!(
+        error,
+        WriteError::Conflict | WriteError::NotFound | WriteError::Replaced
+    ) {
+        return Action::requeue(writes::AFTER_CONFLICT);
+    }
     tracing::warn!(volume = volume.name_any(), "{error}");
     Action::requeue(writes::pause_after(
         error,

@@ -100,7 +100,7 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
     });
     let fields = json!({"metadata": {"annotations": annotations}});
     match writes::patch_as_read(&api, volume, fields, false, "set the volume's claim").await {
-        Ok(()) => {
+        Ok(_) => {
             tracing::info!(
                 volume = request.volume,
                 claim = claim.name,

@@ -43,7 +43,7 @@ async fn furnished() -> StoreFixture {
         if uid == "2" {
             let mut request = reclaim(uid, directory, created.file_id);
             request.archive_metadata.archived_at = Some(1_700_000_000);
-            ours.archive(&request).await.unwrap();
+            ours.archive(&request, &export_store::Decided).await.unwrap();
         }
     }
     let mut other = fixture.client();

@@ -268,6 +268,5 @@ fn source(name: &str, file_id: u64) -> ReclaimRequest {
         directory: directory(name),
         file_id: Some(file_id),
         archive_metadata: ArchiveMetadata::default(),
-        decided_at: Some(tokio::time::Instant::now() + std::time::Duration::from_secs(3600)),
     }
 }

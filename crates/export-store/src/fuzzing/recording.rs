@@ -172,13 +172,12 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
             directory: DirectoryPath::parse(&path).unwrap(),
             file_id: Some(made.file_id),
             archive_metadata: ArchiveMetadata::default(),
-            decided_at: Some(tokio::time::Instant::now() + std::time::Duration::from_secs(3600)),
         };
         back_up(&managed, uid, &reclaim).await;
         keep_files(disk, &format!("{uid}-backup"), corpus);
         match number {
-            "1" => drop(managed.archive(&reclaim).await.unwrap()),
-            _ => drop(managed.delete(&reclaim).await.unwrap()),
+            "1" => drop(managed.archive(&reclaim, &crate::Decided).await.unwrap()),
+            _ => drop(managed.delete(&reclaim, &crate::Decided).await.unwrap()),
         }
         keep_files(disk, &format!("{uid}-reclaimed"), corpus);
         managed.forget_volume(&format!("pvc-{uid}")).await.unwrap();

@@ -4,7 +4,7 @@ use crate::error::ExportError;
 use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction, Recorded, archive};
 use crate::record::{Record, State};
 use crate::records::ReadRecord;
-use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
+use crate::request::{ArchiveMetadata, ReclaimDecision, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, reclaim, records, volume_record};
@@ -13,6 +13,7 @@ pub(crate) async fn retain(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
+    decision: &dyn ReclaimDecision,
 ) -> Result<Reclaimed, ExportError> {
     let ReadRecord::Record(record, _) = records::read(store, verified, &request.volume).await? else {
         // There is no record to remove.
@@ -26,7 +27,9 @@ pub(crate) async fn retain(
         let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await? else {
             return Ok(Reclaimed::Retained);
         };
-        match reclaim::run(store, verified, *record, file_id, ReclaimAction::Archive, request).await {
+        let (action, metadata) = (ReclaimAction::Archive, request.archive_metadata.clone());
+        let reclaim = Reclaim::new(verified, *record, file_id, action, metadata, Some(decision));
+        match reclaim::run(store, reclaim).await {
             // The directory is missing, so only the record is left to remove.
             Err(ExportError::DirectoryMissing { .. }) => {}
             other => return other,

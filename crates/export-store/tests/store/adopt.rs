@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use export_store::ErrorKind;
-use export_store::{Adopted, ExportError, ExportStore, Holder, RecordName, ReservedPath, SignatureStatus};
+use export_store::{Adopted, Decided, ExportError, ExportStore, Holder, RecordName, ReservedPath, SignatureStatus};
 use serde_json::{Value, json};
 
 use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, claim, reclaim, request};
@@ -191,7 +191,10 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
 
     // The former owner does not touch them any more.
     let file_id = fixture.record("pvc-2")["fileID"].as_u64().unwrap();
-    let error = there.archive(&reclaim("2", "team/live", file_id)).await.unwrap_err();
+    let error = there
+        .archive(&reclaim("2", "team/live", file_id), &Decided)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RecordMissing);
     // A name that is in use here is not replaced.
     let record = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();

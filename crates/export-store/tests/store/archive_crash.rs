@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use export_store::{
-    ArchivePhase, ArchiveRef, DirectoryRequest, ExportError, ExportStore, PurgeLimits, RetentionTerms, RollbackOutcome,
-    TermsRevision,
+    ArchivePhase, ArchiveRef, Decided, DirectoryRequest, ExportError, ExportStore, PurgeLimits, RetentionTerms,
+    RollbackOutcome, TermsRevision,
 };
 
 use crate::crash::{at_every_moment, clear, with_data};
@@ -25,7 +25,10 @@ pub fn which(uid: &str, file_id: u64) -> ArchiveRef {
 /// Creates an archive with the file `mine`.
 pub async fn archived(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let file_id = with_data(fixture, export, uid).await;
-    export.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
+    export
+        .archive(&reclaim(uid, "home/work", file_id), &Decided)
+        .await
+        .unwrap();
     file_id
 }
 
@@ -178,7 +181,10 @@ pub async fn archived_as_it_was(fixture: &StoreFixture, export: &ExportStore, ui
     std::os::unix::fs::chown(fixture.on_disk("home/work"), Some(1000), Some(1001)).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2750);
     fs::set_permissions(fixture.on_disk("home/work"), mode).unwrap();
-    export.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
+    export
+        .archive(&reclaim(uid, "home/work", file_id), &Decided)
+        .await
+        .unwrap();
     file_id
 }
 

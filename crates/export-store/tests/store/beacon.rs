@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export_store::{Beacon, Beacons, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon, Reclaimed};
+use export_store::{Beacon, Beacons, Decided, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon, Reclaimed};
 
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, reclaim, refused, request};
 
@@ -178,9 +178,9 @@ async fn what_is_missing_on_an_export_that_was_rolled_back_during_an_outage_does
     fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     // Each would be answered by reads alone.
     let request = reclaim("1", "a", file_id);
-    let deleted = export.delete(&request).await.map_err(|error| error.kind());
+    let deleted = export.delete(&request, &Decided).await.map_err(|error| error.kind());
     assert_eq!(deleted, Err(ErrorKind::BeaconMismatch));
-    let retained = export.retain(&request).await.map_err(|error| error.kind());
+    let retained = export.retain(&request, &Decided).await.map_err(|error| error.kind());
     assert_eq!(retained, Err(ErrorKind::BeaconMismatch));
     // And back.
     fixture.nfs.kill9().await.unwrap();
@@ -189,7 +189,7 @@ async fn what_is_missing_on_an_export_that_was_rolled_back_during_an_outage_does
     }
     fs::write(&beacon, &latest).unwrap();
     fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
-    assert_eq!(export.delete(&request).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&request, &Decided).await.unwrap(), Reclaimed::Deleted);
     assert_eq!(fixture.listed(), Vec::<String>::new());
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use export_store::naming::DirectoryPath;
-use export_store::{CountTarget, ExportStore, RateLimiter, TreeUsage};
+use export_store::{CountTarget, Decided, ExportStore, RateLimiter, TreeUsage};
 use nfs_client::{Protocol, VersionChoice};
 
 use crate::fixture::{StoreFixture, reclaim, request};
@@ -134,7 +134,10 @@ async fn a_directory_other_than_the_expected_one_is_not_counted() {
     assert_eq!(count(&export, "a", created.file_id).await, None, "a link to it");
     fs::remove_file(fixture.on_disk("a")).unwrap();
     fs::rename(fixture.on_disk("b"), fixture.on_disk("a")).unwrap();
-    export.archive(&reclaim("1", "a", created.file_id)).await.unwrap();
+    export
+        .archive(&reclaim("1", "a", created.file_id), &Decided)
+        .await
+        .unwrap();
     let archived = |name: &'static str| (CountTarget::Archive(name), Some(created.file_id));
     let mut pace = RateLimiter::unlimited();
     let found = export.count(archived("archived-a"), &mut pace, |_| true);

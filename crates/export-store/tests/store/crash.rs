@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use export_store::path_reservations::Holder;
-use export_store::{ErrorKind, ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
+use export_store::{Decided, ErrorKind, ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use tokio::sync::Notify;
@@ -236,7 +236,10 @@ async fn provisioning_that_is_interrupted_anywhere_ends_with_one_directory_and_o
             let record = fixture.record(&format!("pvc-{uid}"));
             assert_eq!(record.pointer("/state/name").unwrap(), "Live");
             assert_eq!(record.pointer("/fileID").unwrap(), created.file_id);
-            let done = next.delete(&reclaim(uid, "home/work", created.file_id)).await.unwrap();
+            let done = next
+                .delete(&reclaim(uid, "home/work", created.file_id), &Decided)
+                .await
+                .unwrap();
             assert_eq!(done, Reclaimed::Deleted);
             assert!(!fixture.on_disk("home").exists());
             clear(fixture);
@@ -370,13 +373,19 @@ async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.archive(&reclaim(&uid, "home/work", file_id)).await.unwrap();
+                    export
+                        .archive(&reclaim(&uid, "home/work", file_id), &Decided)
+                        .await
+                        .unwrap();
                 })
             })
         },
         async |fixture, next, uid, file_id| {
             let strangers = stranger(fixture);
-            let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
+            let done = next
+                .archive(&reclaim(uid, "home/work", file_id), &Decided)
+                .await
+                .unwrap();
             let Reclaimed::Archived { name, warnings, .. } = done else {
                 panic!("{done:?}")
             };
@@ -389,7 +398,10 @@ async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_
             assert_eq!(record.pointer("/state/name").unwrap(), "Archived");
             assert_eq!(record.pointer("/state/mode").unwrap(), 0o777);
             // Again, as after a lost patch of the finalizer.
-            let again = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
+            let again = next
+                .archive(&reclaim(uid, "home/work", file_id), &Decided)
+                .await
+                .unwrap();
             let recorded = None;
             let expected = Reclaimed::Archived {
                 name,
@@ -412,13 +424,19 @@ async fn the_removal_of_an_empty_directory_that_is_interrupted_anywhere_removes_
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.archive(&reclaim(&uid, "home/work", file_id)).await.unwrap();
+                    export
+                        .archive(&reclaim(&uid, "home/work", file_id), &Decided)
+                        .await
+                        .unwrap();
                 })
             })
         },
         async |fixture, next, uid, file_id| {
             let strangers = stranger(fixture);
-            let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
+            let done = next
+                .archive(&reclaim(uid, "home/work", file_id), &Decided)
+                .await
+                .unwrap();
             assert_eq!(done, Reclaimed::EmptyRemoved);
             stranger_is_untouched(fixture, &strangers);
             next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
@@ -437,14 +455,20 @@ async fn a_delete_that_is_interrupted_anywhere_deletes_everything_and_nothing_fo
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.delete(&reclaim(&uid, "home/work", file_id)).await.unwrap();
+                    export
+                        .delete(&reclaim(&uid, "home/work", file_id), &Decided)
+                        .await
+                        .unwrap();
                     export.purge_trash(PurgeLimits::default()).await.unwrap();
                 })
             })
         },
         async |fixture, next, uid, file_id| {
             let strangers = stranger(fixture);
-            let done = next.delete(&reclaim(uid, "home/work", file_id)).await.unwrap();
+            let done = next
+                .delete(&reclaim(uid, "home/work", file_id), &Decided)
+                .await
+                .unwrap();
             assert_eq!(done, Reclaimed::Deleted);
             stranger_is_untouched(fixture, &strangers);
             next.forget_volume(&format!("pvc-{uid}")).await.unwrap();

@@ -252,7 +252,6 @@ pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
         directory: DirectoryPath::parse(directory).unwrap(),
         file_id: Some(file_id),
         archive_metadata: ArchiveMetadata::default(),
-        decided_at: Some(tokio::time::Instant::now() + std::time::Duration::from_secs(3600)),
     }
 }
 

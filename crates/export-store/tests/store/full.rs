@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::{
-    ArchivePhase, ArchiveRef, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed, RetentionTerms,
+    ArchivePhase, ArchiveRef, Decided, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed, RetentionTerms,
 };
 use rig::proxy::{encode_opaque, has_bytes};
 use rig::{Action, Direction};
@@ -74,7 +74,7 @@ async fn deletions_free(what: ErrorKind, export: rig::Export) {
 
     // The record of the deletion gets the reserve.
     let one = &volumes[0];
-    assert_eq!(export.delete(one).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(one, &Decided).await.unwrap(), Reclaimed::Deleted);
     assert!(!has_reserve(&fixture));
     assert_eq!(fixture.record("pvc-1")["state"]["name"], "Deleting");
     export.forget_volume("pvc-1").await.unwrap();
@@ -82,12 +82,12 @@ async fn deletions_free(what: ErrorKind, export: rig::Export) {
     // A tenant takes what it left: the next deletion has no room for a record.
     fill(&fixture.on_disk("dir-3/more"), what);
     let two = &volumes[1];
-    assert_eq!(export.delete(two).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(two, &Decided).await.unwrap(), Reclaimed::Deleted);
     let unrecorded = format!("team_pvc-2.f{}", two.file_id.unwrap());
     assert!(in_trash(&fixture).contains(&unrecorded), "{:?}", in_trash(&fixture));
     assert_eq!(fixture.records(), ["pvc-3"]);
-    assert_eq!(export.delete(two).await.unwrap(), Reclaimed::AlreadyGone);
-    assert_eq!(export.delete(&volumes[2]).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(two, &Decided).await.unwrap(), Reclaimed::AlreadyGone);
+    assert_eq!(export.delete(&volumes[2], &Decided).await.unwrap(), Reclaimed::Deleted);
 
     // The purge frees the space.
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
@@ -161,13 +161,13 @@ async fn a_deletion_that_cannot_be_recorded_leaves_what_another_cluster_recorded
     }
     fill(&fixture.on_disk("more"), ErrorKind::NoSpace);
     fs::rename(fixture.on_disk("prepared"), theirs.join("pvc-9")).unwrap();
-    let refused = export.delete(&one).await.unwrap_err();
+    let refused = export.delete(&one, &Decided).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
     assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
     assert!(fixture.on_disk("dir-1/data").exists());
 
     fs::remove_file(theirs.join("pvc-9")).unwrap();
-    assert_eq!(export.delete(&one).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&one, &Decided).await.unwrap(), Reclaimed::Deleted);
     assert_eq!(in_trash(&fixture), [format!("team_pvc-1.f{}", one.file_id.unwrap())]);
 }
 
@@ -186,7 +186,7 @@ async fn a_deletion_without_a_record_that_is_interrupted_is_found_to_be_done() {
             fs::create_dir(fixture.on_disk(&format!("dir-{uid}"))).unwrap();
         }
         let next = fixture.store().await;
-        assert_eq!(next.delete(&request).await.unwrap(), Reclaimed::Deleted);
+        assert_eq!(next.delete(&request, &Decided).await.unwrap(), Reclaimed::Deleted);
         assert_eq!(fixture.on_disk(&format!("dir-{uid}")).exists(), again);
         assert!(!fixture.records().contains(&format!("pvc-{uid}")));
     }
@@ -204,7 +204,7 @@ async fn archives_need_no_space(what: ErrorKind, export: rig::Export) {
     let export = fixture.store().await;
     assert_eq!(export.probe_write().await.unwrap().full, Some(what));
     let archive = async |number: usize| {
-        let archived = export.archive(&volumes[number - 1]).await.unwrap();
+        let archived = export.archive(&volumes[number - 1], &Decided).await.unwrap();
         assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
         assert_eq!(names(&fixture.on_disk(&format!("archived-dir-{number}"))), ["data"]);
         assert_eq!(fixture.record(&format!("pvc-{number}"))["state"]["name"], "Archived");
@@ -221,13 +221,13 @@ async fn archives_need_no_space(what: ErrorKind, export: rig::Export) {
     archive(3).await;
     assert!(!has_reserve(&fixture));
     fill(&fixture.on_disk("dir-5/still-more"), what);
-    let refused = export.archive(&volumes[3]).await.unwrap_err();
+    let refused = export.archive(&volumes[3], &Decided).await.unwrap_err();
     assert_eq!((refused.kind(), refused.outcome_unknown()), (what, false));
     assert!(fixture.on_disk("dir-4/data").exists());
     assert_eq!(fixture.record("pvc-4")["state"]["name"], "Live");
 
     // A deletion needs no space, and makes some.
-    assert_eq!(export.delete(&volumes[4]).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&volumes[4], &Decided).await.unwrap(), Reclaimed::Deleted);
     export.purge_trash(PurgeLimits::default()).await.unwrap();
     archive(4).await;
 }
@@ -262,11 +262,11 @@ async fn a_spare_file_that_an_interrupted_replacement_left_is_not_overwritten() 
         fs::hard_link(&record, spare(&fixture).with_file_name(name)).unwrap();
     }
     fill(&fixture.on_disk("dir-2/ballast"), ErrorKind::NoSpace);
-    let archived = export.archive(&one).await.unwrap();
+    let archived = export.archive(&one, &Decided).await.unwrap();
     assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
     assert_eq!(fixture.record("pvc-2")["volume"], "pvc-2");
     assert_eq!(fs::metadata(&record).unwrap().nlink(), 1);
-    assert_eq!(export.delete(&two).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&two, &Decided).await.unwrap(), Reclaimed::Deleted);
 }
 
 /// Without spare file and reserve, as on a file system that writes everything to a new place.
@@ -276,7 +276,7 @@ async fn a_purge_needs_no_space(what: ErrorKind, export: rig::Export) {
     let mut archives = Vec::new();
     for uid in ["1", "2"] {
         let request = volume(&export, &fixture, uid).await;
-        export.archive(&request).await.unwrap();
+        export.archive(&request, &Decided).await.unwrap();
         let archive = which(uid, request.file_id.unwrap());
         export
             .bind_archive_object(&archive, &RetentionTerms::default(), &object("object"))

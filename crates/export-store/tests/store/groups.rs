@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::sync::Arc;
 
 use export_store::{
-    ArchiveRef, CopyLimits, CopySource, DirectoryRequest, ErrorKind, ExportStore, GroupRange, PathReservations,
-    Reclaimed, copy_volume,
+    ArchiveRef, CopyLimits, CopySource, Decided, DirectoryRequest, ErrorKind, ExportStore, GroupRange,
+    PathReservations, Reclaimed, copy_volume,
 };
 use nfs_client::Credential;
 use rig::Direction;
@@ -42,7 +42,9 @@ async fn provision(store: &ExportStore, uid: &str) -> u32 {
 
 /// Archives the directory of a volume that has no object anymore.
 async fn archive(store: &ExportStore, uid: &str, file_id: u64) -> String {
-    let archived = store.archive(&reclaim(uid, &format!("dir-{uid}"), file_id)).await;
+    let archived = store
+        .archive(&reclaim(uid, &format!("dir-{uid}"), file_id), &Decided)
+        .await;
     match archived.unwrap() {
         Reclaimed::Archived { name, .. } => name,
         other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use export_store::{ExportStore, LimitOrder, LimitReport, Ordered, PurgeLimits, Reclaimed, VolumeLimit};
+use export_store::{Decided, ExportStore, LimitOrder, LimitReport, Ordered, PurgeLimits, Reclaimed, VolumeLimit};
 use serde_json::Value;
 
 use crate::archive_crash::{archived, begin_purge, restore, which};
@@ -64,7 +64,10 @@ async fn assert_ordered(fixture: &StoreFixture, export: &ExportStore, volume: &s
 /// Deletes the volume `uid` with its data, and checks that no order is left.
 async fn delete(fixture: &StoreFixture, export: &ExportStore, uid: &str, directory: &str, file_id: u64) {
     export.set_orders_limits(true);
-    let done = export.delete(&reclaim(uid, directory, file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim(uid, directory, file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::Deleted);
     export.forget_volume(&format!("pvc-{uid}")).await.unwrap();
     export.purge_trash(PurgeLimits::default()).await.unwrap();
@@ -132,7 +135,10 @@ async fn a_delete_that_is_interrupted_anywhere_leaves_no_order() {
             Box::new(move |export| {
                 Box::pin(async move {
                     export.set_orders_limits(true);
-                    export.delete(&reclaim(&uid, "home/work", file_id)).await.unwrap();
+                    export
+                        .delete(&reclaim(&uid, "home/work", file_id), &Decided)
+                        .await
+                        .unwrap();
                     export.forget_volume(&format!("pvc-{uid}")).await.unwrap();
                 })
             })
@@ -170,7 +176,10 @@ async fn an_archive_that_is_interrupted_anywhere_gets_the_order_of_its_volume() 
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.archive(&reclaim(&uid, "home/work", file_id)).await.unwrap();
+                    export
+                        .archive(&reclaim(&uid, "home/work", file_id), &Decided)
+                        .await
+                        .unwrap();
                     order(&export, &format!("pvc-{uid}"), 2 * GIB).await;
                 })
             })
@@ -181,7 +190,9 @@ async fn an_archive_that_is_interrupted_anywhere_gets_the_order_of_its_volume() 
                 on_disk(fixture, &volume).is_some(),
                 "a limit is ordered at every moment"
             );
-            next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
+            next.archive(&reclaim(uid, "home/work", file_id), &Decided)
+                .await
+                .unwrap();
             assert_ordered(fixture, &next, &volume, ("archived-work", file_id)).await;
             begin_purge(&next, &which(uid, file_id)).await.unwrap();
             next.end_purge(&which(uid, file_id)).await.unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use export_store::{ErrorKind, PathReservations, PurgeLimits};
+use export_store::{Decided, ErrorKind, PathReservations, PurgeLimits};
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use serde_json::json;
@@ -115,22 +115,22 @@ async fn nothing_is_removed_that_another_cluster_has_recorded_meanwhile() {
     // By path, in another spelling; by fileid; and without anything to go by.
     let by_path = created("1").await;
     let volume = newer("1", "DIR-1/below", 1 << 60);
-    let refused = export.delete(&by_path).await.unwrap_err();
+    let refused = export.delete(&by_path, &Decided).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
     assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
     forget(&volume);
     let volume = newer("2", "elsewhere", by_path.file_id.unwrap());
-    let refused = export.archive(&by_path).await.unwrap_err();
+    let refused = export.archive(&by_path, &Decided).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReclaimUnsafe, "{refused}");
     forget(&volume);
     write_record(&fixture, OTHER_CLUSTER, "pvc-x", "rubbish");
-    let refused = export.delete(&by_path).await.unwrap_err();
+    let refused = export.delete(&by_path, &Decided).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::RecordUnusable, "{refused}");
     let file = format!(".nfs-operator/{OTHER_CLUSTER}/records/pvc-x");
     assert!(refused.to_string().contains(&file), "{refused}");
     assert_eq!(fs::read_to_string(fixture.on_disk("dir-1/data")).unwrap(), "1");
     forget("pvc-x");
-    export.archive(&by_path).await.unwrap();
+    export.archive(&by_path, &Decided).await.unwrap();
 
     // The archive.
     let archive = crate::trust::kept(&export, "pvc-1").await;
@@ -177,8 +177,8 @@ async fn a_cluster_that_comes_between_two_changes_is_noticed_before_the_next_one
             write_record(&fixture, OTHER_CLUSTER, "pvc-theirs", &theirs.to_string());
             let refused = match operation {
                 "provision" => export.provision(&request("2", "new")).await.unwrap_err(),
-                "delete" => export.delete(&volume).await.unwrap_err(),
-                _ => export.archive(&volume).await.unwrap_err(),
+                "delete" => export.delete(&volume, &Decided).await.unwrap_err(),
+                _ => export.archive(&volume, &Decided).await.unwrap_err(),
             };
             println!("{version:?} {operation}: {refused}");
             assert!(refused.to_string().contains(OTHER_CLUSTER), "{refused}");
@@ -250,7 +250,9 @@ async fn a_purge_leaves_the_directories_of_other_clusters_that_were_moved_into_t
     move_to("theirs/empty", "ours/empty");
     let trash = format!(".nfs-operator/{}/trash", crate::fixture::CLUSTER);
     move_to("theirs/on-top", &format!("{trash}/on-top"));
-    ours.delete(&reclaim("4", "ours", created.file_id)).await.unwrap();
+    ours.delete(&reclaim("4", "ours", created.file_id), &Decided)
+        .await
+        .unwrap();
     let report = ours.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (3, 2), "{:?}", report.failures);
     let named = |failure: &export_store::PurgeFailure| failure.reason.contains(OTHER_CLUSTER);
@@ -279,7 +281,10 @@ async fn an_archive_is_not_restored_to_a_name_or_from_a_name_that_another_cluste
     let export = fixture.store().await;
     let created = export.provision(&request("1", "dir-1")).await.unwrap();
     fs::write(fixture.on_disk("dir-1/data"), "1").unwrap();
-    export.archive(&reclaim("1", "dir-1", created.file_id)).await.unwrap();
+    export
+        .archive(&reclaim("1", "dir-1", created.file_id), &Decided)
+        .await
+        .unwrap();
     let target = crate::trust::kept(&export, "pvc-1").await.archive.target;
     let restoring = crate::archive_crash::restore("1", created.file_id);
     let forget = || fs::remove_dir_all(fixture.on_disk(&format!(".nfs-operator/{OTHER_CLUSTER}"))).unwrap();

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use export_store::{ExportStore, Holder, PathReservations, PurgeLimits, Reclaimed, ReservedPath, RollbackOutcome};
+use export_store::{
+    Decided, ExportStore, Holder, PathReservations, PurgeLimits, Reclaimed, ReservedPath, RollbackOutcome,
+};
 use nfs_client::{Protocol, VersionChoice};
 use rig::proxy::has_bytes;
 use rig::{Action, Direction};
@@ -24,7 +26,10 @@ async fn provision(export: &ExportStore, uid: &str, directory: &str) -> u64 {
 }
 
 async fn delete(export: &ExportStore, uid: &str, directory: &str, file_id: u64) {
-    let done = export.delete(&reclaim(uid, directory, file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim(uid, directory, file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::Deleted);
 }
 
@@ -48,13 +53,16 @@ async fn parents_go_with_the_last_directory_below_them() {
         assert!(fixture.on_disk("team/two").exists() && !fixture.on_disk("team/sub").exists());
         // An archive leaves its parent, and a restored one needs it again.
         fs::write(fixture.on_disk("team/two/data"), "").unwrap();
-        let done = export.archive(&reclaim("2", "team/two", two)).await.unwrap();
+        let done = export.archive(&reclaim("2", "team/two", two), &Decided).await.unwrap();
         assert!(matches!(done, Reclaimed::Archived { .. }), "{done:?}");
         let archive = vec!["archived-two".to_owned()];
         assert_eq!((fixture.listed(), recorded(&fixture)), (archive.clone(), 0));
         // An empty directory is removed instead of archived.
         let three = provision(&export, "3", "team/three").await;
-        let done = export.archive(&reclaim("3", "team/three", three)).await.unwrap();
+        let done = export
+            .archive(&reclaim("3", "team/three", three), &Decided)
+            .await
+            .unwrap();
         assert_eq!(done, Reclaimed::EmptyRemoved);
         export.forget_volume("pvc-3").await.unwrap();
         // So is that of a claim that gets no volume.
@@ -71,7 +79,10 @@ async fn an_undone_restore_leaves_no_parent() {
     let export = client.open().await;
     let file_id = provision(&export, "1", "home/work").await;
     fs::write(fixture.on_disk("home/work/data"), "").unwrap();
-    export.archive(&reclaim("1", "home/work", file_id)).await.unwrap();
+    export
+        .archive(&reclaim("1", "home/work", file_id), &Decided)
+        .await
+        .unwrap();
     client.ledger.remove(&Holder::Volume("pvc-1".to_owned()));
     let to = restore("1", file_id);
     export.provision(&to).await.unwrap();
@@ -167,7 +178,10 @@ async fn a_parent_that_is_the_path_of_a_backend_or_contains_one_stays() {
 
 /// Reclaims a volume whose directory was removed by hand.
 async fn delete_missing(export: &ExportStore, file_id: u64) {
-    let done = export.delete(&reclaim("1", "team/sub/one", file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim("1", "team/sub/one", file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::AlreadyGone);
 }
 
@@ -197,7 +211,10 @@ async fn a_parent_that_a_volume_adopted_stays_although_it_is_empty() {
         assert!(fixture.on_disk("team").exists());
         let file_id = fs::metadata(fixture.on_disk("team")).unwrap().ino();
         fs::write(fixture.on_disk("team/data"), "").unwrap();
-        export.archive(&reclaim(&adopter, "team", file_id)).await.unwrap();
+        export
+            .archive(&reclaim(&adopter, "team", file_id), &Decided)
+            .await
+            .unwrap();
         client.ledger.remove(&Holder::Volume(format!("pvc-{adopter}")));
         scan(&export).await;
         assert_eq!(recorded(&fixture), 0);

@@ -5,14 +5,17 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
-use export_store::{ExportStore, Holder, PurgeLimits, Reclaimed};
+use export_store::{Decided, ExportStore, Holder, PurgeLimits, Reclaimed};
 use nfs_client::Credential;
 use rig::Squash;
 
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, names, reclaim, request};
 
 async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64) {
-    let done = export.delete(&reclaim(uid, directory, file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim(uid, directory, file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::Deleted);
 }
 
@@ -158,7 +161,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
         created.push(export.provision(&request(uid, &directory)).await.unwrap().file_id);
         fs::write(fixture.on_disk(&directory).join("mine"), uid).unwrap();
     }
-    export.archive(&reclaim("3", "d3", created[2])).await.unwrap();
+    export.archive(&reclaim("3", "d3", created[2]), &Decided).await.unwrap();
     client.ledger.remove(&Holder::Volume("pvc-3".into()));
     // An administrator moved a volume, an empty volume and an archive into the directory of the first volume.
     fs::create_dir(fixture.on_disk("d1/sub")).unwrap();
@@ -167,7 +170,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
     fs::remove_file(fixture.on_disk("d4/mine")).unwrap();
     fs::rename(fixture.on_disk("d4"), fixture.on_disk("d1/sub/empty")).unwrap();
     assert_eq!(
-        export.delete(&reclaim("1", "d1", created[0])).await.unwrap(),
+        export.delete(&reclaim("1", "d1", created[0]), &Decided).await.unwrap(),
         Reclaimed::Deleted
     );
     for _ in 0..2 {
@@ -198,7 +201,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (0, 0));
     // A volume whose object still exists is purged from the trash, once it was moved there by its own reclaim.
-    let done = export.delete(&reclaim("2", "d2", created[1])).await.unwrap();
+    let done = export.delete(&reclaim("2", "d2", created[1]), &Decided).await.unwrap();
     assert_eq!(done, Reclaimed::Deleted);
     let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (0, 0));
@@ -210,7 +213,7 @@ async fn backends_on_one_export_count_and_purge_its_trash_once() {
     let (fast, slow) = fixture.two_backends().await;
     let made = slow.provision(&request("1", "d1")).await.unwrap();
     fs::write(fixture.on_disk("d1/data"), "x").unwrap();
-    let reclaimed = slow.delete(&reclaim("1", "d1", made.file_id)).await.unwrap();
+    let reclaimed = slow.delete(&reclaim("1", "d1", made.file_id), &Decided).await.unwrap();
     assert_eq!(reclaimed, Reclaimed::Deleted);
     let others = PurgeLimits {
         shared_trash: false,

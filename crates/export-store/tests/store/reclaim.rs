@@ -4,15 +4,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use export_store::{ErrorKind, MAX_DECISION_AGE};
 use export_store::{
-    ExportError, ExportStore, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome,
-    ServerComparison,
+    Decided, ErrorKind, ExportError, ExportStore, Holder, PurgeLimits, ReclaimDecision, ReclaimRequest, Reclaimed,
+    ReservedPath, RollbackOutcome, ServerComparison,
 };
+use futures::future::{BoxFuture, ready};
 use nfs_client::{Credential, Protocol, VersionChoice};
-use tokio::time::Instant;
 
 use crate::archive_crash::{restore, which};
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, adopting, identify, names, reclaim, refused, request};
@@ -25,8 +23,8 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     fs::write(fixture.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", created.file_id);
     let refused = async |request: &ReclaimRequest| {
-        let archive = export.archive(request).await.unwrap_err().kind();
-        let delete = export.delete(request).await.unwrap_err().kind();
+        let archive = export.archive(request, &Decided).await.unwrap_err().kind();
+        let delete = export.delete(request, &Decided).await.unwrap_err().kind();
         assert_eq!(archive, delete);
         assert!(fixture.on_disk("a/data").exists());
         archive
@@ -57,22 +55,22 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     let client = fixture.client();
     let watched = client.open().await;
     client.ledger.insert(Holder::Volume("static".into()), places, None);
-    let error = watched.delete(&right).await.unwrap_err();
+    let error = watched.delete(&right, &Decided).await.unwrap_err();
     assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
     // Another object has the name.
     fs::rename(fixture.on_disk("a"), fixture.on_disk("b")).unwrap();
     fs::create_dir(fixture.on_disk("a")).unwrap();
     assert_eq!(
-        export.delete(&right).await.unwrap_err().kind(),
+        export.delete(&right, &Decided).await.unwrap_err().kind(),
         ErrorKind::ReclaimUnsafe
     );
     fs::remove_dir(fixture.on_disk("a")).unwrap();
     // It is missing: a delete is complete, an archive is not.
     assert_eq!(
-        export.archive(&right).await.unwrap_err().kind(),
+        export.archive(&right, &Decided).await.unwrap_err().kind(),
         ErrorKind::DirectoryMissing
     );
-    assert_eq!(export.delete(&right).await.unwrap(), Reclaimed::AlreadyGone);
+    assert_eq!(export.delete(&right, &Decided).await.unwrap(), Reclaimed::AlreadyGone);
     assert!(fixture.on_disk("b/data").exists());
 }
 
@@ -86,7 +84,7 @@ async fn two_archives_of_the_same_name_are_both_kept_and_nothing_foreign_is_repl
         let created = export.provision(&request(uid, &directory)).await.unwrap();
         fs::write(fixture.on_disk(&format!("{directory}/file")), uid).unwrap();
         let done = export
-            .archive(&reclaim(uid, &directory, created.file_id))
+            .archive(&reclaim(uid, &directory, created.file_id), &Decided)
             .await
             .unwrap();
         let Reclaimed::Archived { name, .. } = done else {
@@ -152,14 +150,14 @@ async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
         ..reclaim("1", "team-data-pvc-1", 0)
     };
     assert_eq!(
-        export.delete(&unknown).await.unwrap_err().kind(),
+        export.delete(&unknown, &Decided).await.unwrap_err().kind(),
         ErrorKind::RecordMissing
     );
     let file_id = export.create_missing_record(&unknown, false).await.unwrap();
     assert_eq!(fs::metadata(fixture.on_disk("team-data-pvc-1")).unwrap().ino(), file_id);
-    assert_eq!(export.delete(&unknown).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&unknown, &Decided).await.unwrap(), Reclaimed::Deleted);
     assert_eq!(fixture.listed(), Vec::<String>::new());
-    assert_eq!(export.retain(&unknown).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.retain(&unknown, &Decided).await.unwrap(), Reclaimed::Deleted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,18 +167,18 @@ async fn a_missing_directory_can_be_retained() {
     let created = export.provision(&request("1", "a")).await.unwrap();
     fs::write(fixture.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", created.file_id);
-    export.archive(&right).await.unwrap();
+    export.archive(&right, &Decided).await.unwrap();
     // As after a crash before the last record, and the removal of the archive.
     let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replace("Archived", "Archiving")).unwrap();
     fs::remove_dir_all(fixture.on_disk("archived-a")).unwrap();
     assert_eq!(
-        export.archive(&right).await.unwrap_err().kind(),
+        export.archive(&right, &Decided).await.unwrap_err().kind(),
         ErrorKind::DirectoryMissing
     );
     assert_eq!(fixture.records(), ["pvc-1"]);
-    assert_eq!(export.retain(&right).await.unwrap(), Reclaimed::Retained);
+    assert_eq!(export.retain(&right, &Decided).await.unwrap(), Reclaimed::Retained);
     assert_eq!(fixture.records(), Vec::<String>::new());
 }
 
@@ -223,8 +221,8 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
         let request = reclaim(uid, &directory, created.file_id);
         let reclaimed = async || {
             let done = match empty {
-                true => export.archive(&request).await.unwrap(),
-                false => export.delete(&request).await.unwrap(),
+                true => export.archive(&request, &Decided).await.unwrap(),
+                false => export.delete(&request, &Decided).await.unwrap(),
             };
             export.purge_trash(PurgeLimits::default()).await.unwrap();
             done
@@ -275,12 +273,12 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     let released = reclaim("1", "home/work", created.file_id);
     for used in ["/export/home/work", "/export/home/work/below", "/export/home", "/"] {
         uses("localhost", used);
-        overlaps(export.delete(&released).await.unwrap_err());
-        overlaps(export.archive(&released).await.unwrap_err());
+        overlaps(export.delete(&released, &Decided).await.unwrap_err());
+        overlaps(export.archive(&released, &Decided).await.unwrap_err());
     }
     assert!(fixture.on_disk("home/work/mine").exists());
     uses("elsewhere", "/export/home/work");
-    export.archive(&released).await.unwrap();
+    export.archive(&released, &Decided).await.unwrap();
 
     // A new directory.
     for used in ["/export/new", "/export/new/data", "/export/new/data/below"] {
@@ -336,7 +334,10 @@ async fn archived_and_removed(fixture: &StoreFixture, client: &StoreClient, expo
     let directory = format!("d{uid}");
     let made = export.provision(&request(uid, &directory)).await.unwrap();
     fs::write(fixture.on_disk(&directory).join("mine"), "").unwrap();
-    let archived = export.archive(&reclaim(uid, &directory, made.file_id)).await.unwrap();
+    let archived = export
+        .archive(&reclaim(uid, &directory, made.file_id), &Decided)
+        .await
+        .unwrap();
     assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
     client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
     // As long as it exists, it is the archive's, whatever its name is.
@@ -362,7 +363,7 @@ async fn a_fileid_that_was_reused_after_its_directory_was_removed_by_hand_stops_
     assert!(with_number(&fixture, number, "d2"), "the number is not reused");
     let made = export.provision(&adopting("2", "d2")).await.unwrap();
     assert_eq!(made.file_id, number);
-    export.archive(&reclaim("2", "d2", number)).await.unwrap();
+    export.archive(&reclaim("2", "d2", number), &Decided).await.unwrap();
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
     // A directory that contains those of volumes.
     let number = archived_and_removed(&fixture, &client, &export, "3").await;
@@ -384,7 +385,10 @@ async fn a_fileid_that_was_reused_after_its_directory_was_purged_stops_nothing()
     let export = fixture.client().open().await;
     let made = export.provision(&request("1", "d1")).await.unwrap();
     fs::write(fixture.on_disk("d1").join("mine"), "").unwrap();
-    let deleted = export.delete(&reclaim("1", "d1", made.file_id)).await.unwrap();
+    let deleted = export
+        .delete(&reclaim("1", "d1", made.file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(deleted, Reclaimed::Deleted);
     // As long as it is in the trash, it is the volume's.
     let trash = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"));
@@ -396,7 +400,10 @@ async fn a_fileid_that_was_reused_after_its_directory_was_purged_stops_nothing()
     assert!(with_number(&fixture, made.file_id, "d2"), "the number is not reused");
     let other = export.provision(&adopting("2", "d2")).await.unwrap();
     assert_eq!(other.file_id, made.file_id);
-    export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
+    export
+        .archive(&reclaim("2", "d2", made.file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
 }
 
@@ -408,7 +415,10 @@ async fn a_created_directory_with_the_fileid_of_a_purged_one_is_reclaimed_withou
     let export = fixture.client().open().await;
     let made = export.provision(&request("old", "old")).await.unwrap();
     fs::write(fixture.on_disk("old").join("mine"), "").unwrap();
-    export.delete(&reclaim("old", "old", made.file_id)).await.unwrap();
+    export
+        .delete(&reclaim("old", "old", made.file_id), &Decided)
+        .await
+        .unwrap();
     export.purge_trash(PurgeLimits::default()).await.unwrap();
     let mut uids = (0..300).map(|number| number.to_string());
     let reused = loop {
@@ -418,15 +428,19 @@ async fn a_created_directory_with_the_fileid_of_a_purged_one_is_reclaimed_withou
         }
     };
     fs::write(fixture.on_disk(&reused).join("theirs"), "").unwrap();
-    export.archive(&reclaim(&reused, &reused, made.file_id)).await.unwrap();
+    export
+        .archive(&reclaim(&reused, &reused, made.file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(names(&fixture.on_disk(&format!("archived-{reused}"))), ["theirs"]);
 }
 
-fn decided_long_ago(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
-    let long_ago = Instant::now().checked_sub(MAX_DECISION_AGE + Duration::from_secs(1));
-    ReclaimRequest {
-        decided_at: Some(long_ago.unwrap()),
-        ..reclaim(uid, directory, file_id)
+/// The volume was given to another claim.
+struct Undecided;
+
+impl ReclaimDecision for Undecided {
+    fn decide(&self) -> BoxFuture<'_, bool> {
+        Box::pin(ready(false))
     }
 }
 
@@ -440,7 +454,7 @@ async fn a_fileid_that_was_reused_after_its_empty_directory_was_removed_stops_no
     let made = export.provision(&request("1", "d1")).await.unwrap();
     // It ends after the record, before the directory is removed.
     export
-        .archive(&decided_long_ago("1", "d1", made.file_id))
+        .archive(&reclaim("1", "d1", made.file_id), &Undecided)
         .await
         .unwrap_err();
     assert_eq!(fixture.record("pvc-1")["state"]["name"], "RemovingEmpty");
@@ -450,13 +464,16 @@ async fn a_fileid_that_was_reused_after_its_empty_directory_was_removed_stops_no
     assert!(with_number(&fixture, made.file_id, "d2"), "the number is not reused");
     let other = export.provision(&adopting("2", "d2")).await.unwrap();
     assert_eq!(other.file_id, made.file_id);
-    export.archive(&reclaim("2", "d2", made.file_id)).await.unwrap();
+    export
+        .archive(&reclaim("2", "d2", made.file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(names(&fixture.on_disk("archived-d2")), ["theirs"]);
 }
 
-/// A server that hardly answered since the decision: somebody may have retained the volume meanwhile (data-safety rule 15).
+/// Data-safety rule 15.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_is_not_moved_by_a_decision_of_long_ago() {
+async fn a_directory_is_not_moved_if_its_volume_was_given_away_meanwhile() {
     let fixture = StoreFixture::start().await;
     let export = fixture.client().open().await;
     for (uid, has_data) in [("1", true), ("2", false)] {
@@ -464,18 +481,20 @@ async fn a_directory_is_not_moved_by_a_decision_of_long_ago() {
         if has_data {
             std::fs::write(fixture.on_disk(uid).join("file"), "x").unwrap();
         }
-        let decided = reclaim(uid, uid, made.file_id);
-        let outdated = decided_long_ago(uid, uid, made.file_id);
-        for attempt in [export.delete(&outdated).await, export.archive(&outdated).await] {
+        let request = reclaim(uid, uid, made.file_id);
+        for attempt in [
+            export.delete(&request, &Undecided).await,
+            export.archive(&request, &Undecided).await,
+        ] {
             let error = attempt.unwrap_err();
-            assert!(matches!(error, ExportError::DecisionOutdated { .. }), "{error}");
+            assert!(matches!(error, ExportError::Undecided { .. }), "{error}");
             assert!(fixture.on_disk(uid).is_dir());
         }
         let expected = match has_data {
             true => Reclaimed::Deleted,
             false => Reclaimed::EmptyRemoved,
         };
-        assert_eq!(export.delete(&decided).await.unwrap(), expected);
+        assert_eq!(export.delete(&request, &Decided).await.unwrap(), expected);
         assert!(!fixture.on_disk(uid).exists());
     }
 }

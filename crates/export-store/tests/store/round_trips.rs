@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::{
-    ArchivePhase, ArchiveRef, ExportError, ExportStore, Ordered, Reclaimed, RetentionTerms, TermsRevision, VolumeLimit,
+    ArchivePhase, ArchiveRef, Decided, ExportError, ExportStore, Ordered, Reclaimed, RetentionTerms, TermsRevision,
+    VolumeLimit,
 };
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
@@ -72,7 +73,7 @@ impl Counted {
     /// Deletes a volume; returns the number of requests.
     async fn delete(&self, uid: &str, file_id: u64) -> usize {
         self.take();
-        let deleted = self.store.delete(&reclaim(uid, uid, file_id)).await.unwrap();
+        let deleted = self.store.delete(&reclaim(uid, uid, file_id), &Decided).await.unwrap();
         assert_eq!(deleted, Reclaimed::Deleted);
         self.store.forget_volume(&format!("pvc-{uid}")).await.unwrap();
         assert_eq!(self.fixture.records(), Vec::<String>::new());
@@ -83,7 +84,7 @@ impl Counted {
     async fn archive(&self, uid: &str, file_id: u64) -> usize {
         self.take();
         let volume = format!("pvc-{uid}");
-        let archived = self.store.archive(&reclaim(uid, uid, file_id)).await.unwrap();
+        let archived = self.store.archive(&reclaim(uid, uid, file_id), &Decided).await.unwrap();
         let Reclaimed::Archived {
             recorded: Some(found), ..
         } = archived
@@ -158,7 +159,7 @@ async fn a_report_about_a_new_archive_reads_its_record_only_after_a_change_or_on
     let counted = Counted::over(VersionChoice::Exactly(Protocol::V4_1)).await;
     let store = &counted.store;
     let (file_id, _) = counted.provision("1").await;
-    store.archive(&reclaim("1", "1", file_id)).await.unwrap();
+    store.archive(&reclaim("1", "1", file_id), &Decided).await.unwrap();
     counted.take();
     let report = async || {
         let reported = store.find_archive_for_report("pvc-1").await.unwrap().unwrap();
@@ -192,7 +193,7 @@ async fn a_report_about_a_new_archive_reads_its_record_only_after_a_change_or_on
     assert_eq!(report().await, (ArchivePhase::Archived, true));
 
     let (file_id, _) = counted.provision("2").await;
-    store.archive(&reclaim("2", "2", file_id)).await.unwrap();
+    store.archive(&reclaim("2", "2", file_id), &Decided).await.unwrap();
     counted.fixture.proxy.cut();
     // Connects again.
     store.find_archive("pvc-1").await.unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::ErrorKind;
 use export_store::{
-    CopyLimits, CopyProgress, CopySource, DirectoryRequest, ExportStore, Holder, PathReservations, Reclaimed,
+    CopyLimits, CopyProgress, CopySource, Decided, DirectoryRequest, ExportStore, Holder, PathReservations, Reclaimed,
     RecoveryReport, ReservedPath, RollbackOutcome, copy_volume,
 };
 use rig::proxy::has_bytes;
@@ -57,7 +57,10 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         RollbackOutcome::DirectoryKept
     );
     let created = export.provision(&adopting("2", "old")).await.unwrap();
-    let done = export.delete(&reclaim("2", "old", created.file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim("2", "old", created.file_id), &Decided)
+        .await
+        .unwrap();
     assert!(
         matches!(&done, Reclaimed::Archived { name, .. } if name == "archived-old"),
         "{done:?}"
@@ -108,7 +111,10 @@ async fn the_former_path_of_an_archive_is_adopted_only_for_its_own_namespace() {
     let export = client.open().await;
     let created = export.provision(&request("1", "old")).await.unwrap();
     fs::write(fixture.on_disk("old/data"), "archived").unwrap();
-    export.archive(&reclaim("1", "old", created.file_id)).await.unwrap();
+    export
+        .archive(&reclaim("1", "old", created.file_id), &Decided)
+        .await
+        .unwrap();
     client.ledger.remove(&Holder::Volume("pvc-1".to_owned()));
     // An administrator copied the data back.
     fs::create_dir(fixture.on_disk("old")).unwrap();
@@ -382,7 +388,7 @@ async fn a_record_that_a_backend_read_reserves_nothing_once_its_own_backend_remo
     let (fast, _) = fixture.two_backends().await;
     let file_id = fast.provision(&request("1", "d1")).await.unwrap().file_id;
     fs::write(fixture.on_disk("d1/file"), "").unwrap();
-    fast.delete(&reclaim("1", "d1", file_id)).await.unwrap();
+    fast.delete(&reclaim("1", "d1", file_id), &Decided).await.unwrap();
     assert_eq!(
         fixture.records(),
         ["pvc-1"],
@@ -472,7 +478,10 @@ async fn adoption_reads_each_record_of_another_directory_at_most_once() {
         let (uid, directory) = (format!("old-{number}"), format!("old-{number}"));
         let made = export.provision(&request(&uid, &directory)).await.unwrap();
         fs::write(fixture.on_disk(&directory).join("data"), "").unwrap();
-        export.archive(&reclaim(&uid, &directory, made.file_id)).await.unwrap();
+        export
+            .archive(&reclaim(&uid, &directory, made.file_id), &Decided)
+            .await
+            .unwrap();
         client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     let reads = Arc::new(AtomicUsize::new(0));

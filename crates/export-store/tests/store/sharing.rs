@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use export_store::{
-    DirectoryRequest, ErrorKind, GroupRange, Holder, PathReservations, Reclaimed, RecordName, Recoverability,
+    Decided, DirectoryRequest, ErrorKind, GroupRange, Holder, PathReservations, Reclaimed, RecordName, Recoverability,
     ReservedPath, RollbackOutcome, Sharing,
 };
 
@@ -96,16 +96,16 @@ async fn volumes_share_a_directory_that_is_never_created_changed_archived_or_del
     for (uid, left) in [("1", 2), ("2", 1), ("3", 0)] {
         let volume = reclaim(uid, "data/common", before.0);
         let done = match uid {
-            "1" => export.delete(&volume).await,
-            "2" => export.archive(&volume).await,
-            _ => export.retain(&volume).await,
+            "1" => export.delete(&volume, &Decided).await,
+            "2" => export.archive(&volume, &Decided).await,
+            _ => export.retain(&volume, &Decided).await,
         };
         assert_eq!(done.unwrap(), Reclaimed::Retained);
         assert_eq!(fixture.records().len(), left);
         // Again, as after a lost patch of the finalizer. Without a record, nothing is known about the directory.
-        let error = export.delete(&volume).await.unwrap_err();
+        let error = export.delete(&volume, &Decided).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::RecordMissing, "{error}");
-        assert_eq!(export.retain(&volume).await.unwrap(), Reclaimed::Retained);
+        assert_eq!(export.retain(&volume, &Decided).await.unwrap(), Reclaimed::Retained);
         assert_eq!(state_of(&path), before);
     }
 }
@@ -119,10 +119,13 @@ async fn an_empty_shared_directory_and_its_parents_stay() {
     let beside = export.provision(&request("1", "team/own")).await.unwrap();
     fs::create_dir(fixture.on_disk("team/common")).unwrap();
     let shared = export.provision(&sharing("2", "team/common")).await.unwrap();
-    let done = export.delete(&reclaim("1", "team/own", beside.file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim("1", "team/own", beside.file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::Deleted);
     let done = export
-        .delete(&reclaim("2", "team/common", shared.file_id))
+        .delete(&reclaim("2", "team/common", shared.file_id), &Decided)
         .await
         .unwrap();
     assert_eq!(done, Reclaimed::Retained);
@@ -131,11 +134,17 @@ async fn an_empty_shared_directory_and_its_parents_stay() {
     // A parent that the operator made is not removed once it is shared, although it is empty.
     export.provision(&request("3", "made/own")).await.unwrap();
     let file_id = fs::metadata(fixture.on_disk("made/own")).unwrap().ino();
-    export.retain(&reclaim("3", "made/own", file_id)).await.unwrap();
+    export
+        .retain(&reclaim("3", "made/own", file_id), &Decided)
+        .await
+        .unwrap();
     client.ledger.remove(&Holder::Volume("pvc-3".to_owned()));
     fs::remove_dir(fixture.on_disk("made/own")).unwrap();
     let shared = export.provision(&sharing("4", "made")).await.unwrap();
-    export.delete(&reclaim("4", "made", shared.file_id)).await.unwrap();
+    export
+        .delete(&reclaim("4", "made", shared.file_id), &Decided)
+        .await
+        .unwrap();
     export.recover(&|_: &str| false).await.unwrap();
     assert!(fixture.on_disk("made").is_dir());
 }
@@ -251,7 +260,10 @@ async fn whether_a_directory_is_shared_is_what_its_records_say_and_not_the_volum
     let again = export.provision(&adopting("s", "common")).await.unwrap();
     assert!(again.shared, "{again:?}");
     let before = state_of(&fixture.on_disk("common"));
-    let done = export.delete(&reclaim("s", "common", created.file_id)).await.unwrap();
+    let done = export
+        .delete(&reclaim("s", "common", created.file_id), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::Retained);
     assert_eq!(state_of(&fixture.on_disk("common")), before);
     let own = export.provision(&sharing("own", "own")).await.unwrap();
@@ -295,7 +307,10 @@ async fn clusters_share_a_directory_and_respect_that_of_each_other() {
             request.existing
         );
     }
-    let done = ours.delete(&reclaim("1", "team/common", before.0)).await.unwrap();
+    let done = ours
+        .delete(&reclaim("1", "team/common", before.0), &Decided)
+        .await
+        .unwrap();
     assert_eq!(done, Reclaimed::Retained);
     assert_eq!(state_of(&fixture.on_disk("team/common")), before);
     // The other cluster has it still.
@@ -353,7 +368,7 @@ async fn volumes_that_share_are_recovered_and_their_records_adopted_as_such() {
     let name = RecordName::parse(&format!("{CLUSTER}/pvc-1")).unwrap();
     theirs.adopt(&name, &|_: &str| true).await.unwrap();
     let file_id = fs::metadata(fixture.on_disk("common")).unwrap().ino();
-    let done = theirs.delete(&reclaim("1", "common", file_id)).await.unwrap();
+    let done = theirs.delete(&reclaim("1", "common", file_id), &Decided).await.unwrap();
     assert_eq!(done, Reclaimed::Retained);
     assert_eq!(fixture.records(), ["pvc-2", "pvc-3"]);
     assert_eq!(state_of(&fixture.on_disk("common")).6, "everybody's");
@@ -400,8 +415,14 @@ async fn a_reclaim_of_a_shared_directory_that_is_interrupted_anywhere_touches_no
         |uid, file_id| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.delete(&reclaim(&uid, "home/common", file_id)).await.unwrap();
-                    export.archive(&reclaim("also", "home/common", file_id)).await.unwrap();
+                    export
+                        .delete(&reclaim(&uid, "home/common", file_id), &Decided)
+                        .await
+                        .unwrap();
+                    export
+                        .archive(&reclaim("also", "home/common", file_id), &Decided)
+                        .await
+                        .unwrap();
                 })
             })
         },
@@ -409,12 +430,12 @@ async fn a_reclaim_of_a_shared_directory_that_is_interrupted_anywhere_touches_no
             let before = state_of(&fixture.on_disk("home/common"));
             for uid in [uid, "also"] {
                 let volume = reclaim(uid, "home/common", file_id);
-                match next.archive(&volume).await {
+                match next.archive(&volume, &Decided).await {
                     Ok(done) => assert_eq!(done, Reclaimed::Retained),
                     // The record is gone, so nothing is done. The volume says that it is retained.
                     Err(error) => assert_eq!(error.kind(), ErrorKind::RecordMissing, "{error}"),
                 }
-                assert_eq!(next.retain(&volume).await.unwrap(), Reclaimed::Retained);
+                assert_eq!(next.retain(&volume, &Decided).await.unwrap(), Reclaimed::Retained);
             }
             assert_eq!(fixture.records(), ["pvc-other"]);
             assert_eq!(state_of(&fixture.on_disk("home/common")), before);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use export_store::{
-    ArchiveRequest, CopyError, CopyLimits, CopyProgressSnapshot, CopySource, DirectoryRequest, ErrorKind, ExportStore,
-    SnapshotSelector, SnapshotUse, copy_volume,
+    ArchiveRequest, CopyError, CopyLimits, CopyProgressSnapshot, CopySource, Decided, DirectoryRequest, ErrorKind,
+    ExportStore, SnapshotSelector, SnapshotUse, copy_volume,
 };
 use nfs_client::{Protocol, VersionChoice};
 use serde_json::json;
@@ -286,7 +286,7 @@ async fn signed_records(snapshots: &Snapshots) {
     fs::remove_dir(&live).unwrap();
     let file_id = export.provision(&request("old", "old")).await.unwrap().file_id;
     fs::write(live.join("data"), "data").unwrap();
-    export.archive(&reclaim("old", "old", file_id)).await.unwrap();
+    export.archive(&reclaim("old", "old", file_id), &Decided).await.unwrap();
     fs::rename(&path, fixture.on_disk("archived")).unwrap();
     fs::rename(kept, live).unwrap();
     fs::write(path, current).unwrap();

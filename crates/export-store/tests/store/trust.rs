@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchivePhase, ArchiveRef, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer, RecordedArchive,
-    RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
+    ArchivePhase, ArchiveRef, Decided, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer,
+    RecordedArchive, RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
 };
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub async fn archived(export: &ExportStore, fixture: &StoreFixture, uid: &str) -
     let created = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
     fs::write(fixture.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
     let request = reclaim(uid, &format!("dir-{uid}"), created.file_id);
-    match export.archive(&request).await.unwrap() {
+    match export.archive(&request, &Decided).await.unwrap() {
         Reclaimed::Archived { name, .. } => name,
         other => panic!("{other:?}"),
     }
@@ -143,7 +143,7 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
     );
     // Its reclaim resumes with a record of an earlier release, and leaves a signed one.
     forge(&fixture, "pvc-1", |_| ());
-    export.archive(&reported).await.unwrap();
+    export.archive(&reported, &Decided).await.unwrap();
     assert_eq!(kept(&export, "pvc-1").await.trust, SignatureStatus::Signed);
 }
 
@@ -299,7 +299,7 @@ async fn a_signed_record_follows_its_volume_to_another_claim_and_nothing_else_do
         .await
         .unwrap_err();
     fs::write(path(&fixture, CLUSTER, "pvc-1"), signed).unwrap();
-    let done = export.archive(&bound_to("3")).await.unwrap();
+    let done = export.archive(&bound_to("3"), &Decided).await.unwrap();
     assert!(matches!(done, Reclaimed::Archived { .. }), "{done:?}");
 }
 
@@ -327,8 +327,8 @@ async fn an_archive_remains_that_of_its_claim_while_its_directory_is_not_moved_b
     let kept = next.transfer_record(&bound_to("1"), &claim("2"), &metadata).await;
     assert_eq!(kept.unwrap(), RecordTransfer::Reclaimed(claim("1")));
     assert!(next.has_archive("pvc-1"));
-    export.archive(&bound_to("2")).await.unwrap_err();
-    let done = export.archive(&bound_to("1")).await.unwrap();
+    export.archive(&bound_to("2"), &Decided).await.unwrap_err();
+    let done = export.archive(&bound_to("1"), &Decided).await.unwrap();
     assert!(
         matches!(&done, Reclaimed::Archived { name: found, .. } if *found == name),
         "{done:?}"

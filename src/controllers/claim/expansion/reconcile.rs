@@ -214,7 +214,8 @@ async fn write(
     claim: &PersistentVolumeClaim,
     status: Value,
 ) -> Result<(), WriteError> {
-    writes::patch_as_read(claims, claim, status, true, "set the claim's status").await
+    let patched = writes::patch_as_read(claims, claim, status, true, "set the claim's status").await;
+    patched.map(drop)
 }
 
 fn claims(claim: &PersistentVolumeClaim, ctx: &Context) -> Api<PersistentVolumeClaim> {

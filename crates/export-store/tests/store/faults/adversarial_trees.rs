@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use export_store::{
-    ExpectedIdentity, ExportStore, PathReservations, PurgeLimits, PurgeReport, RecordsKey, ReservedPath, StoreConfig,
+    Decided, ExpectedIdentity, ExportStore, PathReservations, PurgeLimits, PurgeReport, RecordsKey, ReservedPath,
+    StoreConfig,
 };
 use nfs_client::{Client, NfsError, SetAttributes, Status, VersionChoice};
 
@@ -72,7 +73,10 @@ async fn purged_within(limits: PurgeLimits, grow: impl FnOnce(&mut Tree, u64)) -
         tree.add(top, b"file", FILE);
         grow(&mut tree, top);
     }
-    export.delete(&reclaim("1", "a", created.file_id)).await.unwrap();
+    export
+        .delete(&reclaim("1", "a", created.file_id), &Decided)
+        .await
+        .unwrap();
     // A machine that stalls can use up the time of a purge.
     let report = rig::wait::until("everything else to be removed", TIMEOUT, async || {
         let report = export.purge_trash(limits).await.map_err(|error| error.to_string())?;
@@ -210,7 +214,7 @@ async fn a_tree_that_is_deeper_than_any_limit_is_purged_completely() {
         let made = export.provision(&request(uid, uid)).await.unwrap();
         let top = server.tree().find(uid).unwrap();
         nest(&mut server.tree(), top, 3000);
-        export.delete(&reclaim(uid, uid, made.file_id)).await.unwrap();
+        export.delete(&reclaim(uid, uid, made.file_id), &Decided).await.unwrap();
     }
     let report = export.purge_trash(COMPLETE).await.unwrap();
     assert_eq!((report.failed, report.left.entries), (0, 0), "{report:?}");
@@ -234,7 +238,10 @@ async fn writers_that_refill_their_directories_delay_the_purge_of_others_only_by
                 tree.at(top).listing = Listing::Refilled;
             }
         }
-        export.delete(&reclaim(&uid, &uid, made.file_id)).await.unwrap();
+        export
+            .delete(&reclaim(&uid, &uid, made.file_id), &Decided)
+            .await
+            .unwrap();
     }
     let limits = PurgeLimits {
         removals: 300,
@@ -276,7 +283,7 @@ async fn a_namespace_with_many_deleted_volumes_delays_the_purge_of_another_by_on
         }
         let mut reclaim = reclaim(&uid, &uid, made.file_id);
         reclaim.claim.namespace = namespace.to_owned();
-        export.delete(&reclaim).await.unwrap();
+        export.delete(&reclaim, &Decided).await.unwrap();
     }
     // A few turns for each of the quiet namespace: not one for each volume of the busy one.
     let limits = PurgeLimits {

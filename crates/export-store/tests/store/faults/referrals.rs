@@ -2,7 +2,7 @@
 //! the target, so a server cannot redirect the operator to another one.
 
 use export_store::ErrorKind;
-use export_store::{ErrorHints, classify};
+use export_store::{Decided, ErrorHints, classify};
 use nfs_client::{Client, NfsError, Status, VersionChoice};
 
 use super::adversarial_trees::{managed, purged, says};
@@ -92,7 +92,10 @@ async fn a_volumes_directory_that_became_a_referral_is_left_alone() {
     let created = export.provision(&request("1", "a")).await.unwrap();
     let directory = server.tree().find("a").unwrap();
     server.tree().at(directory).absent = true;
-    let error = export.delete(&reclaim("1", "a", created.file_id)).await.unwrap_err();
+    let error = export
+        .delete(&reclaim("1", "a", created.file_id), &Decided)
+        .await
+        .unwrap_err();
     println!("{error}");
     assert_eq!(server.tree().find("a"), Some(directory), "{error}");
     // No directory is created behind a referral.

@@ -1,7 +1,7 @@
 //! Full file systems and exceeded quotas (data-safety rule 18): volumes can be archived and deleted, archives can be
 //! purged, and the purge makes room for new volumes.
 
-use export_store::{ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed};
+use export_store::{Decided, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed};
 use nfs_client::{Credential, Protocol, VersionChoice};
 use rig::KernelVm;
 use rig::kernel_vm::{FileSystem, QuotaOf};
@@ -94,7 +94,7 @@ async fn reclaims_need_no_space(kind: FileSystem, limit: Limit, user: u32, full:
     settled(&export).await;
     assert_eq!(refused(&export, &request("9", "new")).await, (full, true));
     for (number, volume) in volumes.iter().take(2).enumerate() {
-        let archived = export.archive(volume).await.unwrap();
+        let archived = export.archive(volume, &Decided).await.unwrap();
         assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
         let kept = format!("test -s {path}/archived-dir-{}/data", number + 1);
         vm.run(&kept).await.unwrap();
@@ -105,9 +105,9 @@ async fn reclaims_need_no_space(kind: FileSystem, limit: Limit, user: u32, full:
     begin_purge(&export, &archive).await.unwrap();
     export.end_purge(&archive).await.unwrap();
     limited.fill().await;
-    assert_eq!(export.delete(&volumes[2]).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&volumes[2], &Decided).await.unwrap(), Reclaimed::Deleted);
     limited.fill().await;
-    assert_eq!(export.delete(&volumes[3]).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(export.delete(&volumes[3], &Decided).await.unwrap(), Reclaimed::Deleted);
 
     rig::wait::until("an empty trash", TIMEOUT, async || {
         let report = export.purge_trash(PurgeLimits::default()).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use export_store::naming::DirectoryPath;
 use export_store::{
-    ArchiveRequest, Beacon, CopyError, CopyLimits, CopyProgressSnapshot, CopySource, CountTarget, ErrorKind,
+    ArchiveRequest, Beacon, CopyError, CopyLimits, CopyProgressSnapshot, CopySource, CountTarget, Decided, ErrorKind,
     ExportStore, RateLimiter, Reclaimed, SnapshotSelector, SnapshotUse, copy_volume,
 };
 use nfs_client::{Protocol, VersionChoice};
@@ -180,7 +180,7 @@ async fn volumes_on_zfs_are_copied_counted_archived_and_cloned_from_a_snapshot()
         .await
         .unwrap();
     assert_eq!(zfs.run("cat clone/a/file old/a/file").await, "then\nnow\n");
-    let archived = export.archive(&reclaim("old", "old", file_id)).await.unwrap();
+    let archived = export.archive(&reclaim("old", "old", file_id), &Decided).await.unwrap();
     assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
     assert_eq!(zfs.run("cat archived-old/a/file").await, "now\n");
 }
