@@ -22,7 +22,7 @@ pub enum ReclaimDecision {
     Nothing,
     /// Remove the finalizer, because the reclaim policy is Retain. Data and volume stay.
     RemoveFinalizer,
-    /// Apply the policy to the directory, delete the volume, and remove the finalizer.
+    /// Delete the volume, apply the policy to the directory, and remove the finalizer.
     Reclaim(OnDelete),
     /// Change nothing and report the reason.
     Refuse(Refusal),
@@ -52,10 +52,13 @@ pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: 
         .iter()
         .flatten()
         .any(|finalizer| finalizer == RECLAIM_FINALIZER);
-    if volume.metadata.deletion_timestamp.is_some() && !has_finalizer {
+    let is_deleted = volume.metadata.deletion_timestamp.is_some();
+    if is_deleted && !has_finalizer {
         return ReclaimDecision::Nothing;
     }
     match (reclaim_policy(volume), is_released(volume)) {
+        // The deletion of the object begins each reclaim. What was done then is completed.
+        ("Retain", true) if is_deleted => ReclaimDecision::Reclaim(OnDelete::Retain),
         // Released or not: the volume has the finalizer only while its reclaim policy is Delete.
         ("Retain", _) if has_finalizer => ReclaimDecision::RemoveFinalizer,
         ("Retain", _) | (_, false) => ReclaimDecision::Nothing,

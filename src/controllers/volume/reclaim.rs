@@ -22,6 +22,7 @@ use crate::api::names::{
 use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
+use crate::decide::reclaim::reclaim_policy;
 use crate::decide::reclaim_request::claim_ref;
 use crate::decide::retention::{self, ReachedLimit};
 use crate::runtime::reads;
@@ -41,6 +42,12 @@ pub async fn reclaim(
 ) -> Result<ReclaimOutcome, WriteError> {
     let backend = match find_backend(ctx, seen) {
         Ok(backend) => backend,
+        // Whatever was done is left alone.
+        Err(_) if is_retained(seen) => {
+            let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+            writes::drop_finalizer(&volumes, seen, RECLAIM_FINALIZER).await?;
+            return Ok(ReclaimOutcome::Changed);
+        }
         Err(outcome) => return Ok(outcome),
     };
     let snapshot = backend.last_probe();
@@ -129,6 +136,11 @@ pub async fn reclaim(
         );
     }
     Ok(ReclaimOutcome::Reclaimed { condition, had_problem })
+}
+
+/// Returns true if an administrator retains the volume, whose reclaim may have begun.
+fn is_retained(volume: &PersistentVolume) -> bool {
+    reclaim_policy(volume) == "Retain"
 }
 
 /// Returns the namespace of a volume's claim.
@@ -231,8 +243,13 @@ async fn prepare(
 ) -> Result<Result<(ReclaimRequest, OnDelete), PrepareError>, WriteError> {
     match alias_backend(volume, &ctx.settings.served.aliases) {
         Some(alias) => {
-            let volume = NfsSubdirVolume::new(ctx, volume, alias);
-            volume.prepare(snapshot, export).await
+            let is_kept = is_retained(volume);
+            let prepared = NfsSubdirVolume::new(ctx, volume, alias)
+                .prepare(snapshot, export)
+                .await?;
+            // Its class decides, unless an administrator retains the volume.
+            let policy_of = |policy| if is_kept { OnDelete::Retain } else { policy };
+            Ok(prepared.map(|(request, policy)| (request, policy_of(policy))))
         }
         None => Ok(snapshot
             .reclaim_request(volume)

@@ -142,6 +142,10 @@ fn retain_removes_the_finalizer_and_changes_nothing_else() {
         ReclaimDecision::RemoveFinalizer,
         "no spec: Kubernetes' default"
     );
+    // Its directory may have been archived before the policy was changed.
+    let retained = |phase| decided(&in_phase(being_deleted(with_policy(Some("Retain"))), Some(phase)));
+    assert_eq!(retained("Released"), ReclaimDecision::Reclaim(OnDelete::Retain));
+    assert_eq!(retained("Bound"), ReclaimDecision::RemoveFinalizer);
 }
 
 #[test]

@@ -18,7 +18,13 @@ impl Oracle {
         self.unsettled_volumes(&mut left);
         self.unsettled_archives(&mut left);
         left.extend(self.unsettled_backends());
-        for (index, disk) in disks.iter().enumerate() {
+        // A deleted backend leaves its export as it is.
+        let backends = self.api.all("nfsbackends");
+        let sites: BTreeSet<usize> = backends
+            .iter()
+            .filter_map(|backend| self.sites.of_backend(backend))
+            .collect();
+        for (index, disk) in disks.iter().enumerate().filter(|(index, _)| sites.contains(index)) {
             self.unsettled_disk(index, disk, &mut left);
         }
         left
