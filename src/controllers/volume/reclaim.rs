@@ -43,7 +43,7 @@ pub async fn reclaim(
     let backend = match find_backend(ctx, seen) {
         Ok(backend) => backend,
         // Whatever was done is left alone.
-        Err(_) if is_retained(seen) => {
+        Err(outcome) if is_retained(seen) && !awaits_backend(&outcome) => {
             let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
             writes::drop_finalizer(&volumes, seen, RECLAIM_FINALIZER).await?;
             return Ok(ReclaimOutcome::Changed);
@@ -141,6 +141,11 @@ pub async fn reclaim(
 /// Returns true if an administrator retains the volume, whose reclaim may have begun.
 fn is_retained(volume: &PersistentVolume) -> bool {
     reclaim_policy(volume) == "Retain"
+}
+
+/// Returns true if the volume's backend exists.
+fn awaits_backend(outcome: &ReclaimOutcome) -> bool {
+    matches!(outcome, ReclaimOutcome::Waiting(condition) if condition.reason != Reason::ReclaimBackendMissing)
 }
 
 /// Returns the namespace of a volume's claim.
