@@ -62,7 +62,7 @@ pub async fn main() -> ExitCode {
         Command::Probe(arguments) => probe::run(arguments).await,
         Command::Archives(arguments) => archives::run(arguments).await,
         Command::QuotaAgent(arguments) => quota_agent::run(arguments).await,
-        Command::Check(arguments) => check::run(arguments).await,
+        Command::Check(arguments) => check::run(arguments, "nfs-operator").await,
     }
 }
 

@@ -303,7 +303,7 @@ pub enum ExportError {
     },
     /// The server maps owners by name.
     #[error(
-        "the server reports owner {stored} for {directory}, which is not a number, instead of {requested}. Enable numeric owners (id mapping) on the server"
+        "the server reports owner {stored} for {directory}, which is not a number, instead of {requested}. Enable numeric owners on the server (nfs-ganesha: Only_Numeric_Owners = true; Linux: nfs4_disable_idmapping=Y)"
     )]
     IdMappingRequired {
         /// The directory.

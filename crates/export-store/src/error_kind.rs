@@ -264,17 +264,19 @@ pub fn remedy_of(error: &NfsError, hints: &ErrorHints) -> String {
             "let the operator use a port below 1024 (spec.nfs.sourcePort: Reserved and the pod's sysctl \
              net.ipv4.ip_unprivileged_port_start=0), or export with `insecure`; {from}"
         ),
-        ErrorKind::AccessDenied if hints.squashed => format!(
-            "the server maps the operator's user to another one: set spec.nfs.auth.sys to a user with permission, or export \
-             with no_root_squash for the operator's address; {from}"
-        ),
-        ErrorKind::AccessDenied => match &hints.root {
-            Some(root) => format!(
-                "the export's directory has {root}: set spec.nfs.auth.sys to a user who may write there, or export with \
-                 no_root_squash for the operator's address; {from}"
-            ),
-            None => format!("export it read-write to that address; {from}"),
-        },
+        ErrorKind::AccessDenied => {
+            let squashed = hints.squashed.then_some("the server maps the operator's user to another one".to_owned());
+            let root = hints.root.as_ref().map(|root| format!("the export's directory has {root}"));
+            let found: Vec<String> = squashed.into_iter().chain(root).collect();
+            match found.is_empty() {
+                true => format!("export it read-write to that address; {from}"),
+                false => format!(
+                    "{}: set spec.nfs.auth.sys to a user who may write there, or export with no_root_squash for the \
+                     operator's address; {from}",
+                    found.join(", and ")
+                ),
+            }
+        }
         ErrorKind::ReadOnly => "export it read-write, or mount the server's file system read-write".into(),
         ErrorKind::NoSpace => "free space, or make the file system larger".into(),
         ErrorKind::NoInodes => "remove files, or give the file system more inodes".into(),
@@ -283,7 +285,9 @@ pub fn remedy_of(error: &NfsError, hints: &ErrorHints) -> String {
             "nothing to do if the export was just replaced or restarted; the operator retries".into()
         }
         ErrorKind::ServerFault => "check the server's disks and log".into(),
-        ErrorKind::IdMappingRequired => "enable numeric owners (id mapping) on the server".into(),
+        ErrorKind::IdMappingRequired => "enable numeric owners on the server (nfs-ganesha: Only_Numeric_Owners = true; \
+                                         Linux: nfs4_disable_idmapping=Y)"
+            .into(),
         ErrorKind::InvalidDirectoryName => "choose another, or a shorter, directory pattern".into(),
         ErrorKind::CrossesFileSystems => {
             "keep the directory and the export's root on one file system of the server".into()

@@ -1027,10 +1027,10 @@ impl ExportStore {
                 // the root could be looked up.
                 if self.last_verified_root().is_none() {
                     hints.reserved_port = Some(negotiated.reserved_port);
-                    // The operator's folder could not be created, or not be read.
-                    let root = self.nfs.root().await.ok();
-                    hints.root = root.map(|root| RootPermissions::from(&root.attributes));
                 }
+                // An administrator may have changed them.
+                let root = self.nfs.root().await.ok();
+                hints.root = root.map(|root| RootPermissions::from(&root.attributes));
             }
             NfsError::Status {
                 status: Status::NoSpace,

@@ -31,9 +31,9 @@ pub struct CheckArguments {
     /// StorageClass to test.
     #[arg(long)]
     storage_class: String,
-    /// Namespace in which to create the claim.
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
+    /// Namespace in which to create the claim. Default: that of the kubeconfig's context.
+    #[arg(long, short)]
+    namespace: Option<String>,
     /// Node of a pod that would use the claim; required for classes with volumeBindingMode WaitForFirstConsumer.
     #[arg(long)]
     node: Option<String>,
@@ -48,12 +48,12 @@ pub struct CheckArguments {
     cluster: ClusterArguments,
 }
 
-/// Runs the check and prints the findings.
-pub async fn run(arguments: CheckArguments) -> ExitCode {
+/// Runs the check and prints the findings. `program` is the name in errors.
+pub async fn run(arguments: CheckArguments, program: &str) -> ExitCode {
     match check(&arguments).await {
         Ok(findings) => ExitCode::from(findings.exit_code()),
         Err(error) => {
-            eprintln!("nfs-operator: {error}");
+            eprintln!("{program}: {error}");
             ExitCode::from(2)
         }
     }

@@ -21,6 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Check of a StorageClass.
 pub struct Check<'a> {
     arguments: &'a CheckArguments,
+    namespace: String,
     classes: Api<StorageClass>,
     claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
@@ -30,10 +31,12 @@ pub struct Check<'a> {
 impl<'a> Check<'a> {
     /// Creates a check that uses `client`, and whose waits end with `shutdown`.
     pub fn new(client: Client, arguments: &'a CheckArguments, shutdown: CancellationToken) -> Self {
+        let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
         Self {
             arguments,
+            namespace: namespace.to_owned(),
             classes: Api::all(client.clone()),
-            claims: Api::namespaced(client.clone(), &arguments.namespace),
+            claims: Api::namespaced(client.clone(), namespace),
             volumes: Api::all(client),
             shutdown,
         }
@@ -74,7 +77,7 @@ impl<'a> Check<'a> {
 
     /// Creates the claim and returns its UID.
     async fn create_claim(&self, plan: &Plan, findings: &mut Findings) -> Option<String> {
-        let named = format!("{}/{CLAIM}", self.arguments.namespace);
+        let named = format!("{}/{CLAIM}", self.namespace);
         let claim = objects::build_claim(&self.arguments.storage_class, plan);
         match self.claims.create(&PostParams::default(), &claim).await {
             Ok(created) => {
@@ -82,7 +85,7 @@ impl<'a> Check<'a> {
                 Some(created.uid().unwrap_or_default())
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                let remedy = format!("kubectl --namespace {} delete pvc {CLAIM}", self.arguments.namespace);
+                let remedy = format!("kubectl --namespace {} delete pvc {CLAIM}", self.namespace);
                 findings.failed(
                     "claim",
                     format!(
@@ -143,7 +146,7 @@ impl<'a> Check<'a> {
                 Ok(_) => Err("it is being deleted".to_owned()),
             }
         });
-        let named = format!("{}/{CLAIM}", self.arguments.namespace);
+        let named = format!("{}/{CLAIM}", self.namespace);
         match deleted.await {
             Ok(()) => findings.passed("delete", format!("{named} is deleted")),
             Err(last) => {

@@ -45,7 +45,8 @@ const PROGRAM: &str = "kubectl nfs";
 Exit code:
   0  fine
   1  a problem was found, or the command failed
-  2  invalid arguments, or no access to the cluster")]
+  2  invalid arguments, or no access to the cluster
+  3  check, probe: something that it created is left behind")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -120,7 +121,7 @@ pub async fn main() -> ExitCode {
         Command::Migrate(arguments) => migrate::run(arguments).await,
         Command::Secret(command) => secret::run(command).await,
         Command::Report(arguments) => report::run(arguments).await,
-        Command::Check(arguments) => return check::run(arguments).await,
+        Command::Check(arguments) => return check::run(arguments, PROGRAM).await,
         Command::Probe(arguments) => probe::run(*arguments).await,
         Command::Completion(arguments) => completion::run(&arguments),
     };

@@ -133,6 +133,14 @@ impl ProvisionOutcome {
             | Self::ClaimDeleted => None,
         }
     }
+
+    /// Returns the condition of an outcome that is tried again, and logged once.
+    fn problem(&self) -> Option<&PlannedCondition> {
+        match self {
+            Self::DataMissing(condition) | Self::Failed(condition) => Some(condition),
+            _ => None,
+        }
+    }
 }
 
 /// Reports the outcome, and returns when to reconcile the claim again.
@@ -149,10 +157,13 @@ pub async fn report(
     let repeatable = outcome.repeatable_condition();
     let is_repeated = repeatable.is_some_and(|condition| is_written(ctx, claim, condition));
     let must_queue = repeatable.is_some();
-    if !is_repeated {
+    let is_known = outcome
+        .problem()
+        .is_some_and(|condition| is_written(ctx, claim, condition));
+    if !is_repeated && !is_known {
         log(&qualified_name(claim), &outcome, elapsed);
     }
-    let mut provisioned_now = false;
+    let (mut is_provisioned, mut provisioned_now) = (false, false);
     let (condition, action) = match outcome {
         ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
             ctx.claim_retries.reset(&uid);
@@ -168,7 +179,7 @@ pub async fn report(
                 let class = class_name(claim).unwrap_or_default();
                 ctx.metrics.claim_provisioned(&class, source_kind(claim), elapsed);
             }
-            provisioned_now = created_now;
+            (is_provisioned, provisioned_now) = (true, created_now);
             (condition, Action::await_change())
         }
         ProvisionOutcome::Waiting(condition, blockers) => {
@@ -260,7 +271,8 @@ pub async fn report(
         written => written?,
     }
     // Without a problem before, the condition is enough: an event for each claim would cost a third of its requests.
-    if provisioned_now && provisioned_condition(claim).is_some() {
+    let had_problem = is_reported_waiting(claim) || (provisioned_now && provisioned_condition(claim).is_some());
+    if is_provisioned && had_problem {
         let reason = Reason::ProvisioningSucceeded;
         event(ctx, claim, Severity::Normal, reason, &condition.message);
     }

@@ -237,6 +237,24 @@ async fn a_squashed_root_that_may_not_write_is_reported_with_the_owner_of_the_ex
 }
 
 #[tokio::test]
+async fn an_export_that_its_user_may_not_write_any_more_is_reported_with_its_owner() -> Test {
+    let env = TestEnv::new("taken").await?;
+    chown(env.data(), Some(2000), Some(2000))?;
+    let auth = json!({"nfs": {"auth": {"sys": {"uid": 2000, "gid": 2000}}}});
+    shared::backend(&env, "backend", auth).await?;
+    chown(env.data(), Some(0), Some(0))?;
+    fs::set_permissions(env.data(), fs::Permissions::from_mode(0o755))?;
+    let class = env.class("class", json!({"backend": env.unique_name("backend")}));
+    let class = env.objects.create(&class).await?;
+    let claim = env.objects.create(&env.claim("waiting", &class)).await?;
+    let waits = wait_reason(&env, &claim, PROVISIONED, &["AccessDenied"]).await?;
+    for part in ["mode 0755 and belongs to 0:0", "spec.nfs.auth.sys"] {
+        assert!(waits["message"].as_str().unwrap().contains(part), "{waits}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_export_without_its_identity_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("swapped").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;

@@ -266,6 +266,8 @@ async fn after_a_restore_of_etcd_claims_wait_for_their_recorded_volumes_and_an_a
     ask_for(&env, &names.join(",")).await?;
     for (claim, volume) in while_stopped.iter().zip(&volumes) {
         assert_recovered(&env, claim, volume).await?;
+        // It had warnings.
+        env.objects.wait_event(claim, "ProvisioningSucceeded", TIMEOUT).await?;
     }
     done(&env, READOPT).await?;
     // This request is done, and the claim that it did not name still waits.

@@ -35,7 +35,7 @@ pub enum CopyError {
     },
     /// The server stored another owner than the requested one.
     #[error(
-        "{path} belongs to {requested}, and the target stores owner {stored}: enable numeric owners (id mapping) on both servers, and disable root squashing"
+        "{path} belongs to {requested}, and the target stores owner {stored}: enable numeric owners on both servers (nfs-ganesha: Only_Numeric_Owners = true; Linux: nfs4_disable_idmapping=Y), and disable root squashing"
     )]
     OwnerNotKept {
         /// The path.
@@ -46,7 +46,9 @@ pub enum CopyError {
         stored: String,
     },
     /// The source's server reports an owner that is not a number.
-    #[error("{path} belongs to {owner}, which is not a number: enable numeric owners (id mapping) on the server")]
+    #[error(
+        "{path} belongs to {owner}, which is not a number: enable numeric owners on the server (nfs-ganesha: Only_Numeric_Owners = true; Linux: nfs4_disable_idmapping=Y)"
+    )]
     OwnerUnknown {
         /// The path.
         path: String,
