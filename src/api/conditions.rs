@@ -354,7 +354,7 @@ reasons! {
     ArchiveImported,
     /// The requested archive does not exist, or may not be restored to the namespace of the claim.
     ArchiveNotFound,
-    /// The requested archive is being purged, deleted, or restored to another claim.
+    /// The requested archive is being purged, deleted, or restored to another claim, or its volume still exists.
     ArchiveBusy,
     /// The claim requests less storage than the archive needs.
     ClaimTooSmall,

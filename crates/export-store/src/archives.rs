@@ -621,14 +621,11 @@ pub(crate) fn refuse_while_copied(store: &ExportStore, volume: &str) -> Result<(
 
 /// Fails while the volume's object exists: its reclaim must end first.
 pub(crate) fn refuse_while_volume_exists(store: &ExportStore, record: &Record) -> Result<(), ExportError> {
-    let holder = Holder::Volume(record.volume.clone());
-    if store.reservations.knows(&holder) {
-        return Err(ExportError::InUse {
-            directory: format!("the archive of volume {}", record.volume),
-            holder,
-        });
+    let volume = record.volume.clone();
+    match store.reservations.knows(&Holder::Volume(volume.clone())) {
+        true => Err(ExportError::ArchivedVolumeExists { volume }),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Releases the reserved path of an archive that no longer exists, and forgets the archive.

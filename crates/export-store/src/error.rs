@@ -380,6 +380,18 @@ pub enum ExportError {
         /// The archived volume.
         volume: String,
     },
+    /// The volume that was archived still exists.
+    #[error("volume {volume} still exists: its archive stays as it is until the PersistentVolume is deleted")]
+    ArchivedVolumeExists {
+        /// The archived volume.
+        volume: String,
+    },
+    /// The record of an archive cannot be used to restore it, and nothing was begun.
+    #[error("{source}")]
+    ArchiveUnusable {
+        /// What is wrong with the record.
+        source: Box<ExportError>,
+    },
     /// The archive was restored or purged.
     #[error("the archive of volume {volume} no longer exists: it was restored to another claim, or purged")]
     ArchiveGone {
@@ -462,9 +474,10 @@ impl ExportError {
             Self::NameUnusable { .. } => ErrorKind::InvalidDirectoryName,
             Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => ErrorKind::RecordMissing,
             Self::ArchiveHeld { .. } => ErrorKind::ArchiveHeld,
-            Self::ArchiveTaken { .. } | Self::ArchiveCopied { .. } | Self::ArchiveSharesFiles { .. } => {
-                ErrorKind::ArchiveBusy
-            }
+            Self::ArchiveTaken { .. }
+            | Self::ArchiveCopied { .. }
+            | Self::ArchiveSharesFiles { .. }
+            | Self::ArchivedVolumeExists { .. } => ErrorKind::ArchiveBusy,
             Self::ArchiveGone { .. } | Self::ArchiveForeign { .. } => ErrorKind::ArchiveNotFound,
             Self::ArchiveMissing { .. } => ErrorKind::ArchiveMissing,
             Self::RecordForeign { .. }
@@ -493,7 +506,7 @@ impl ExportError {
             Self::RecordMismatch { .. } => ErrorKind::ReclaimUnsafe,
             Self::DirectoryMissing { .. } => ErrorKind::DirectoryMissing,
             Self::ConcurrentlyModified { .. } | Self::Undecided { .. } => ErrorKind::ChangedMeanwhile,
-            Self::CleanupFailed { source, .. } => source.kind(),
+            Self::CleanupFailed { source, .. } | Self::ArchiveUnusable { source } => source.kind(),
         }
     }
 
@@ -531,6 +544,8 @@ impl ExportError {
             | Self::ArchiveSharesFiles { .. }
             | Self::ArchiveTaken { .. }
             | Self::ArchiveCopied { .. }
+            | Self::ArchivedVolumeExists { .. }
+            | Self::ArchiveUnusable { .. }
             | Self::ArchiveGone { .. }
             | Self::ArchiveForeign { .. }
             | Self::ArchiveMissing { .. }

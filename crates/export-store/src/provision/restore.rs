@@ -57,6 +57,23 @@ impl Restore<'_> {
     fn is_for(&self, to: &RestoreTarget) -> bool {
         to.volume == self.request.volume && to.claim.uid == self.request.claim.uid
     }
+
+    /// Returns the error about the archive's record as a refusal, if nothing was begun: then nothing has to be kept for the
+    /// claim until the record can be used.
+    fn unusable(&self, error: ExportError) -> ExportError {
+        match (&self.own, error) {
+            (
+                Recorded::Nothing,
+                source @ (ExportError::RecordDamaged { .. }
+                | ExportError::RecordForeign { .. }
+                | ExportError::RecordMismatch { .. }
+                | ExportError::RecordUnsigned { .. }),
+            ) => ExportError::ArchiveUnusable {
+                source: Box::new(source),
+            },
+            (_, error) => error,
+        }
+    }
 }
 
 pub(super) async fn restore(
@@ -176,7 +193,8 @@ async fn observe_source(
     ) {
         return Ok((None, ArchiveRecord::Nothing));
     }
-    let record = *archives::signed_record(store, verified, restore.which).await?;
+    let record = archives::signed_record(store, verified, restore.which).await;
+    let record = *record.map_err(|error| restore.unusable(error))?;
     let Some(archive) = record.state.archive().cloned() else {
         return Ok((None, ArchiveRecord::Nothing));
     };

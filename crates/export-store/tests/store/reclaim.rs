@@ -12,7 +12,7 @@ use export_store::{
 use futures::future::{BoxFuture, ready};
 use nfs_client::{Credential, Protocol, VersionChoice};
 
-use crate::archive_crash::{restore, which};
+use crate::archive_crash::{archived, begin_purge, restore, which};
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, adopting, identify, names, reclaim, refused, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -327,6 +327,47 @@ async fn a_refusal_does_not_remove_a_directory_whose_volume_may_have_been_create
     fs::remove_dir(&nested).unwrap();
     let found = export.provision(&request("1", "home/work")).await.unwrap();
     assert_eq!(found.file_id, created.file_id);
+}
+
+/// An administrator may retain a volume after its directory was archived.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_whose_volume_exists_is_neither_restored_nor_purged_and_nothing_is_begun() {
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await;
+    let file_id = archived(&fixture, &export, "1").await;
+    let volume = Holder::Volume("pvc-1".into());
+    client.ledger.insert(volume.clone(), Vec::new(), None);
+    let busy = (ErrorKind::ArchiveBusy, true);
+    assert_eq!(refused(&export, &restore("1", file_id)).await, busy);
+    assert_eq!(fixture.records(), ["pvc-1"]);
+    let purged = begin_purge(&export, &which("1", file_id)).await.unwrap_err();
+    assert_eq!(purged.kind(), ErrorKind::ArchiveBusy, "{purged}");
+    client.ledger.remove(&volume);
+    export.provision(&restore("1", file_id)).await.unwrap();
+    assert_eq!(
+        fs::read_to_string(fixture.on_disk("home/deep/again/mine")).unwrap(),
+        "1"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_with_an_unusable_record_is_refused_as_long_as_nothing_is_begun() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let file_id = archived(&fixture, &export, "1").await;
+    let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
+    let valid = fs::read(&record).unwrap();
+    fs::write(&record, "no record").unwrap();
+    let unusable = ErrorKind::RecordUnusable;
+    assert_eq!(refused(&export, &restore("1", file_id)).await, (unusable, true));
+    assert_eq!(fixture.records(), ["pvc-1"]);
+    fs::write(&record, &valid).unwrap();
+    export.provision(&restore("1", file_id)).await.unwrap();
+    assert_eq!(
+        fs::read_to_string(fixture.on_disk("home/deep/again/mine")).unwrap(),
+        "1"
+    );
 }
 
 /// Archives a volume with data and removes the archive by hand. Returns the fileid that it had.

@@ -7,7 +7,11 @@ use serde_json::Value;
 use super::disk::{OWN_FOLDER, is_in_trash, is_within};
 use super::{Disk, Oracle, archives};
 use crate::actors::users::NAMESPACES;
+use crate::nfs_server::FileSystem;
 use crate::objects::{at, is_deleting, name, text, uid};
+
+/// Reasons of a backend whose export is full.
+const LACK_OF_SPACE: [&str; 3] = ["NoSpace", "NoInodes", "QuotaExceeded"];
 
 impl Oracle {
     /// Returns what the operator still has to do, or nothing.
@@ -75,7 +79,7 @@ impl Oracle {
         }
     }
 
-    /// Every backend serves claims, unless it is suspended or being deleted.
+    /// Every backend serves claims, unless it is suspended or being deleted, or reports that its export is full.
     pub fn unsettled_backends(&self) -> Vec<String> {
         let mut left = Vec::new();
         for backend in self.api.all("nfsbackends") {
@@ -84,12 +88,21 @@ impl Oracle {
             let mut conditions = conditions.into_iter().flatten();
             let ready = conditions.find(|condition| text(condition, "/type") == "Ready");
             let is_ready = ready.is_some_and(|ready| text(ready, "/status") == "True");
-            if !is_ready && !is_suspended && !is_deleting(&backend) {
-                let reason = ready.map_or("", |ready| text(ready, "/reason"));
+            let reason = ready.map_or("", |ready| text(ready, "/reason"));
+            let is_full = LACK_OF_SPACE.contains(&reason) && self.is_full(&backend);
+            if !is_ready && !is_suspended && !is_deleting(&backend) && !is_full {
                 left.push(format!("backend {} is not ready: {reason}", name(&backend)));
             }
         }
         left
+    }
+
+    /// Returns true if the export of a backend has no space or no inodes. Perhaps there is nothing on it that the operator
+    /// could delete.
+    fn is_full(&self, backend: &Value) -> bool {
+        let site = self.sites.of_backend(backend).and_then(|index| self.sites.get(index));
+        let free = site.and_then(|site| site.server.inspect(site.disk, FileSystem::statistics).ok());
+        free.is_some_and(|free| free.available == 0 || free.inodes_free == 0)
     }
 
     /// Every archive has a state, those that are deleted are gone, and no backup is still being copied. An archive whose
