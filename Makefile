@@ -266,8 +266,8 @@ $(KUBE_SCORE): | need-go
 
 # With a class, so that the pod of `helm test` is among the objects.
 .PHONY: kube-score
-kube-score: $(KUBE_SCORE) need-rust ## Compare what kube-score finds in the chart with tests/chart/kube-score.txt, whose lines docs/install.md explains (HELM=helm)
-	@helm="$(or $(HELM),$$(cargo run -q -p rig -- assets | sed -n 's/^Helm: *//p' | head -n 1))"; \
+kube-score: need-rust need-go $(KUBE_SCORE) ## Compare what kube-score finds in the chart with tests/chart/kube-score.txt, whose lines docs/install.md explains (HELM=helm)
+	@helm="$(or $(HELM),$$($(BUILD) --bin rig && $(RIG) assets | sed -n 's/^Helm: *//p' | head -n 1))"; \
 	oldest=$$(sed -n 's/^kubeVersion: ">=\(.*\)-0"/\1/p' config/helm/nfs-operator/Chart.yaml); \
 	for replicas in 1 2; do \
 	  "$$helm" template nfs-operator config/helm/nfs-operator --namespace nfs-operator-system --kube-version "$$oldest" \

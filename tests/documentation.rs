@@ -331,6 +331,22 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_
 }
 
 #[test]
+fn the_dashboard_shows_one_cluster_even_if_its_prometheus_has_several() -> Test {
+    let dashboard: Value = serde_json::from_str(&page("config/prometheus/dashboard.json")?)?;
+    let mut queries = Vec::new();
+    texts_under(&dashboard, "expr", &mut queries);
+    texts_under(&dashboard, "query", &mut queries);
+    // This one finds the clusters.
+    queries.retain(|query| *query != "label_values(nfs_operator_leader, cluster)");
+    let of_any_cluster: Vec<_> = queries
+        .iter()
+        .filter(|query| query.matches("{cluster=\"$cluster\"").count() != metrics_in(query).count())
+        .collect();
+    assert!(of_any_cluster.is_empty(), "without the cluster: {of_any_cluster:#?}");
+    Ok(())
+}
+
+#[test]
 fn a_standby_has_only_the_metrics_about_its_process() -> Test {
     let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
     let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs), Box::new(usage), Box::new(ProcessMetrics)]);

@@ -307,7 +307,7 @@ fn a_release_commits_tags_and_lists_what_is_left() -> Test {
     assert_success(&output);
     let printed = String::from_utf8(output.stdout)?;
     for rest in [
-        "make lint test deny",
+        "make lint kube-score test deny",
         "git push origin HEAD v77.0.0",
         "cargo publish --package nfs-client",
         "krew-index",

@@ -1,6 +1,6 @@
 //! The Helm commands of the guides, with the chart in the place of a release.
 
-use std::fs;
+use std::{fs, process};
 
 use rig::RunDir;
 use rig::operator::repository_root;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::helm::{HelmCli, both_versions};
 use crate::objects::{documents, kind_and_name};
-use crate::render::find_object;
+use crate::render::{find_object, kustomize_text};
 use crate::{Failure, Test};
 
 /// Options of `helm install` and `helm upgrade` without a value that `helm template` does not need.
@@ -113,6 +113,37 @@ async fn the_helm_commands_of_the_guides_render_what_the_guides_say() -> Test {
             );
         }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_command_for_another_registry_replaces_the_image_in_the_bundle_of_a_release() -> Test {
+    let page = fs::read_to_string(repository_root().join("docs/air-gapped.md"))?;
+    let lines = page.lines().map(str::trim).filter(|line| line.starts_with("sed "));
+    let commands: Vec<&str> = lines
+        .filter_map(|line| line.strip_suffix(" | kubectl apply --server-side -f -"))
+        .collect();
+    let [command] = commands.as_slice() else {
+        return Err(format!("not one command: {commands:?}").into());
+    };
+    let run = RunDir::new()?;
+    let bundle = kustomize_text("default").await?;
+    fs::write(run.path().join("install.yaml"), &bundle)?;
+    let mut shell = process::Command::new("bash");
+    shell.args(["-c", command]).current_dir(run.path());
+    let (former, changed) = (documents(&bundle)?, documents(&rig::process::run(shell).await?)?);
+    let image = |objects: &[Value]| {
+        let deployment = find_object(objects, "Deployment nfs-operator");
+        deployment["spec"]["template"]["spec"]["containers"][0]["image"].clone()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        image(&changed),
+        format!("registry.example.com/nfs-operator/nfs-operator:{version}")
+    );
+    // Nothing else is changed.
+    let differing = former.iter().zip(&changed).filter(|(one, other)| one != other);
+    assert_eq!((differing.count(), former.len()), (1, changed.len()));
     Ok(())
 }
 

@@ -19,16 +19,20 @@ pub fn values(name: &str) -> String {
     )
 }
 
-/// Returns the output of `kubectl kustomize` for directories of config/.
+/// Returns the output of `kubectl kustomize` for a directory of config/.
+pub async fn kustomize_text(folder: &str) -> Result<String, Failure> {
+    let mut command = std::process::Command::new(Assets::find_or_install().await?.kubectl);
+    command
+        .arg("kustomize")
+        .arg(repository_root().join("config").join(folder));
+    Ok(run(command).await?)
+}
+
+/// Returns the objects in directories of config/.
 pub async fn kustomize(folders: &[&str]) -> Result<Vec<Value>, Failure> {
-    let kubectl = Assets::find_or_install().await?.kubectl;
     let mut objects = Vec::new();
     for folder in folders {
-        let mut command = std::process::Command::new(&kubectl);
-        command
-            .arg("kustomize")
-            .arg(repository_root().join("config").join(folder));
-        objects.extend(documents(&run(command).await?)?);
+        objects.extend(documents(&kustomize_text(folder).await?)?);
     }
     Ok(objects)
 }

@@ -43,7 +43,7 @@ pub struct Programs {
     pub helm_3: PathBuf,
 }
 
-/// A cluster with a node, an NFS server, and Helm in both major versions.
+/// A cluster with a node, an NFS server, the chart of a release, and Helm in both major versions.
 pub struct PodEnv {
     pub cluster: Cluster,
     pub node: Node,
@@ -54,6 +54,7 @@ pub struct PodEnv {
     helm: PathBuf,
     helm_3: PathBuf,
     helm_home: PathBuf,
+    chart: PathBuf,
     run: RunDir,
     start: Instant,
 }
@@ -76,6 +77,7 @@ impl PodEnv {
         let cluster = Cluster::start_for_nodes(&run, programs.cluster, ADDRESS).await?;
         let node = Node::start(&run, &programs.node, &cluster).await?;
         node.load(image).await?;
+        let chart = package(&programs.helm, &run.new_dir("dist")?).await?;
         let env = Self {
             objects: Objects::new(cluster.client().await?),
             cluster,
@@ -86,6 +88,7 @@ impl PodEnv {
             helm: programs.helm,
             helm_3: programs.helm_3,
             helm_home: run.new_dir("helm")?,
+            chart,
             run,
             start,
         };
@@ -106,9 +109,21 @@ impl PodEnv {
         Ok(self.nfs.stop().await?)
     }
 
-    /// Returns the path of the chart in the repository.
-    pub fn chart() -> PathBuf {
-        repository_root().join("config/helm/nfs-operator")
+    /// Returns the path of the packaged chart.
+    pub fn chart(&self) -> &Path {
+        &self.chart
+    }
+
+    /// Creates `install.yaml` as a release does, and applies it without any change. Returns its objects.
+    pub async fn apply_bundle(&self) -> Result<Vec<Value>, Failure> {
+        let folder = repository_root().join("config/default").display().to_string();
+        let bundle = self.run.path().join("install.yaml");
+        std::fs::write(&bundle, self.cluster.kubectl(["kustomize", &folder]).await?)?;
+        let bundle = bundle.display().to_string();
+        let apply = ["apply", "--server-side", "--filename", &bundle, "--output=json"];
+        let applied: Value = serde_json::from_str(&self.cluster.kubectl(apply).await?)?;
+        let objects = applied["items"].as_array().ok_or("no list of objects")?;
+        Ok(objects.clone())
     }
 
     /// Runs Helm for the release, with the tested image, the backend and the class in the values.
@@ -184,6 +199,13 @@ impl PodEnv {
             .await?;
         self.print_progress("the backend is Ready");
         Ok(())
+    }
+
+    /// Creates the class that the chart creates from the values.
+    pub async fn create_class(&self) -> Result<Value, Failure> {
+        let class = reference("storage.k8s.io/v1", "StorageClass", None, CLASS);
+        let fields = json!({"provisioner": "nfs-operator.io/nfs", "parameters": {"backend": BACKEND}});
+        Ok(self.objects.create(&with_fields(class, fields)).await?)
     }
 
     /// Creates claims in a namespace.
@@ -284,6 +306,17 @@ impl PodEnv {
         }
         eprintln!("{}", self.node.logs());
     }
+}
+
+/// Packages the chart in the repository, as a release does.
+async fn package(helm: &Path, folder: &Path) -> Result<PathBuf, Failure> {
+    let mut command = Command::new(helm);
+    command
+        .arg("package")
+        .arg(repository_root().join("config/helm/nfs-operator"));
+    command.arg("--destination").arg(folder);
+    process::run(command).await?;
+    Ok(folder.join(format!("nfs-operator-{VERSION}.tgz")))
 }
 
 fn helm_values() -> Value {

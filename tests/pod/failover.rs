@@ -41,7 +41,7 @@ async fn wait_for_leader(env: &PodEnv) -> Result<Value, Failure> {
 }
 
 pub async fn takes_over(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &["--set", "replicaCount=2"]).await?;
+    env.install(env.chart(), &["--set", "replicaCount=2"]).await?;
     let pods = env.pods().await?;
     assert!(pods.len() == 2 && pods.iter().all(is_pod_ready));
     let first = wait_for_leader(env).await?;
@@ -64,7 +64,7 @@ pub async fn takes_over(env: &PodEnv) -> Test {
 }
 
 pub async fn resumes_after_a_kill(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &[]).await?;
+    env.install(env.chart(), &[]).await?;
     let pod = env.pod().await?;
     let claims = env.create_claims("killed", CLAIMS).await?;
     env.node.kill_container(&pod).await?;
@@ -77,7 +77,7 @@ pub async fn resumes_after_a_kill(env: &PodEnv) -> Test {
 }
 
 pub async fn resumes_after_out_of_memory(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &[]).await?;
+    env.install(env.chart(), &[]).await?;
     let pod = env.pod().await?;
     let claims = env.create_claims("starved", CLAIMS).await?;
     env.node.exhaust_memory(&pod).await?;

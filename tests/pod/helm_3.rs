@@ -9,10 +9,10 @@ use crate::{
 };
 
 pub async fn manages_a_release(env: &PodEnv) -> Test {
-    let chart = PodEnv::chart();
+    let chart = env.chart();
     let wait = ["--wait", "--timeout", HELM_TIMEOUT];
     let create = ["--create-namespace"];
-    env.helm_3(&["install"], Some(&chart), &[&create[..], &wait].concat())
+    env.helm_3(&["install"], Some(chart), &[&create[..], &wait].concat())
         .await?;
     env.objects
         .wait_condition(&backend(), "Ready", "True", None, TIMEOUT)
@@ -28,7 +28,7 @@ pub async fn manages_a_release(env: &PodEnv) -> Test {
     let older = json!({"spec": {"names": {"shortNames": null}}});
     env.objects.patch(&crd, older).await?;
     let annotation = ["--set", "podAnnotations.upgraded=yes"];
-    env.helm_3(&["upgrade"], Some(&chart), &[&wait[..], &annotation].concat())
+    env.helm_3(&["upgrade"], Some(chart), &[&wait[..], &annotation].concat())
         .await?;
     let after = env.objects.get(&crd).await?.expect("the CRD exists");
     assert_eq!(after["spec"], before["spec"]);

@@ -1,17 +1,18 @@
-//! `helm install`, `helm test` and `helm uninstall`.
+//! `helm install`, `helm test` and `helm uninstall`, and `kubectl apply` of the bundle of a release.
 
 use rig::{TIMEOUT, objects::reference};
+use serde_json::Value;
 
 use crate::{
     Test,
-    env::{HELM_TIMEOUT, NAMESPACE, PodEnv, backend, is_pod_ready},
+    env::{HELM_TIMEOUT, IMAGE, NAMESPACE, PodEnv, backend, is_pod_ready},
 };
 
 /// Enough that the operator handles several at the same time.
 const CLAIMS: usize = 20;
 
 pub async fn becomes_ready(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &[]).await?;
+    env.install(env.chart(), &[]).await?;
     let pod = env.pod().await?;
     assert!(is_pod_ready(&pod), "{}", pod["status"]);
     let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
@@ -46,8 +47,8 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-pub async fn uninstall_keeps_data(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &[]).await?;
+pub async fn uninstall_keeps_data_that_the_bundle_takes_over(env: &PodEnv) -> Test {
+    env.install(env.chart(), &[]).await?;
     let claims = env.create_claims("left", 3).await?;
     env.wait_all_bound("left", &claims).await?;
     let directories = env.directories("left")?;
@@ -80,11 +81,25 @@ pub async fn uninstall_keeps_data(env: &PodEnv) -> Test {
     env.print_progress("CRDs, backend, volumes and data still exist");
 
     // After the next installation, the operator uses existing objects and reclaims volumes of deleted claims.
-    env.install(&PodEnv::chart(), &[]).await?;
+    let bundle = env.apply_bundle().await?;
+    let status = ["rollout", "status", "deployment/nfs-operator", "--namespace", NAMESPACE];
+    let timeout = format!("--timeout={HELM_TIMEOUT}");
+    env.cluster.kubectl(status.iter().chain([&timeout.as_str()])).await?;
+    let pod = env.pod().await?;
+    assert!(is_pod_ready(&pod), "{}", pod["status"]);
+    assert_eq!(pod["spec"]["containers"][0]["image"], IMAGE);
     for claim in &claims {
         env.objects.delete(claim).await?;
         env.objects.wait_gone(claim, TIMEOUT).await?;
     }
-    env.print_progress("installed again: existing volumes are reclaimed");
+    let class = env.create_class().await?;
+    let claims = env.create_claims("bundle", 1).await?;
+    env.wait_all_bound("bundle", &claims).await?;
+    env.print_progress("installed again from install.yaml: existing volumes are reclaimed, and a claim is Bound");
+
+    let is_removed = |object: &&Value| object["kind"] != "Namespace" && object["kind"] != "CustomResourceDefinition";
+    for object in bundle.iter().filter(is_removed).chain([&class]) {
+        env.objects.delete(object).await?;
+    }
     Ok(())
 }

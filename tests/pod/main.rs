@@ -127,8 +127,8 @@ impl Tests {
                 policies::other_pods_are_denied,
             ),
             self.trial(
-                "helm_uninstall_leaves_kinds_backends_volumes_and_data",
-                installation::uninstall_keeps_data,
+                "helm_uninstall_leaves_kinds_backends_volumes_and_data_which_the_bundle_of_a_release_takes_over",
+                installation::uninstall_keeps_data_that_the_bundle_takes_over,
             ),
         ]
     }

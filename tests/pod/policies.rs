@@ -25,7 +25,7 @@ pub async fn operator_reaches_named_ports_only(env: &PodEnv) -> Test {
     let server = env.start_second_server(OTHER_PORT).await?;
     env.enforce_network_policies().await?;
     let args = ["--create-namespace", "--set", ENABLED, "--set", WITHOUT_API_SERVER];
-    env.helm(&["install"], Some(&PodEnv::chart()), &args).await?;
+    env.helm(&["install"], Some(env.chart()), &args).await?;
     let other = env.create_second_backend(OTHER_PORT).await?;
     let pod = wait_for_drops(env).await?;
     assert!(!is_pod_ready(&pod), "{}", pod["status"]);
@@ -60,7 +60,7 @@ pub async fn operator_reaches_named_ports_only(env: &PodEnv) -> Test {
 
 async fn upgrade(env: &PodEnv, args: &[&str]) -> Test {
     let wait = ["--wait", "--timeout", HELM_TIMEOUT];
-    env.helm(&["upgrade"], Some(&PodEnv::chart()), &[&wait, args].concat())
+    env.helm(&["upgrade"], Some(env.chart()), &[&wait, args].concat())
         .await?;
     Ok(())
 }
@@ -98,7 +98,7 @@ pub async fn other_pods_are_denied(env: &PodEnv) -> Test {
         "--set",
         "replicaCount=2",
     ];
-    env.install(&PodEnv::chart(), &args).await?;
+    env.install(env.chart(), &args).await?;
     let pods = env.pods().await?;
     assert!(pods.len() == 2 && pods.iter().all(is_pod_ready));
     let operator = pods[0]["status"]["podIP"].as_str().ok_or("the pod has no IP address")?;

@@ -38,7 +38,7 @@ fn mount_check(findings: &Value) -> Result<(String, String), Failure> {
 }
 
 pub async fn prints_findings(env: &PodEnv) -> Test {
-    env.install(&PodEnv::chart(), &[]).await?;
+    env.install(env.chart(), &[]).await?;
     let node = env.pod().await?["spec"]["nodeName"]
         .as_str()
         .unwrap_or_default()

@@ -15,15 +15,15 @@ use crate::{
 const CLAIMS: usize = 60;
 
 pub async fn keeps_pending_claims(env: &PodEnv) -> Test {
-    let previous = newest_released_chart()?.unwrap_or_else(PodEnv::chart);
+    let previous = newest_released_chart()?.unwrap_or_else(|| env.chart().to_owned());
     env.install(&previous, &[]).await?;
     let before = env.pod().await?;
     let claims = env.create_claims("upgraded", CLAIMS).await?;
-    let chart = PodEnv::chart();
+    let chart = env.chart();
     let wait = ["--wait", "--timeout", HELM_TIMEOUT];
     // Ensures that the pod is replaced even if the chart has no other change.
     let annotation = ["--set", "podAnnotations.upgraded=yes"];
-    env.helm(&["upgrade"], Some(&chart), &[wait.as_slice(), &annotation].concat())
+    env.helm(&["upgrade"], Some(chart), &[wait.as_slice(), &annotation].concat())
         .await?;
     let after = env.pod().await?;
     assert_ne!(before["metadata"]["uid"], after["metadata"]["uid"]);
@@ -35,11 +35,11 @@ pub async fn keeps_pending_claims(env: &PodEnv) -> Test {
 }
 
 pub async fn rolls_back(env: &PodEnv) -> Test {
-    let chart = PodEnv::chart();
-    env.install(&chart, &[]).await?;
+    let chart = env.chart();
+    env.install(chart, &[]).await?;
     let wait = ["--wait", "--timeout", HELM_TIMEOUT];
     let annotation = ["--set", "podAnnotations.upgraded=yes"];
-    env.helm(&["upgrade"], Some(&chart), &[wait.as_slice(), &annotation].concat())
+    env.helm(&["upgrade"], Some(chart), &[wait.as_slice(), &annotation].concat())
         .await?;
     let before = env.pod().await?;
     assert_eq!(before["metadata"]["annotations"]["upgraded"], "yes");

@@ -4,13 +4,16 @@ use std::fs;
 use std::path::PathBuf;
 
 use rig::operator::repository_root;
-use rig::{Export, Squash};
+use rig::{Export, Squash, wait};
 
 use crate::docs::guide_cluster::GuideCluster;
-use crate::support::shared::{Failure, Test, archives, names};
+use crate::support::shared::{Failure, TIMEOUT, Test, archives, names};
+use crate::support::shell::Shell;
 
 /// Marks a block whose commands run.
 const RUNNABLE: &str = "bash runnable\n";
+/// Marks a block whose commands the API server refuses. The next block is what they print.
+const REFUSED: &str = "bash refused\n";
 /// Marks a block that removes the installation, so that nothing else can run after it.
 const UNINSTALL: &str = "bash uninstall\n";
 /// The server address in the pages.
@@ -21,6 +24,42 @@ fn blocks(page: &str, mark: &str, port: u16) -> Vec<String> {
     let fenced = page.split("```").skip(1).step_by(2);
     let runnable = fenced.filter_map(|block| block.strip_prefix(mark));
     runnable.map(|block| at_port(block, port)).collect()
+}
+
+/// A block of a page that a test runs.
+enum Block {
+    /// Commands that must succeed.
+    Runnable(String),
+    /// Commands that must be refused with this message.
+    Refused(String, String),
+}
+
+/// Returns the blocks of a page that run, in their order, with the server of this test.
+fn blocks_to_run(page: &str, port: u16) -> Vec<Block> {
+    let fenced: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+    let mut found = Vec::new();
+    for (block, next) in fenced.iter().zip(fenced.iter().skip(1).chain([&""])) {
+        if let Some(commands) = block.strip_prefix(RUNNABLE) {
+            found.push(Block::Runnable(at_port(commands, port)));
+        } else if let Some(commands) = block.strip_prefix(REFUSED) {
+            let message = next.strip_prefix("text\n").unwrap_or("no text follows").trim();
+            found.push(Block::Refused(at_port(commands, port), message.to_owned()));
+        }
+    }
+    found
+}
+
+/// Runs commands until they are refused with this message: quotas and policies take effect a moment after their creation.
+async fn wait_refused(shell: &Shell, commands: &str, message: &str) -> Test {
+    let waited = wait::until("the refusal of the page", TIMEOUT, async || {
+        match shell.run_unchecked(commands).await {
+            Ok(Err(printed)) if printed.contains(message) => Ok(()),
+            Ok(Ok(printed)) => Err(format!("not refused: {printed}")),
+            Ok(Err(printed)) => Err(format!("{printed}\nis not {message}")),
+            Err(error) => Err(error.to_string()),
+        }
+    });
+    Ok(waited.await?)
 }
 
 /// Adapts a block to a server on the loopback at another port, and to a machine that is slower than the reader's.
@@ -80,11 +119,19 @@ async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
     let pages = pages()?;
     assert!(pages.len() > 3, "{pages:?}");
     for (name, text) in pages {
-        let blocks = blocks(&text, RUNNABLE, guide.nfs.port());
+        let blocks = blocks_to_run(&text, guide.nfs.port());
         println!("{name}: {} blocks", blocks.len());
         // A reader runs the blocks of a page in one shell, and one block sets a variable for the next.
         let variables = guide.run.new_dir("variables")?.join("variables").display().to_string();
         for block in blocks {
+            let block = match block {
+                Block::Runnable(block) => block,
+                Block::Refused(commands, message) => {
+                    println!("{commands}");
+                    wait_refused(&guide.shell, &commands, &message).await?;
+                    continue;
+                }
+            };
             let block = format!("touch {variables}; . {variables}\n{block}\ndeclare -p VOLUME > {variables} || true");
             println!("{block}\n{}", guide.shell.run(&block).await?);
             if block.contains("name: writer") {

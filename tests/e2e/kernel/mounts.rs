@@ -161,3 +161,80 @@ async fn a_volume_of_another_server_is_mounted_over_4_1_and_inaccessible_after_i
 async fn a_volume_of_another_server_is_mounted_over_3_and_inaccessible_after_its_claim_is_deleted() -> Test {
     mount_from_another_server("kernel-ganesha-three", "3").await
 }
+
+/// Waits until this many processes of the tenant are in the state D, in which they wait for the server.
+async fn wait_hung(vm: &KernelVm, count: usize) -> rig::Result<()> {
+    let hung = format!(
+        "for status in /proc/[0-9]*/status; do
+             grep -q '^Uid:.{TENANT}' $status 2>/dev/null && grep -q '^State:.D' $status && echo $status
+         done; true"
+    );
+    wait::until("the processes to wait for the server", TIMEOUT, async || {
+        let found = vm.run(&hung).await.map_err(|error| error.to_string())?;
+        match found.lines().count() == count {
+            true => Ok(()),
+            false => Err(found),
+        }
+    })
+    .await
+}
+
+/// Waits until the script that was started in a mount has ended, and returns its output.
+async fn wait_ended(mounted: &Mounted<'_>) -> rig::Result<String> {
+    wait::until("the script to end", TIMEOUT, async || {
+        let ended = mounted.ended().await.map_err(|error| error.to_string())?;
+        ended.ok_or_else(|| "it has not ended".to_owned())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn programs_that_wait_for_their_server_continue_with_it_and_umount_f_ends_those_of_the_whole_export() -> Test {
+    let vm = KernelVm::exclusive().await?;
+    let env = TestEnv::new("kernel-hung").await?;
+    on_the_machine(&env, &vm, "4.2").await?;
+    let class = class(&env, "class", "backend", json!({})).await?;
+    let ((_, one), (_, two)) = (bound(&env, "one", &class).await?, bound(&env, "two", &class).await?);
+    let (first, second) = (
+        Mounted::volume(&vm, &one, None).await?,
+        Mounted::volume(&vm, &two, None).await?,
+    );
+    for mounted in [&first, &second] {
+        mounted.as_user(TENANT, "echo before >file").await?;
+    }
+
+    // Programs wait for the server, and continue with it.
+    vm.run(". /sbin/functions; stop").await?;
+    first.start(TENANT, "echo during >>file && cat file").await?;
+    wait_hung(&vm, 1).await?;
+    assert_eq!(first.ended().await?, None);
+    vm.run(". /sbin/functions; serve").await?;
+    assert_eq!(wait_ended(&first).await?, "before\nduring\n");
+
+    // Forced to end. Both volumes are on one export, so the kernel has one connection for them, and fails all of its calls.
+    vm.run(". /sbin/functions; stop").await?;
+    for mounted in [&first, &second] {
+        mounted.start(TENANT, "echo lost >>file && echo written").await?;
+    }
+    wait_hung(&vm, 2).await?;
+    // Without -l, a program that has not ended yet keeps the mount.
+    let at = &first.at;
+    vm.run(&format!("umount -f {at} || umount -l {at}")).await?;
+    for mounted in [&first, &second] {
+        let ended = wait_ended(mounted).await?;
+        assert!(!ended.contains("written") && !ended.is_empty(), "{ended}");
+    }
+    let mounts = vm.run("cat /proc/mounts").await?;
+    assert!(!mounts.contains(at) && mounts.contains(&second.at), "{mounts}");
+
+    // A new pod mounts the volume again, and the other mount works as before.
+    vm.run(". /sbin/functions; serve").await?;
+    let again = Mounted::volume(&vm, &one, None).await?;
+    assert_eq!(again.as_user(TENANT, "cat file").await?, "before\nduring\n");
+    for mounted in [&again, &second] {
+        mounted.as_user(TENANT, "echo after >>file").await?;
+    }
+    assert_eq!(second.as_user(TENANT, "cat file").await?, "before\nafter\n");
+    again.unmount().await?;
+    Ok(second.unmount().await?)
+}

@@ -85,6 +85,23 @@ impl<'a> Mounted<'a> {
         self.refused_as(&PodProcess::user(uid, &[group]), script).await
     }
 
+    /// Starts a script as this user. [`Self::ended`] returns what it printed.
+    pub async fn start(&self, uid: u32, script: &str) -> rig::Result<()> {
+        let (line, log) = (self.line(&PodProcess::user(uid, &[]), script), self.log());
+        let start = format!("rm -f {log}; ( ( {line} ) >{log}.new 2>&1; mv {log}.new {log} ) >/dev/null 2>&1 &");
+        self.vm.run(&start).await.map(drop)
+    }
+
+    /// Returns the output of the script that was started last, if it has ended.
+    pub async fn ended(&self) -> rig::Result<Option<String>> {
+        let ran = self.vm.output(&format!("cat {}", self.log())).await?;
+        Ok((ran.code == 0).then_some(ran.output))
+    }
+
+    fn log(&self) -> String {
+        format!("/run{}.log", self.at.replace('/', "-"))
+    }
+
     fn line(&self, process: &PodProcess<'_>, script: &str) -> String {
         let PodProcess { uid, gid, groups } = process;
         let groups = match groups {

@@ -24,7 +24,7 @@ const WITHOUT_DATA: [(&str, &str); 9] = [
     ("nfs_operator_backend_quotas_enforced_reason", "no quota agent"),
 ];
 
-/// Returns the queries of all panels, as Grafana sends them for all backends.
+/// Returns the queries of all panels, as Grafana sends them for all backends of a Prometheus of one cluster.
 fn dashboard() -> Result<Vec<String>, Failure> {
     let text = fs::read_to_string(repository_root().join("config/prometheus/dashboard.json"))?;
     let dashboard: Value = serde_json::from_str(&text)?;
@@ -35,8 +35,13 @@ fn dashboard() -> Result<Vec<String>, Failure> {
         .chain(inner)
         .filter_map(|panel| panel["targets"].as_array());
     let queries = targets.flatten().filter_map(|target| target["expr"].as_str());
-    let queries = queries.map(|query| query.replace("$__rate_interval", "1m").replace("$backend", ".*"));
-    Ok(queries.collect())
+    let values = [("$__rate_interval", "1m"), ("$backend", ".*"), ("$cluster", "")];
+    let with_values = |query: &str| {
+        values
+            .iter()
+            .fold(query.to_owned(), |query, (name, value)| query.replace(name, value))
+    };
+    Ok(queries.map(with_values).collect())
 }
 
 /// Something of everything that the metrics describe.
