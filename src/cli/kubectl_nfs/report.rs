@@ -38,7 +38,8 @@ const NFS_SUBDIR_PROVISIONER: &str = "k8s-sigs.io/nfs-subdir-external-provisione
 The file contains versions, the arguments of the operator, backends, its StorageClasses, and up to 50 claims that wait,
 volumes, archives, backups and schedules that have a problem. Names of objects, provisioners, nodes, registries, servers,
 paths, directories, addresses and identities are replaced by numbers, the same everywhere in the file. Labels stay. Secrets,
-logs and data are not read. Look at the file before you send it.")]
+events, logs and data are not read. Look at the file before you send it. To attach the log of the operator, save it with
+kubectl -n nfs-operator-system logs deployment/nfs-operator --since=1h, and remove the names from it yourself.")]
 pub struct ReportArguments {
     /// File to write. An existing one is not overwritten.
     #[arg(value_name = "FILE", default_value = "nfs-operator-report.json")]
