@@ -16,8 +16,8 @@ const OBSERVED: Duration = Duration::from_secs(360);
 /// Requests to the API server in a minute, except for those about Leases: each backend has statuses and scans.
 const MAX_REQUESTS: u64 = 60;
 /// Calls for each backend in a minute: it is probed every 30 s, and every 10 s while it is being deleted. Over NFSv3, a probe
-/// takes about 60 calls, and a scan for orphans several for each directory.
-const MAX_CALLS: u64 = 200;
+/// takes about 30 calls, and a scan for orphans several for each directory.
+const MAX_CALLS: u64 = 300;
 /// Time in which each backend is probed at least once, and its status written.
 const PROBED: Duration = Duration::from_secs(75);
 /// Reason of a claim whose source cannot be copied.
