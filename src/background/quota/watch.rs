@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::ready;
 use futures::{StreamExt as _, stream};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::backend::QuotaSettings;
-use crate::api::conditions::Reason;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::background::runner::BackendTask;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::quota::{PendingLimit, condition_now, report_on_claim};
+use crate::state::quota::{LimitedClaim, PendingLimit, condition_now, report_on_claim};
 use export_store::quota::LimitState;
 use export_store::{AgentState, ExportStore, LimitReport};
 
@@ -24,8 +25,8 @@ const EXPECTING_INTERVAL: Duration = Duration::from_millis(100);
 const WAITING_INTERVAL: Duration = Duration::from_secs(2);
 /// Time until a task looks again for an export that is not connected. A probe that connects it comes first.
 const NOT_CONNECTED: Duration = Duration::from_secs(30);
-/// Number of reports that are read at the same time: enough to hide round trips.
-const CONCURRENT: usize = 8;
+/// Number of reports that are read, or written to claims, at the same time: enough to hide round trips.
+const CONCURRENT: usize = 16;
 /// Time for which a limit may be pending before its claim reports that: most are in force sooner, and two writes would be
 /// of no use.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
@@ -113,13 +114,19 @@ impl BackendTask for QuotaWatcher {
             announced = self.announcements.observe(found);
         }
         let due = backend.quota.take_due(Instant::now(), announced.is_some());
-        let read = stream::iter(due)
+        let looks: Vec<Look> = stream::iter(due)
             .map(|(volume, pending)| {
                 let export = Arc::clone(&export);
-                async move { look(ctx, backend, settings, &export, &volume, &pending).await }
+                async move { look(ctx, backend, settings, &export, volume, pending).await }
             })
             .buffer_unordered(CONCURRENT)
-            .fold(0, async |read, ended| read + u64::from(ended))
+            .filter_map(ready)
+            .collect()
+            .await;
+        let read = looks.iter().filter(|look| look.is_announced).count() as u64;
+        // The claims that wait for their limits are awake by now.
+        stream::iter(looks.iter().filter(|look| look.is_due))
+            .for_each_concurrent(CONCURRENT, |look| look.report(ctx, backend))
             .await;
         if self.announcements.explain(announced.unwrap_or_default(), read) {
             backend.quota.request_recheck();
@@ -183,23 +190,47 @@ async fn read_agent(
     (now + interval, announced)
 }
 
-/// Reads the report about an order. Wakes the claim on news, and reports on it. Returns true if the report is new, and one
-/// that the agent announces: the limit is in force, or failed.
+/// What was read of the report about an order.
+struct Look {
+    volume: String,
+    claim: LimitedClaim,
+    planned: PlannedCondition,
+    /// The claim has to report it now.
+    is_due: bool,
+    /// It is new, and one that the agent announces: the limit is in force, or failed.
+    is_announced: bool,
+}
+
+impl Look {
+    /// Reports on the claim.
+    async fn report(&self, ctx: &Context, backend: &Backend) {
+        match report_on_claim(ctx, &self.claim, &self.planned).await {
+            Ok(()) => backend.quota.set_reported(&self.volume, &self.planned),
+            Err(error) => tracing::warn!(
+                backend = backend.name,
+                volume = self.volume,
+                "failed to report the limit on the claim: {error}"
+            ),
+        }
+    }
+}
+
+/// Reads the report about an order, and wakes the claim on news. Returns `None` if nothing could be read.
 async fn look(
     ctx: &Context,
     backend: &Backend,
     settings: &QuotaSettings,
     export: &ExportStore,
-    volume: &str,
-    pending: &PendingLimit,
-) -> bool {
-    let has_volume = ctx.capacity.has_volume(volume);
-    if !has_volume && !backend.has_pending(volume) {
+    volume: String,
+    pending: PendingLimit,
+) -> Option<Look> {
+    let has_volume = ctx.capacity.has_volume(&volume);
+    if !has_volume && !backend.has_pending(&volume) {
         // It was deleted, or rolled back.
-        backend.quota.forget_volume(volume);
-        return false;
+        backend.quota.forget_volume(&volume);
+        return None;
     }
-    let found = match export.limit_report(volume, &pending.order).await {
+    let found = match export.limit_report(&volume, &pending.order).await {
         Ok(found) => found,
         Err(error) => {
             tracing::debug!(
@@ -207,7 +238,7 @@ async fn look(
                 volume,
                 "failed to read the report of the quota agent: {error}"
             );
-            return false;
+            return None;
         }
     };
     let in_force = found.is_in_force();
@@ -216,24 +247,19 @@ async fn look(
         LimitReport::Reported(LimitState::InForce | LimitState::Failed { .. })
     );
     let planned = condition_now(backend, settings, &found);
-    let is_news = backend.quota.record(volume, &pending.order, found);
+    let is_news = backend.quota.record(&volume, &pending.order, found);
     if in_force || is_news {
         ctx.waiting_claims.wake(pending.claim.claim.clone());
     }
     let is_due = in_force || planned.reason == Reason::LimitFailed || pending.since.elapsed() >= REPORT_AFTER;
-    // A claim that waits for its volume reports that in its condition Provisioned.
-    if is_due && (in_force || has_volume) && backend.quota.must_report(volume, &planned) {
-        if let Err(error) = report_on_claim(ctx, &pending.claim, &planned).await {
-            tracing::warn!(
-                backend = backend.name,
-                volume,
-                "failed to report the limit on the claim: {error}"
-            );
-        } else {
-            backend.quota.set_reported(volume, &planned);
-        }
-    }
-    is_news && is_ended
+    Some(Look {
+        // A claim that waits for its volume reports that in its condition Provisioned.
+        is_due: is_due && (in_force || has_volume) && backend.quota.must_report(&volume, &planned),
+        is_announced: is_news && is_ended,
+        claim: pending.claim,
+        volume,
+        planned,
+    })
 }
 
 #[cfg(test)]
