@@ -40,7 +40,8 @@ impl World {
             true => self.recent_snapshot().await?,
             false => self.old_snapshot().await?,
         };
-        let Some(snapshot) = snapshot else {
+        // What administrators decide about archives is not recorded on an export that is not confirmed.
+        let Some(snapshot) = snapshot.filter(|_| self.oracle.unsettled_backends().is_empty()) else {
             return Ok(());
         };
         self.processes.restart_all();
