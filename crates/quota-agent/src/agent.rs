@@ -31,8 +31,8 @@ const POLL: Duration = Duration::from_secs(30);
 const VERIFY: Duration = Duration::from_secs(600);
 /// Orders usually come several at a time.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Pause after a round with several orders: more are on their way, and each round runs the tools, however many orders
-/// there are.
+/// Longest time for which orders are collected after a round with several: more are on their way, and each round runs the
+/// tools, however many orders there are.
 const COLLECT: Duration = Duration::from_millis(200);
 /// Interval of parts of visits.
 const VISIT: Duration = Duration::from_millis(100);
@@ -110,20 +110,35 @@ impl Locks {
 /// When orders are enforced: a lone one at once, many together.
 #[derive(Default)]
 struct Pace {
-    /// End of the pause after the last round.
-    pause: Option<Instant>,
+    /// The last round had several orders.
+    is_stream: bool,
 }
 
 impl Pace {
-    /// Returns the time of the round for an order that is noticed now.
-    fn next_round(&self, now: Instant) -> Instant {
-        let next = now + DEBOUNCE;
-        self.pause.map_or(next, |pause| pause.max(next))
+    /// Returns the time of the next round, from when its first and its last order were noticed.
+    fn next_round(&self, first: Instant, last: Instant) -> Instant {
+        match self.is_stream {
+            true => (last + DEBOUNCE).min(first + COLLECT),
+            false => first + DEBOUNCE,
+        }
     }
 
-    /// Records the end of a round, and the number of its orders.
-    fn record(&mut self, orders: usize, now: Instant) {
-        self.pause = (orders > 1).then_some(now + COLLECT);
+    /// Waits for the time of the next round, after its first order was noticed.
+    async fn collect(&self, watch: &Watch) {
+        let first = Instant::now();
+        let mut last = first;
+        loop {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(self.next_round(first, last)) => return,
+                () = watch.changed() => last = Instant::now(),
+            }
+        }
+    }
+
+    /// Records the number of orders of a round.
+    fn record(&mut self, orders: usize) {
+        self.is_stream = orders > 1;
     }
 }
 
@@ -223,13 +238,13 @@ impl<Q: Quotas> Agent<Q> {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = watch.changed() => {
-                    tokio::time::sleep_until(pace.next_round(Instant::now())).await;
+                    pace.collect(&watch).await;
                     // What changed until now is read now.
                     watch.forget_changes();
                     // A new cluster may have come.
                     self.poll_clusters();
                     let enforced = self.enforce().await;
-                    pace.record(enforced, Instant::now());
+                    pace.record(enforced);
                     self.watch(&mut watch);
                 }
                 () = tokio::time::sleep_until(next) => {}
@@ -403,14 +418,16 @@ mod tests {
 
     #[test]
     fn a_lone_order_is_enforced_at_once_and_a_stream_of_orders_together() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
-        assert_eq!(pace.next_round(start), start + DEBOUNCE);
-        pace.record(1, start);
-        assert_eq!(pace.next_round(start), start + DEBOUNCE);
-        pace.record(2, start);
-        assert_eq!(pace.next_round(start), start + COLLECT);
-        let late = start + COLLECT;
-        assert_eq!(pace.next_round(late), late + DEBOUNCE, "the stream has ended");
+        let (mut pace, first) = (Pace::default(), Instant::now());
+        let last = first + DEBOUNCE / 2;
+        assert_eq!(pace.next_round(first, last), first + DEBOUNCE);
+        pace.record(1);
+        assert_eq!(pace.next_round(first, last), first + DEBOUNCE);
+        pace.record(2);
+        assert_eq!(pace.next_round(first, first), first + DEBOUNCE, "nothing follows");
+        assert_eq!(pace.next_round(first, last), last + DEBOUNCE);
+        let late = first + COLLECT - DEBOUNCE / 2;
+        assert_eq!(pace.next_round(first, late), first + COLLECT, "the stream does not end");
     }
 
     #[test]
