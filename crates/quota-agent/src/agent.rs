@@ -354,7 +354,7 @@ impl<Q: Quotas> Agent<Q> {
         }
     }
 
-    /// Writes the usage of all volumes.
+    /// Writes the usage of all volumes, as of the last poll.
     pub async fn write_usage(&mut self) {
         for export in &mut self.exports {
             if let Err(error) = export.write_usage(&self.instance).await {

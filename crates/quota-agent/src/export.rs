@@ -804,11 +804,15 @@ impl<Q: Quotas> Export<Q> {
         }
     }
 
+    /// Writes the usage as of the last poll: to read it takes another run of a tool.
     pub async fn write_usage(&mut self, instance: &str) -> Result<(), AgentError> {
         if self.capabilities.problem.is_some() {
             return Ok(());
         }
-        let accounted = &*self.accounted.insert(self.quotas.accounted().await?);
+        let accounted = match &mut self.accounted {
+            Some(accounted) => accounted,
+            unread => unread.insert(self.quotas.accounted().await?),
+        };
         for (id, cluster) in self.clusters.iter().filter(|(_, cluster)| cluster.has_key()) {
             let enforced = cluster
                 .written

@@ -60,6 +60,26 @@ async fn a_group_of_new_orders_takes_three_runs_of_tools_and_a_group_of_expansio
 }
 
 #[tokio::test]
+async fn usage_takes_no_run_of_a_tool_after_a_poll() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
+    for inodes in [2, 3] {
+        // A file appears in the directory.
+        let tag = Tag {
+            project,
+            inherits: false,
+        };
+        fixture.fake.0.borrow_mut().tags.insert(u64::MAX - inodes, tag);
+        agent.poll().await;
+        let before = fixture.fake.0.borrow().runs;
+        agent.write_usage().await;
+        assert_eq!(fixture.fake.0.borrow().runs, before);
+        assert_eq!(fixture.usage().volumes["pvc-1"].inodes, inodes);
+    }
+}
+
+#[tokio::test]
 async fn a_limit_that_is_not_in_force_afterwards_is_reported_as_refused_and_hinders_no_other() {
     let fixture = Fixture::new();
     for name in ["a", "b"] {
