@@ -21,7 +21,7 @@ use crate::folder::Folder;
 use crate::linux::LinuxQuotas;
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::Quotas;
-use crate::watch::Watch;
+use crate::watch::{Changes, Watch};
 
 /// The operator takes an agent for dead after 30 s.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -239,13 +239,14 @@ impl<Q: Quotas> Agent<Q> {
                 () = stop.cancelled() => return Ok(()),
                 () = watch.changed() => {
                     pace.collect(&watch).await;
-                    // What changed until now is read now.
-                    watch.forget_changes();
-                    // A new cluster may have come.
-                    self.poll_clusters();
-                    let enforced = self.enforce().await;
+                    let changes = watch.take_changes();
+                    if matches!(changes, Changes::Any) {
+                        // A new cluster may have come.
+                        self.poll_clusters();
+                        self.watch(&mut watch);
+                    }
+                    let enforced = self.enforce_changed(changes).await;
                     pace.record(enforced);
-                    self.watch(&mut watch);
                 }
                 () = tokio::time::sleep_until(next) => {}
             }
@@ -281,7 +282,8 @@ impl<Q: Quotas> Agent<Q> {
         self.exports.iter_mut().for_each(Export::forget_directories);
     }
 
-    fn poll_clusters(&mut self) {
+    /// Opens the folders of new clusters.
+    pub(crate) fn poll_clusters(&mut self) {
         for export in &mut self.exports {
             if let Err(error) = export.open_clusters(&self.keys) {
                 tracing::warn!(export = %export.path().display(), "cannot read the folders of clusters: {error}");
@@ -291,18 +293,25 @@ impl<Q: Quotas> Agent<Q> {
 
     /// Enforces the orders as they are now. Returns for how many something was done.
     pub async fn enforce(&mut self) -> usize {
+        self.enforce_changed(Changes::Any).await
+    }
+
+    /// Enforces the orders, after reading those that changed. Returns for how many something was done.
+    pub(crate) async fn enforce_changed(&mut self, mut changes: Changes) -> usize {
         self.exports.iter_mut().for_each(Export::begin_round);
         loop {
-            self.enforce_some().await;
+            self.enforce_some(&changes).await;
             self.announce_reports();
             if !self.exports.iter().any(Export::is_unfinished) {
                 return self.exports.iter().map(Export::count_tried).sum();
             }
             self.write_due_heartbeats();
+            // Meanwhile, others may have changed.
+            changes = Changes::Any;
         }
     }
 
-    async fn enforce_some(&mut self) {
+    async fn enforce_some(&mut self, changes: &Changes) {
         for position in 0..self.exports.len() {
             let taken = self.taken_elsewhere(position);
             let until = self.next_heartbeat;
@@ -310,7 +319,7 @@ impl<Q: Quotas> Agent<Q> {
                 continue;
             };
             if let Err(error) = export
-                .enforce(&self.settings.projects, &self.reserved, taken, until)
+                .enforce(changes, &self.settings.projects, &self.reserved, taken, until)
                 .await
             {
                 export.give_up(&error);
