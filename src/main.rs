@@ -6,7 +6,6 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    nfs_operator::cli::main().await
+fn main() -> ExitCode {
+    nfs_operator::cli::main()
 }

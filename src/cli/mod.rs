@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tokio::runtime::Builder;
 
 pub use kubectl_nfs::command as plugin_command;
 
@@ -49,20 +50,42 @@ enum Command {
 
 /// Parses the arguments and runs the subcommand. Under the names by which kubectl finds a plugin and its completion, the
 /// program is one of these.
-pub async fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     if is_named(kubectl_nfs::PLUGIN) {
-        return kubectl_nfs::main().await;
+        return block_on(Builder::new_multi_thread(), kubectl_nfs::main());
     }
     if is_named(kubectl_nfs::COMPLETION) {
         return kubectl_nfs::complete();
     }
-    match Arguments::parse().command {
-        Command::Run(arguments) => run::run(*arguments).await,
-        Command::Crd(arguments) => crd::run(arguments).await,
-        Command::Probe(arguments) => probe::run(arguments).await,
-        Command::Archives(arguments) => archives::run(arguments).await,
-        Command::QuotaAgent(arguments) => quota_agent::run(arguments).await,
-        Command::Check(arguments) => check::run(arguments, "nfs-operator").await,
+    let command = Arguments::parse().command;
+    block_on(command.runtime(), command.run())
+}
+
+impl Command {
+    fn runtime(&self) -> Builder {
+        match self {
+            // It does one thing after the other, and its memory is limited: each thread takes some.
+            Self::QuotaAgent(_) => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        }
+    }
+
+    async fn run(self) -> ExitCode {
+        match self {
+            Self::Run(arguments) => run::run(*arguments).await,
+            Self::Crd(arguments) => crd::run(arguments).await,
+            Self::Probe(arguments) => probe::run(arguments).await,
+            Self::Archives(arguments) => archives::run(arguments).await,
+            Self::QuotaAgent(arguments) => quota_agent::run(arguments).await,
+            Self::Check(arguments) => check::run(arguments, "nfs-operator").await,
+        }
+    }
+}
+
+fn block_on(mut runtime: Builder, future: impl Future<Output = ExitCode>) -> ExitCode {
+    match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(future),
+        Err(error) => fail(&error),
     }
 }
 
@@ -81,4 +104,25 @@ fn is_named(expected: &str) -> bool {
 fn fail(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("nfs-operator: {error}");
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tokio::runtime::RuntimeFlavor;
+
+    use super::*;
+
+    #[test]
+    fn the_runtime_of_the_quota_agent_has_no_worker_threads() {
+        let flavor = |arguments: &str| {
+            let arguments = Arguments::try_parse_from(arguments.split(' ')).unwrap();
+            let runtime = arguments.command.runtime().build().unwrap();
+            runtime.handle().runtime_flavor()
+        };
+        let agent = "nfs-operator quota-agent --export /export --key-file /etc/keys";
+        assert_eq!(flavor(agent), RuntimeFlavor::CurrentThread);
+        assert_eq!(flavor("nfs-operator crd"), RuntimeFlavor::MultiThread);
+    }
 }

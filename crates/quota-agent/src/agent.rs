@@ -21,7 +21,7 @@ use crate::folder::Folder;
 use crate::linux::LinuxQuotas;
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::Quotas;
-use crate::watch::Watch;
+use crate::watch::{Changes, Watch};
 
 /// The operator takes an agent for dead after 30 s.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -31,8 +31,8 @@ const POLL: Duration = Duration::from_secs(30);
 const VERIFY: Duration = Duration::from_secs(600);
 /// Orders usually come several at a time.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Pause after a round with several orders: more are on their way, and each round runs the tools, however many orders
-/// there are.
+/// Longest time for which orders are collected after a round with several: more are on their way, and each round runs the
+/// tools, however many orders there are.
 const COLLECT: Duration = Duration::from_millis(200);
 /// Interval of parts of visits.
 const VISIT: Duration = Duration::from_millis(100);
@@ -110,20 +110,35 @@ impl Locks {
 /// When orders are enforced: a lone one at once, many together.
 #[derive(Default)]
 struct Pace {
-    /// End of the pause after the last round.
-    pause: Option<Instant>,
+    /// The last round had several orders.
+    is_stream: bool,
 }
 
 impl Pace {
-    /// Returns the time of the round for an order that is noticed now.
-    fn next_round(&self, now: Instant) -> Instant {
-        let next = now + DEBOUNCE;
-        self.pause.map_or(next, |pause| pause.max(next))
+    /// Returns the time of the next round, from when its first and its last order were noticed.
+    fn next_round(&self, first: Instant, last: Instant) -> Instant {
+        match self.is_stream {
+            true => (last + DEBOUNCE).min(first + COLLECT),
+            false => first + DEBOUNCE,
+        }
     }
 
-    /// Records the end of a round, and the number of its orders.
-    fn record(&mut self, orders: usize, now: Instant) {
-        self.pause = (orders > 1).then_some(now + COLLECT);
+    /// Waits for the time of the next round, after its first order was noticed.
+    async fn collect(&self, watch: &Watch) {
+        let first = Instant::now();
+        let mut last = first;
+        loop {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(self.next_round(first, last)) => return,
+                () = watch.changed() => last = Instant::now(),
+            }
+        }
+    }
+
+    /// Records the number of orders of a round.
+    fn record(&mut self, orders: usize) {
+        self.is_stream = orders > 1;
     }
 }
 
@@ -223,14 +238,15 @@ impl<Q: Quotas> Agent<Q> {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = watch.changed() => {
-                    tokio::time::sleep_until(pace.next_round(Instant::now())).await;
-                    // What changed until now is read now.
-                    watch.forget_changes();
-                    // A new cluster may have come.
-                    self.poll_clusters();
-                    let enforced = self.enforce().await;
-                    pace.record(enforced, Instant::now());
-                    self.watch(&mut watch);
+                    pace.collect(&watch).await;
+                    let changes = watch.take_changes();
+                    if matches!(changes, Changes::Any) {
+                        // A new cluster may have come.
+                        self.poll_clusters();
+                        self.watch(&mut watch);
+                    }
+                    let enforced = self.enforce_changed(changes).await;
+                    pace.record(enforced);
                 }
                 () = tokio::time::sleep_until(next) => {}
             }
@@ -266,7 +282,8 @@ impl<Q: Quotas> Agent<Q> {
         self.exports.iter_mut().for_each(Export::forget_directories);
     }
 
-    fn poll_clusters(&mut self) {
+    /// Opens the folders of new clusters.
+    pub(crate) fn poll_clusters(&mut self) {
         for export in &mut self.exports {
             if let Err(error) = export.open_clusters(&self.keys) {
                 tracing::warn!(export = %export.path().display(), "cannot read the folders of clusters: {error}");
@@ -276,18 +293,25 @@ impl<Q: Quotas> Agent<Q> {
 
     /// Enforces the orders as they are now. Returns for how many something was done.
     pub async fn enforce(&mut self) -> usize {
+        self.enforce_changed(Changes::Any).await
+    }
+
+    /// Enforces the orders, after reading those that changed. Returns for how many something was done.
+    pub(crate) async fn enforce_changed(&mut self, mut changes: Changes) -> usize {
         self.exports.iter_mut().for_each(Export::begin_round);
         loop {
-            self.enforce_some().await;
+            self.enforce_some(&changes).await;
             self.announce_reports();
             if !self.exports.iter().any(Export::is_unfinished) {
                 return self.exports.iter().map(Export::count_tried).sum();
             }
             self.write_due_heartbeats();
+            // Meanwhile, others may have changed.
+            changes = Changes::Any;
         }
     }
 
-    async fn enforce_some(&mut self) {
+    async fn enforce_some(&mut self, changes: &Changes) {
         for position in 0..self.exports.len() {
             let taken = self.taken_elsewhere(position);
             let until = self.next_heartbeat;
@@ -295,7 +319,7 @@ impl<Q: Quotas> Agent<Q> {
                 continue;
             };
             if let Err(error) = export
-                .enforce(&self.settings.projects, &self.reserved, taken, until)
+                .enforce(changes, &self.settings.projects, &self.reserved, taken, until)
                 .await
             {
                 export.give_up(&error);
@@ -339,7 +363,7 @@ impl<Q: Quotas> Agent<Q> {
         }
     }
 
-    /// Writes the usage of all volumes.
+    /// Writes the usage of all volumes, as of the last poll.
     pub async fn write_usage(&mut self) {
         for export in &mut self.exports {
             if let Err(error) = export.write_usage(&self.instance).await {
@@ -403,14 +427,16 @@ mod tests {
 
     #[test]
     fn a_lone_order_is_enforced_at_once_and_a_stream_of_orders_together() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
-        assert_eq!(pace.next_round(start), start + DEBOUNCE);
-        pace.record(1, start);
-        assert_eq!(pace.next_round(start), start + DEBOUNCE);
-        pace.record(2, start);
-        assert_eq!(pace.next_round(start), start + COLLECT);
-        let late = start + COLLECT;
-        assert_eq!(pace.next_round(late), late + DEBOUNCE, "the stream has ended");
+        let (mut pace, first) = (Pace::default(), Instant::now());
+        let last = first + DEBOUNCE / 2;
+        assert_eq!(pace.next_round(first, last), first + DEBOUNCE);
+        pace.record(1);
+        assert_eq!(pace.next_round(first, last), first + DEBOUNCE);
+        pace.record(2);
+        assert_eq!(pace.next_round(first, first), first + DEBOUNCE, "nothing follows");
+        assert_eq!(pace.next_round(first, last), last + DEBOUNCE);
+        let late = first + COLLECT - DEBOUNCE / 2;
+        assert_eq!(pace.next_round(first, late), first + COLLECT, "the stream does not end");
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) struct Cluster {
     quota: Folder,
     pub orders: Folder,
     reports: Folder,
+    /// Every order file was looked at since the folder was opened, and since it could not be listed.
+    is_listed: bool,
     /// Every order file, as of when it was read last.
     files: BTreeMap<Arc<str>, Stamp>,
     /// Order files that are not believed.
@@ -54,6 +56,7 @@ impl Cluster {
             quota,
             orders,
             reports,
+            is_listed: false,
             files: BTreeMap::new(),
             ignored: BTreeSet::new(),
             volumes: BTreeMap::new(),
@@ -116,13 +119,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads the orders that changed. Orders that cannot be read hinder no others, of this cluster or another one.
-    pub fn read_orders(&mut self) {
+    /// Reads the orders that changed, of those that are given; `None` for all. Orders that cannot be read hinder no others,
+    /// of this cluster or another one.
+    pub fn read_orders(&mut self, among: Option<&BTreeSet<String>>) {
         if !self.has_key() {
             return;
         }
-        let names: BTreeSet<String> = match self.orders.names() {
-            Ok(names) => names.into_iter().collect(),
+        let names = match among.filter(|_| self.is_listed) {
+            Some(names) => self.orders.check_exists().map(|()| self.retain_orders(names)),
+            None => self.orders.names().map(|names| self.retain_all_orders(names)),
+        };
+        self.is_listed = names.is_ok();
+        let names = match names {
+            Ok(names) => names,
             Err(error) => {
                 let problem = error.to_string();
                 if self.problem.as_ref() != Some(&problem) {
@@ -133,9 +142,6 @@ impl Cluster {
             }
         };
         self.problem = None;
-        self.files.retain(|name, _| names.contains(&**name));
-        self.ignored.retain(|name| names.contains(name));
-        self.volumes.retain(|name, _| names.contains(&**name));
         for name in names {
             let stamp = self.orders.stamp(&name).ok().flatten();
             if stamp.is_some() && self.files.get(name.as_str()) == stamp.as_ref() {
@@ -153,6 +159,27 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Forgets the orders that are not in a list. Returns the list.
+    fn retain_all_orders(&mut self, names: Vec<String>) -> BTreeSet<String> {
+        let names: BTreeSet<String> = names.into_iter().collect();
+        self.files.retain(|name, _| names.contains(&**name));
+        self.ignored.retain(|name| names.contains(name));
+        self.volumes.retain(|name, _| names.contains(&**name));
+        names
+    }
+
+    /// Forgets the orders that are gone, of those that are given. Returns the others.
+    fn retain_orders(&mut self, names: &BTreeSet<String>) -> BTreeSet<String> {
+        let is_gone = |name: &&String| matches!(self.orders.entry(name), Ok(None));
+        let (gone, there): (Vec<&String>, Vec<&String>) = names.iter().partition(is_gone);
+        for name in gone {
+            self.files.remove(name.as_str());
+            self.ignored.remove(name);
+            self.volumes.remove(name.as_str());
+        }
+        there.into_iter().cloned().collect()
     }
 
     fn read_order(&mut self, name: &str) -> Result<Wanted, String> {

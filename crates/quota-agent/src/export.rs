@@ -21,7 +21,7 @@ use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, Tag};
 use crate::tree::{TreeVisit, Visited};
 use crate::visits::{Start, Visits};
-use crate::watch::Interest;
+use crate::watch::{Changes, Interest};
 
 /// Number of directories that are open at once. The usual limit of a process is 1,024 files.
 const OPEN: usize = 200;
@@ -134,14 +134,11 @@ impl<Q: Quotas> Export<Q> {
     }
 
     /// Returns the folders in which changes matter.
-    pub fn watched(&self) -> Vec<(BorrowedFd<'_>, Interest)> {
-        let orders = self
-            .clusters
-            .values()
-            .map(|cluster| (cluster.orders.fd(), Interest::Files));
+    pub fn watched(&self) -> Vec<(&Folder, Interest)> {
+        let orders = self.clusters.values().map(|cluster| (&cluster.orders, Interest::Files));
         // Until an operator uses the export, its folder is expected in the root.
         let top = self.reserved.as_ref().unwrap_or(&self.root);
-        orders.chain([(top.fd(), Interest::Folders)]).collect()
+        orders.chain([(top, Interest::Folders)]).collect()
     }
 
     /// Opens the folders of new clusters and of those whose key changed.
@@ -271,8 +268,10 @@ impl<Q: Quotas> Export<Q> {
         reports.filter_map(|report| report.project)
     }
 
+    /// Enforces the orders, after reading those that changed.
     pub async fn enforce(
         &mut self,
+        changes: &Changes,
         range: &ProjectRange,
         reserved: &ReservedProjects,
         mut taken: BTreeSet<u32>,
@@ -282,7 +281,9 @@ impl<Q: Quotas> Export<Q> {
         if self.capabilities.problem.is_some() {
             return Ok(());
         }
-        self.clusters.values_mut().for_each(Cluster::read_orders);
+        for cluster in self.clusters.values_mut() {
+            cluster.read_orders(changes.files_in(&cluster.orders));
+        }
         self.forget_disputed();
         if self.accounted.is_none() {
             self.accounted = Some(self.quotas.accounted().await?);
@@ -804,11 +805,15 @@ impl<Q: Quotas> Export<Q> {
         }
     }
 
+    /// Writes the usage as of the last poll: to read it takes another run of a tool.
     pub async fn write_usage(&mut self, instance: &str) -> Result<(), AgentError> {
         if self.capabilities.problem.is_some() {
             return Ok(());
         }
-        let accounted = &*self.accounted.insert(self.quotas.accounted().await?);
+        let accounted = match &mut self.accounted {
+            Some(accounted) => accounted,
+            unread => unread.insert(self.quotas.accounted().await?),
+        };
         for (id, cluster) in self.clusters.iter().filter(|(_, cluster)| cluster.has_key()) {
             let enforced = cluster
                 .written

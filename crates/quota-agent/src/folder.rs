@@ -110,23 +110,38 @@ impl Folder {
     }
 
     pub fn is_same(&self, other: &Self) -> bool {
-        (self.device, self.inode) == (other.device, other.inode)
+        self.id() == other.id()
+    }
+
+    /// Returns device and inode.
+    pub fn id(&self) -> (u64, u64) {
+        (self.device, self.inode)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Returns the names of the entries that are valid UTF-8 and no drafts.
-    pub fn names(&self) -> Result<Vec<String>, AgentError> {
-        let failed = |error: Errno| AgentError::Export {
+    /// Checks that the directory was not removed: in one that was, every file seems to have been removed, one by one.
+    pub fn check_exists(&self) -> Result<(), AgentError> {
+        match rustix::fs::fstat(&self.fd) {
+            Ok(stat) if stat.st_nlink > 0 => Ok(()),
+            Ok(_) => Err(self.list_failed(Errno::STALE)),
+            Err(error) => Err(self.list_failed(error)),
+        }
+    }
+
+    fn list_failed(&self, error: Errno) -> AgentError {
+        AgentError::Export {
             action: format!("list {}", self.name),
             source: error.into(),
-        };
-        if rustix::fs::fstat(&self.fd).map_err(failed)?.st_nlink == 0 {
-            // An empty list would mean that every file was removed, one by one.
-            return Err(failed(Errno::STALE));
         }
+    }
+
+    /// Returns the names of the entries that are valid UTF-8 and no drafts.
+    pub fn names(&self) -> Result<Vec<String>, AgentError> {
+        let failed = |error: Errno| self.list_failed(error);
+        self.check_exists()?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;

@@ -12,4 +12,5 @@ mod folders;
 mod orders;
 mod projects;
 mod robustness;
+mod serve;
 mod visits;

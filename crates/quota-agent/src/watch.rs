@@ -1,23 +1,70 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, Event, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
-use crate::folder::is_draft;
+use crate::folder::{Folder, is_draft};
+
+/// Maximum number of names of changed files that are kept. To look at all files takes no longer than at these.
+const MAX_NAMES: usize = 1000;
 
 /// Reports changes in folders, also those that the NFS server of this machine makes.
 pub(crate) struct Watch(Arc<Shared>);
 
 struct Shared {
     inotify: OwnedFd,
-    /// What to report, by watch descriptor.
-    folders: Mutex<BTreeMap<i32, Interest>>,
+    state: Mutex<State>,
     changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// What to report, by watch descriptor, and the ID of the folder.
+    folders: BTreeMap<i32, (Interest, FolderId)>,
+    changes: Changes,
+}
+
+/// Device and inode.
+type FolderId = (u64, u64);
+
+/// What changed in folders.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// The files with these names, by folder.
+    Files(BTreeMap<FolderId, BTreeSet<String>>),
+    /// Folders appeared or are gone, or it is not known what changed.
+    Any,
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self::Files(BTreeMap::new())
+    }
+}
+
+impl Changes {
+    /// Returns the names of the files in a folder that changed; `None` if all may have.
+    pub fn files_in(&self, folder: &Folder) -> Option<&BTreeSet<String>> {
+        const NONE: &BTreeSet<String> = &BTreeSet::new();
+        match self {
+            Self::Files(files) => Some(files.get(&folder.id()).unwrap_or(NONE)),
+            Self::Any => None,
+        }
+    }
+
+    fn add(&mut self, folder: FolderId, name: &str) {
+        if let Self::Files(files) = self {
+            files.entry(folder).or_default().insert(name.to_owned());
+            if files.values().map(BTreeSet::len).sum::<usize>() > MAX_NAMES {
+                *self = Self::Any;
+            }
+        }
+    }
 }
 
 /// Which changes in a folder are reported.
@@ -34,7 +81,7 @@ impl Watch {
     pub fn new() -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             inotify: inotify::init(CreateFlags::CLOEXEC)?,
-            folders: Mutex::default(),
+            state: Mutex::default(),
             changed: Notify::new(),
         });
         let own = Arc::clone(&shared);
@@ -45,47 +92,67 @@ impl Watch {
     }
 
     /// Watches a folder. A folder that is watched already is not watched twice.
-    pub fn add(&mut self, folder: BorrowedFd<'_>, interest: Interest) -> std::io::Result<()> {
-        let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    pub fn add(&mut self, folder: &Folder, interest: Interest) -> std::io::Result<()> {
+        let path = format!("/proc/self/fd/{}", folder.fd().as_raw_fd());
         let arrivals = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         let changes = match interest {
             Interest::Files => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE | WatchFlags::MOVED_FROM,
             Interest::Folders => WatchFlags::empty(),
         };
         // Locked first, so that no event comes before the folder is known.
-        let mut folders = self.0.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.state();
         let watch = inotify::add_watch(&self.0.inotify, path, arrivals | changes)?;
-        folders.insert(watch, interest);
+        state.folders.insert(watch, (interest, folder.id()));
         Ok(())
     }
 
-    /// Waits for a change since the last call.
+    /// Waits for a change since the last call, or since the last call of [`take_changes`](Self::take_changes).
     pub async fn changed(&self) {
         self.0.changed.notified().await;
     }
 
-    /// Forgets the changes since the last call of [`changed`](Self::changed): they are about to be looked at.
-    pub fn forget_changes(&self) {
+    /// Returns the changes since the last call.
+    pub fn take_changes(&self) -> Changes {
         let mut notified = pin!(self.0.changed.notified());
-        // Takes the notification, if there is one.
+        // Takes the notification, if there is one. A change that comes from now on has its own.
         notified.as_mut().enable();
+        std::mem::take(&mut self.0.state().changes)
+    }
+}
+
+impl State {
+    /// Records an event. Returns whether it is reported.
+    fn record(&mut self, event: &Event<'_>) -> bool {
+        match (self.folders.get(&event.wd()), event.file_name()) {
+            (Some((Interest::Files, folder)), Some(name)) => match name.to_str() {
+                Ok(name) if !is_draft(name.as_bytes()) => self.changes.add(*folder, name),
+                // Nobody reads it.
+                _ => return false,
+            },
+            // The folder itself is gone.
+            (Some((Interest::Files, _)), None) => self.changes = Changes::Any,
+            (Some((Interest::Folders, _)), _) if event.events().contains(ReadFlags::ISDIR) => {
+                self.changes = Changes::Any;
+            }
+            (None, _) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => self.changes = Changes::Any,
+            _ => return false,
+        }
+        true
     }
 }
 
 impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read(&self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
         loop {
             match reader.next() {
                 Ok(event) => {
-                    let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-                    let is_relevant = match folders.get(&event.wd()) {
-                        Some(Interest::Files) => event.file_name().is_none_or(|name| !is_draft(name.to_bytes())),
-                        Some(Interest::Folders) => event.events().contains(ReadFlags::ISDIR),
-                        None => event.events().contains(ReadFlags::QUEUE_OVERFLOW),
-                    };
-                    if is_relevant {
+                    if self.state().record(&event) {
                         self.changed.notify_one();
                     }
                 }

@@ -34,6 +34,8 @@ pub struct World {
     pub is_mute: bool,
     /// Number of runs of tools that change something.
     pub calls: usize,
+    /// Number of times that the agent asked what the file system can do: once with each poll.
+    pub polls: usize,
     /// Number of all runs of tools.
     pub runs: usize,
     /// Number of files and directories that were assigned, each time.
@@ -104,6 +106,7 @@ impl Fake {
 impl Quotas for Fake {
     async fn capabilities(&self) -> Capabilities {
         self.count_run();
+        self.0.borrow_mut().polls += 1;
         let problem = self.0.borrow().problem.clone();
         Capabilities {
             file_system: "memory".to_owned(),

@@ -1,11 +1,13 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::time::Duration;
 
 use export_store::quota::{AgentProblem, LimitState, SizeProblem};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
 use crate::quotas::Tag;
+use crate::watch::Changes;
 
 const OTHER: &str = "99999999-2222-3333-4444-555555555555";
 
@@ -57,6 +59,78 @@ async fn a_group_of_new_orders_takes_three_runs_of_tools_and_a_group_of_expansio
     let before = fixture.fake.0.borrow().runs;
     agent.enforce().await;
     assert_eq!(fixture.fake.0.borrow().runs, before, "nothing is new");
+}
+
+#[tokio::test]
+async fn a_round_for_some_orders_looks_at_no_others() {
+    let fixture = Fixture::new();
+    let place = |generation: u64| {
+        for name in ["a", "b", "c"] {
+            fixture.make(name);
+            let order = fixture.order(&format!("pvc-{name}"), name, generation, generation * GIB);
+            fixture.place(CLUSTER, &order);
+        }
+    };
+    let changed = |names: &[&str]| {
+        let orders = fs::metadata(fixture.quota(CLUSTER).join("orders")).unwrap();
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Changes::Files(BTreeMap::from([((orders.dev(), orders.ino()), names)]))
+    };
+    place(1);
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    place(2);
+    fixture.withdraw(CLUSTER, "pvc-c");
+    agent.enforce_changed(changed(&["pvc-a", "pvc-unknown"])).await;
+    fixture.assert_in_force("pvc-a", "a", 2 * GIB);
+    fixture.assert_in_force("pvc-b", "b", GIB);
+    fixture.assert_in_force("pvc-c", "c", GIB);
+    agent.enforce_changed(changed(&["pvc-c"])).await;
+    assert!(fixture.report("pvc-c").is_none());
+    fixture.assert_in_force("pvc-b", "b", GIB);
+    agent.enforce_changed(Changes::Any).await;
+    fixture.assert_in_force("pvc-b", "b", 2 * GIB);
+}
+
+#[tokio::test]
+async fn all_orders_of_a_folder_are_looked_at_first_and_none_seems_withdrawn_once_it_is_gone() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    fixture.add_cluster(OTHER);
+    fixture.place(OTHER, &fixture.order("pvc-1", "a", 1, GIB));
+    agent.poll_clusters();
+    agent.enforce_changed(Changes::default()).await;
+    let in_force = || fixture.report_in(OTHER, "pvc-1").unwrap().state == LimitState::InForce;
+    assert!(in_force());
+    let orders = fixture.quota(OTHER).join("orders");
+    let found = fs::metadata(&orders).unwrap();
+    fs::remove_dir_all(&orders).unwrap();
+    let names = BTreeSet::from(["pvc-1".to_owned()]);
+    let changes = Changes::Files(BTreeMap::from([((found.dev(), found.ino()), names)]));
+    agent.enforce_changed(changes).await;
+    assert!(in_force());
+}
+
+#[tokio::test]
+async fn usage_takes_no_run_of_a_tool_after_a_poll() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let (mut agent, project) = fixture.limited("pvc-1", "a", GIB).await;
+    for inodes in [2, 3] {
+        // A file appears in the directory.
+        let tag = Tag {
+            project,
+            inherits: false,
+        };
+        fixture.fake.0.borrow_mut().tags.insert(u64::MAX - inodes, tag);
+        agent.poll().await;
+        let before = fixture.fake.0.borrow().runs;
+        agent.write_usage().await;
+        assert_eq!(fixture.fake.0.borrow().runs, before);
+        assert_eq!(fixture.usage().volumes["pvc-1"].inodes, inodes);
+    }
 }
 
 #[tokio::test]
