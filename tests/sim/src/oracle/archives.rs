@@ -1,5 +1,7 @@
 //! When the data of an archive may be gone, and what a new archive says about its retention.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -38,8 +40,36 @@ pub fn is_deleted_with_data(archive: &Value) -> bool {
 }
 
 /// Returns true if an archive is being deleted, and its data stay without an object.
-pub fn is_released(archive: &Value) -> bool {
+fn is_released(archive: &Value) -> bool {
     is_deleting(archive) && text(archive, "/spec/deletionPolicy") != "Delete"
+}
+
+/// The archives whose objects were deleted and whose data were kept, with their backends.
+#[derive(Debug, Default)]
+pub struct Released(BTreeSet<(String, String)>);
+
+impl Released {
+    /// Records what becomes of the archive that an object describes. An object that waits because its name is taken
+    /// describes none: what has the name stays as it is, whatever becomes of the object.
+    pub fn observe(&mut self, archive: &Value) {
+        let backend = text(archive, "/status/backendName");
+        let described = (name(archive).to_owned(), backend.to_owned());
+        if is_released(archive) && !backend.is_empty() {
+            self.0.insert(described);
+        } else if is_complete(archive) {
+            self.0.remove(&described);
+        }
+    }
+
+    /// Returns true if an archive of this name was kept.
+    pub fn contains(&self, name: &str) -> bool {
+        self.names().any(|released| released == name)
+    }
+
+    /// Returns the names of the archives.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
 }
 
 /// Returns from when on the data of an archive may be purged by the clock of the API server, as things are.
@@ -144,5 +174,44 @@ pub fn check_times(archive: &Value, now: Timestamp) -> Result<(), Violation> {
             "archive {} is of {archived_at} and expires at {expires_at}: no retention is that long",
             name(archive)
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns a backup that is being deleted, and that is complete if it has a backend.
+    fn deleted(backend: &str, policy: &str) -> Value {
+        let directory = match backend {
+            "" => "",
+            _ => "archived-backup",
+        };
+        json!({
+            "metadata": {"name": "backup", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"deletionPolicy": policy},
+            "status": {"backendName": backend, "directory": directory},
+        })
+    }
+
+    #[test]
+    fn an_archive_that_was_kept_stays_whatever_becomes_of_another_object_of_its_name() {
+        let mut released = Released::default();
+        released.observe(&deleted("main", "Retain"));
+        released.observe(&json!({"metadata": {"name": "backup"}}));
+        released.observe(&deleted("", "Delete"));
+        released.observe(&deleted("other", "Delete"));
+        assert!(released.contains("backup"));
+        released.observe(&deleted("main", "Delete"));
+        assert!(!released.contains("backup"));
+    }
+
+    #[test]
+    fn an_object_that_waits_for_its_name_keeps_nothing() {
+        let mut released = Released::default();
+        released.observe(&deleted("", "Retain"));
+        assert!(!released.contains("backup"));
     }
 }

@@ -30,7 +30,7 @@ use crate::api_server::ApiServer;
 use crate::objects::{name, text, uid};
 use crate::sites::Sites;
 
-use archives::Ages;
+use archives::{Ages, Released};
 use claims::Claims;
 use readers::Readers;
 use sources::Backups;
@@ -75,8 +75,7 @@ pub struct Oracle {
     backups: Backups,
     /// Names of archives that exist or existed.
     archives: BTreeSet<String>,
-    /// Names of archives whose objects were deleted and whose data were kept.
-    released: BTreeSet<String>,
+    released: Released,
     /// Files of strangers on each export: they never change.
     strangers: Vec<BTreeMap<String, Vec<u8>>>,
     /// What it saw last: the resource version, and the newest change of each disk.
@@ -85,7 +84,7 @@ pub struct Oracle {
     disks: Vec<Arc<Disk>>,
     /// From when on archives may be purged, as things are between two resource versions: of the last archive that was seen,
     /// and of what decides about it.
-    purges: ((u64, u64), Vec<(String, Timestamp)>),
+    purges: ((u64, u64), Vec<(Arc<Value>, Timestamp)>),
 }
 
 impl Oracle {
@@ -100,7 +99,7 @@ impl Oracle {
             readers: Readers::default(),
             backups: Backups::default(),
             archives: BTreeSet::new(),
-            released: BTreeSet::new(),
+            released: Released::default(),
             strangers,
             seen: (0, Vec::new()),
             disks: Vec::new(),
@@ -320,7 +319,7 @@ impl Oracle {
         let due = self.purges.1.iter().filter(|(_, from)| now >= *from);
         for (archive, _) in due {
             for tree in self.trees.values_mut() {
-                if tree.archive_name() == archive {
+                if tree.is_archive(archive) {
                     tree.fate.purgeable = Some(Instant::now());
                 }
             }
@@ -329,22 +328,19 @@ impl Oracle {
 
     /// Returns the archives that may be purged at some time as things are, including those that were deleted since the
     /// last look, and that time. Records which of them are released.
-    fn find_purges(&mut self) -> Vec<(String, Timestamp)> {
+    fn find_purges(&mut self) -> Vec<(Arc<Value>, Timestamp)> {
         let archives = self.api.all("nfsarchives");
         let backends = self.api.all("nfsbackends");
         let changes = self.api.changes_of("nfsarchives", self.seen.0);
         let changed = changes.iter().map(|change| &change.object);
         let ages = Ages::new(archives.iter().map(|archive| &**archive));
         let purges = archives.iter().chain(changed).filter_map(|archive| {
-            match archives::is_released(archive) {
-                true => self.released.insert(name(archive).to_owned()),
-                false => self.released.remove(name(archive)),
-            };
+            self.released.observe(archive);
             let backend = backends
                 .iter()
                 .find(|backend| name(backend) == text(archive, "/status/backendName"));
             let from = archives::purgeable_from(archive, backend.map(|backend| &**backend), &ages)?;
-            Some((name(archive).to_owned(), from))
+            Some((Arc::clone(archive), from))
         });
         purges.collect()
     }

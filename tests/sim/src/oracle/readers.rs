@@ -95,7 +95,7 @@ impl Oracle {
                 continue;
             }
             let trees = self.trees.values();
-            for tree in trees.filter(|tree| tree.archive.as_deref() == Some(name(&archive))) {
+            for tree in trees.filter(|tree| tree.archive.is_some() && tree.is_archive(&archive)) {
                 for (file, tenant) in tree
                     .files
                     .keys()

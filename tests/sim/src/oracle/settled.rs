@@ -198,7 +198,7 @@ impl Oracle {
         // An archive whose object was deleted, and whose name another backup has that waits.
         known.extend(archives.iter().map(|archive| format!("archived-{}", name(archive))));
         // A backup whose object was deleted as soon as it was complete.
-        known.extend(self.released.iter().map(|name| format!("archived-{name}")));
+        known.extend(self.released.names().map(|name| format!("archived-{name}")));
         let retained = self
             .trees
             .iter()

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
+use super::archives::is_complete;
 use super::claims::Claims;
 use super::disk::{Disk, is_archive, is_in_trash, is_own};
 use crate::actors::nodes::DataFile;
 use crate::nfs_server::file_system::Object;
+use crate::objects::{name, text};
 
 /// An export and a directory on it.
 pub type TreeKey = (usize, Object);
@@ -51,6 +54,14 @@ impl Tree {
     /// Returns the name of its archive: that of its volume, unless a requested backup is known.
     pub fn archive_name(&self) -> &str {
         self.archive.as_deref().unwrap_or(&self.volume)
+    }
+
+    /// Returns true if an object is that of its archive. The name of a backup may also be that of an object that waits
+    /// because its name is taken, or of a backup on another backend; names of volumes are used once.
+    pub fn is_archive(&self, archive: &Value) -> bool {
+        let is_backup = self.volume.is_empty();
+        let is_described = || is_complete(archive) && text(archive, "/status/backendName") == self.backend;
+        self.archive_name() == name(archive) && (!is_backup || is_described())
     }
 
     /// Returns true if the volume of an existing claim is here.
@@ -118,5 +129,29 @@ impl Tree {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::oracle::sources;
+
+    #[test]
+    fn an_object_that_waits_for_the_name_of_a_backup_is_not_that_of_the_backup() {
+        let object = |backend: &str, directory: &str| {
+            json!({
+                "metadata": {"name": "backup"},
+                "status": {"backendName": backend, "directory": directory},
+            })
+        };
+        let backup = object("main", "archived-backup");
+        let tree = sources::backup(&backup, &Disk::default(), "archived-backup");
+        assert!(tree.is_archive(&backup));
+        assert!(!tree.is_archive(&object("", "")));
+        assert!(!tree.is_archive(&object("main", "")));
+        assert!(!tree.is_archive(&object("other", "archived-backup")));
     }
 }
