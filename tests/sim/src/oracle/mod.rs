@@ -84,8 +84,11 @@ pub struct Oracle {
     disks: Vec<Arc<Disk>>,
     /// From when on archives may be purged, as things are between two resource versions: of the last archive that was seen,
     /// and of what decides about it.
-    purges: ((u64, u64), Vec<(Arc<Value>, Timestamp)>),
+    purges: ((u64, u64), Purges),
 }
+
+/// Archives, and from when on each may be purged.
+type Purges = Vec<(Arc<Value>, Timestamp)>;
 
 impl Oracle {
     /// Returns an oracle that takes all files that exist for those of strangers.
@@ -328,7 +331,7 @@ impl Oracle {
 
     /// Returns the archives that may be purged at some time as things are, including those that were deleted since the
     /// last look, and that time. Records which of them are released.
-    fn find_purges(&mut self) -> Vec<(Arc<Value>, Timestamp)> {
+    fn find_purges(&mut self) -> Purges {
         let archives = self.api.all("nfsarchives");
         let backends = self.api.all("nfsbackends");
         let changes = self.api.changes_of("nfsarchives", self.seen.0);
