@@ -107,13 +107,24 @@ impl<'a> Reclaim<'a> {
     /// administrator may have given the volume to another claim (data-safety rule 15). If it is not, what is recorded stays,
     /// and the next attempt decides again.
     async fn decide(&self) -> Result<(), ExportError> {
-        let is_decided = match self.decision {
-            Some(decision) => decision.decide().await,
-            None => false,
-        };
-        is_decided.then_some(()).ok_or_else(|| ExportError::Undecided {
-            directory: self.directory().to_string(),
-        })
+        match self.decision {
+            Some(decision) => decide_about(self.directory(), decision).await,
+            None => Err(undecided(self.directory())),
+        }
+    }
+}
+
+/// Fails unless it is decided that a directory is reclaimed.
+async fn decide_about(directory: &DirectoryPath, decision: &dyn ReclaimDecision) -> Result<(), ExportError> {
+    match decision.decide().await {
+        true => Ok(()),
+        false => Err(undecided(directory)),
+    }
+}
+
+fn undecided(directory: &DirectoryPath) -> ExportError {
+    ExportError::Undecided {
+        directory: directory.to_string(),
     }
 }
 
@@ -135,6 +146,7 @@ pub(crate) async fn reclaim(
     match volume_record::compare_and_sign(store, verified, request).await? {
         // It belongs to nobody here, whatever the policy says.
         Recorded::Agreed(record, _) if record.shared => {
+            decide_about(&record.directory, decision).await?;
             records::remove(store, verified, &record.volume).await?;
             Ok(Reclaimed::Retained)
         }

@@ -239,8 +239,8 @@ pub struct ReclaimRequest {
     pub archive_metadata: ArchiveMetadata,
 }
 
-/// Decides that the directory of a volume is reclaimed, immediately before it is moved or removed. Implemented outside of
-/// this crate, which does not know the API server.
+/// Decides that the directory of a volume is reclaimed, immediately before it is moved or removed, or its record is removed
+/// to retain it. Implemented outside of this crate, which does not know the API server.
 pub trait ReclaimDecision: Send + Sync {
     /// Makes sure that nobody gets the volume from now on. Returns false if somebody may have it, or may want to keep it. May
     /// be called several times.

@@ -2,11 +2,12 @@
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use crate::api::names::RECLAIM_FINALIZER;
+use crate::api::backend::OnDelete;
+use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_ON_DELETE};
 use crate::runtime::writes::{self, WriteError};
 use export_store::ReclaimDecision;
 
@@ -17,6 +18,7 @@ const ACTION: &str = "delete the volume";
 #[derive(Debug)]
 pub(super) struct VolumeDeletion {
     volumes: Api<PersistentVolume>,
+    on_delete: OnDelete,
     progress: Mutex<Progress>,
 }
 
@@ -31,10 +33,11 @@ enum Progress {
 }
 
 impl VolumeDeletion {
-    /// Returns the deletion of a volume that was read just now.
-    pub fn of(client: &Client, volume: PersistentVolume) -> Self {
+    /// Returns the deletion of a volume that was read just now, and whose directory this policy applies to.
+    pub fn of(client: &Client, volume: PersistentVolume, on_delete: OnDelete) -> Self {
         Self {
             volumes: Api::all(client.clone()),
+            on_delete,
             progress: Mutex::new(Progress::Read(Box::new(volume))),
         }
     }
@@ -72,7 +75,25 @@ impl VolumeDeletion {
             }
             None => writes::delete_as_read(&self.volumes, volume, ACTION).await?,
         };
-        deleted.ok_or(WriteError::NotFound)
+        let deleted = deleted.ok_or(WriteError::NotFound)?;
+        match self.on_delete {
+            OnDelete::Retain => self.record_retain(deleted).await,
+            OnDelete::Archive | OnDelete::Delete => Ok(deleted),
+        }
+    }
+
+    /// Records on the volume that its directory is retained, unless it says so. The record on the export is removed next: if
+    /// this process ends after that and the backend's policy changes, the next process must not look for it. Not before
+    /// the volume is deleted: another claim could still get it, whose data the backend's policy is for.
+    async fn record_retain(&self, deleted: PersistentVolume) -> Result<PersistentVolume, WriteError> {
+        let annotations = deleted.annotations();
+        // Annotations would turn a volume of nfs-subdir, whose class decides, into one of this operator.
+        if annotations.contains_key(VOLUME_ON_DELETE) || !annotations.contains_key(VOLUME_BACKEND) {
+            return Ok(deleted);
+        }
+        let fields = json!({"metadata": {"annotations": {VOLUME_ON_DELETE: OnDelete::Retain.annotation_value()}}});
+        let action = "record that the directory is retained";
+        writes::patch_as_read(&self.volumes, &deleted, fields, false, action).await
     }
 }
 
@@ -88,5 +109,62 @@ impl ReclaimDecision for VolumeDeletion {
             }
             matches!(*progress, Progress::Deleted(_))
         })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+
+    /// Decides about a volume on an API server that answers the request to delete it with `code`. Returns the decision, and
+    /// the requests with the annotations in them.
+    async fn decide(on_delete: OnDelete, code: u16) -> (bool, Vec<(Method, Value)>) {
+        let volume = json!({"metadata": {"name": "pvc-a", "uid": "u", "resourceVersion": "1", "finalizers": [RECLAIM_FINALIZER],
+            "annotations": {VOLUME_BACKEND: "main"}}});
+        let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
+        let (kept, requests) = (json!(volume), Arc::new(Mutex::new(Vec::new())));
+        let received = Arc::clone(&requests);
+        let service = service_fn(move |request: Request<Body>| {
+            let (kept, received) = (kept.clone(), Arc::clone(&received));
+            async move {
+                let method = request.method().clone();
+                let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await?)?;
+                let code = if method == Method::DELETE { code } else { 200 };
+                received
+                    .lock()
+                    .await
+                    .push((method, body["metadata"]["annotations"].clone()));
+                let failure = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "Conflict", "message": "no", "code": code});
+                let reply = if code == 200 { kept } else { failure };
+                let body = Body::from(reply.to_string().into_bytes());
+                Ok::<_, BoxError>(Response::builder().status(code).body(body)?)
+            }
+        });
+        let deletion = VolumeDeletion::of(&Client::new(service, "default"), volume, on_delete);
+        let decided = deletion.decide().await;
+        let requests = requests.lock().await.clone();
+        (decided, requests)
+    }
+
+    #[tokio::test]
+    async fn only_a_deleted_volume_says_that_its_directory_is_retained() {
+        let deletion = || (Method::DELETE, Value::Null);
+        let retained = || (Method::PATCH, json!({VOLUME_ON_DELETE: "retain"}));
+        for (on_delete, code, expected) in [
+            (OnDelete::Retain, 200, (true, vec![deletion(), retained()])),
+            (OnDelete::Retain, 409, (false, vec![deletion()])),
+            (OnDelete::Delete, 200, (true, vec![deletion()])),
+        ] {
+            assert_eq!(decide(on_delete, code).await, expected, "{on_delete:?} {code}");
+        }
     }
 }

@@ -9,16 +9,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use serde_json::json;
 
 use super::deletion::VolumeDeletion;
 use super::plan::{RecordOwner, VolumePlan, plan_for};
 use super::report::ReclaimOutcome;
 use crate::api::backend::{ArchivePolicy, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{
-    ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_EXPORT_ID, VOLUME_FILE_ID, VOLUME_ON_DELETE,
-};
+use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
@@ -59,7 +56,7 @@ pub async fn reclaim(
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), namespace, priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
     };
-    let Some(mut volume) = read_released(ctx, seen, owner).await? else {
+    let Some(volume) = read_released(ctx, seen, owner).await? else {
         return Ok(ReclaimOutcome::Changed);
     };
     let Some(policy) = read_policy(ctx, &backend).await? else {
@@ -78,7 +75,7 @@ pub async fn reclaim(
     };
     if on_delete == OnDelete::Retain {
         match unfinished_restore(ctx, &export, &volume).await {
-            Ok(None) => volume = record_retain(ctx, volume).await?,
+            Ok(None) => {}
             Ok(Some(condition)) => return Ok(ReclaimOutcome::Waiting(condition)),
             Err(error) => return Ok(export_failed(ctx, &backend, &error)),
         }
@@ -94,7 +91,7 @@ pub async fn reclaim(
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
     let uid = volume.uid().unwrap_or_default();
-    let deletion = VolumeDeletion::of(&ctx.clients.calls, volume);
+    let deletion = VolumeDeletion::of(&ctx.clients.calls, volume, on_delete);
     let Applied {
         condition,
         has_warnings,
@@ -345,20 +342,6 @@ fn is_moved_to(phase: &ArchivePhase, volume: &str) -> bool {
     matches!(phase, ArchivePhase::Restoring(target) if target.volume == volume)
 }
 
-/// Records on the volume that its directory is retained, unless it says so. The record on the export is removed before the
-/// volume is deleted: if this process ends in between and the backend's policy changes, the next process must not look for
-/// that record.
-async fn record_retain(ctx: &Context, volume: PersistentVolume) -> Result<PersistentVolume, WriteError> {
-    let annotations = volume.annotations();
-    // Annotations would turn a volume of nfs-subdir, whose class decides, into one of this operator.
-    if annotations.contains_key(VOLUME_ON_DELETE) || !annotations.contains_key(VOLUME_BACKEND) {
-        return Ok(volume);
-    }
-    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let fields = json!({"metadata": {"annotations": {VOLUME_ON_DELETE: OnDelete::Retain.annotation_value()}}});
-    writes::patch_as_read(&api, &volume, fields, false, "record that the directory is retained").await
-}
-
 /// The result of a policy.
 struct Applied {
     condition: PlannedCondition,
@@ -441,6 +424,8 @@ fn not_ensured(ctx: &Context, backend: &Backend, error: CreateError) -> Result<R
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use export_store::naming::DirectoryPath;
     use export_store::{ArchiveMetadata, ClaimRef};

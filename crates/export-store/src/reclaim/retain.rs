@@ -15,18 +15,17 @@ pub(crate) async fn retain(
     request: &ReclaimRequest,
     decision: &dyn ReclaimDecision,
 ) -> Result<Reclaimed, ExportError> {
-    let ReadRecord::Record(record, _) = records::read(store, verified, &request.volume).await? else {
+    let recorded = match records::read(store, verified, &request.volume).await? {
+        ReadRecord::Record(record, _) if record.claim.uid == request.claim.uid => Some(record),
         // There is no record to remove.
-        return Ok(Reclaimed::Retained);
+        _ => None,
     };
-    if record.claim.uid != request.claim.uid {
-        return Ok(Reclaimed::Retained);
-    }
-    if !record.state.belongs_to_volume() && has_moved(store, verified, &record).await? {
+    if let Some(record) = &recorded
+        && !record.state.belongs_to_volume()
+        && has_moved(store, verified, record).await?
         // An earlier reclaim with another policy can no longer be undone, so complete it.
-        let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await? else {
-            return Ok(Reclaimed::Retained);
-        };
+        && let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await?
+    {
         let (action, metadata) = (ReclaimAction::Archive, request.archive_metadata.clone());
         let reclaim = Reclaim::new(verified, *record, file_id, action, metadata, Some(decision));
         match reclaim::run(store, reclaim).await {
@@ -35,7 +34,11 @@ pub(crate) async fn retain(
             other => return other,
         }
     }
-    records::remove(store, verified, &request.volume).await?;
+    // Without its record, the volume could not be reclaimed for a later claim.
+    reclaim::decide_about(&request.directory, decision).await?;
+    if recorded.is_some() {
+        records::remove(store, verified, &request.volume).await?;
+    }
     Ok(Reclaimed::Retained)
 }
 

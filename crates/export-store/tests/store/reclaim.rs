@@ -526,10 +526,16 @@ async fn a_directory_is_not_moved_if_its_volume_was_given_away_meanwhile() {
         for attempt in [
             export.delete(&request, &Undecided).await,
             export.archive(&request, &Undecided).await,
+            export.retain(&request, &Undecided).await,
         ] {
             let error = attempt.unwrap_err();
             assert!(matches!(error, ExportError::Undecided { .. }), "{error}");
             assert!(fixture.on_disk(uid).is_dir());
+            assert!(
+                fixture.records().contains(&format!("pvc-{uid}")),
+                "{:?}",
+                fixture.records()
+            );
         }
         let expected = match has_data {
             true => Reclaimed::Deleted,
