@@ -259,6 +259,11 @@ impl Backend {
         self.state().remove_pending(volume);
     }
 
+    /// Returns the pending directories: those that were started for a volume that is not saved yet.
+    pub fn pending(&self) -> Vec<(String, export_store::ClaimRef)> {
+        self.state().pending()
+    }
+
     /// Returns the pending directories that no task works on.
     pub fn abandoned(&self) -> Vec<(String, export_store::ClaimRef)> {
         self.state().abandoned()

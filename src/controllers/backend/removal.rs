@@ -4,20 +4,21 @@ use std::collections::{HashMap, HashSet};
 
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
 use super::probe::{Probe, remaining_beacons};
 use super::reconcile::api;
-use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ABANDON_VOLUMES, BACKEND_FINALIZER};
 use crate::api::requests::ids;
+use crate::api::{NfsBackend, RecoveryRequest};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::archives_of;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::Holder;
 use export_store::text::counted;
+use export_store::{ClaimRef, Holder};
 
 /// Returns the reason why a backend that is being deleted cannot be removed yet.
 pub(super) async fn deletion_blocker(
@@ -32,7 +33,8 @@ pub(super) async fn deletion_blocker(
     if abandoned.is_some_and(|value| ids(value).any(|id| id == backend.uid)) {
         return None;
     }
-    let message = match content_blocker(ctx, object, backend, probe) {
+    let content = content_blocker(ctx, object, backend, probe);
+    let message = match content.or_else(|| unfinished_blocker(ctx, object, backend, probe)) {
         None => beacon_blocker(ctx, object, backend, probe).await,
         blocker => blocker,
     };
@@ -59,6 +61,33 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
             backend.uid
         )
     })
+}
+
+/// Garbage collection removes the directories that no claim needs any more. Without the backend, nothing does: they would be
+/// reported as orphans by the other backends on the export, and their paths stay reserved. An export that cannot be used
+/// delays nothing.
+fn unfinished_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) -> Option<String> {
+    // Nothing is collected while volumes may be recovered.
+    probe.confirmed().filter(|_| RecoveryRequest::of(object).is_none())?;
+    let mut pending = backend.pending();
+    pending.retain(|(volume, claim)| ctx.capacity.has_volume(volume) || !is_there(ctx, claim));
+    (!pending.is_empty()).then(|| {
+        format!(
+            "waits until its unfinished work for {} is removed; or annotate the backend with \
+             {ABANDON_VOLUMES}={} to remove it now",
+            counted(pending.len(), "claim"),
+            backend.uid
+        )
+    })
+}
+
+/// Returns true if a claim is in the watch cache.
+fn is_there(ctx: &Context, claim: &ClaimRef) -> bool {
+    let found = ctx
+        .stores
+        .claims
+        .get(&ObjectRef::new(&claim.name).within(&claim.namespace));
+    found.is_some_and(|found| found.uid().as_ref() == Some(&claim.uid))
 }
 
 /// The status of a backend must stay if it alone has the present beacon: the other backends on the export would report a

@@ -144,6 +144,13 @@ impl BackendState {
         self.pending.get(volume).is_some_and(|pending| pending.active)
     }
 
+    pub(super) fn pending(&self) -> Vec<(String, ClaimRef)> {
+        let pending = self.pending.iter();
+        pending
+            .map(|(volume, pending)| (volume.clone(), pending.claim.clone()))
+            .collect()
+    }
+
     pub(super) fn abandoned(&self) -> Vec<(String, ClaimRef)> {
         self.pending
             .iter()
@@ -210,6 +217,7 @@ mod tests {
         assert!(!state.begin_work("pv", &claim("b")), "another task is at work");
         assert!(state.begin_work("other", &claim("b")), "another directory");
         assert!(state.abandoned().is_empty());
+        assert_eq!(state.pending().len(), 2);
 
         state.end_work("pv");
         assert!(state.has_pending("pv") && !state.is_in_work("pv"));
