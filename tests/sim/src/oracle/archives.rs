@@ -44,17 +44,23 @@ fn is_released(archive: &Value) -> bool {
     is_deleting(archive) && text(archive, "/spec/deletionPolicy") != "Delete"
 }
 
-/// The archives whose objects were deleted and whose data were kept, with their backends.
+/// The archives whose objects were deleted and whose data were kept, with the backends of backups. The name of a volume is
+/// used once.
 #[derive(Debug, Default)]
 pub struct Released(BTreeSet<(String, String)>);
 
 impl Released {
-    /// Records what becomes of the archive that an object describes. An object that waits because its name is taken
-    /// describes none: what has the name stays as it is, whatever becomes of the object.
+    /// Records what becomes of the archive that an object describes, also if an archive of a volume has no status yet. A
+    /// backup that waits because its name is taken describes none: what has the name stays as it is, whatever becomes of
+    /// the object.
     pub fn observe(&mut self, archive: &Value) {
-        let backend = text(archive, "/status/backendName");
+        let backend = match is_backup(archive) {
+            true => Some(text(archive, "/status/backendName")).filter(|backend| !backend.is_empty()),
+            false => Some(""),
+        };
+        let Some(backend) = backend else { return };
         let described = (name(archive).to_owned(), backend.to_owned());
-        if is_released(archive) && !backend.is_empty() {
+        if is_released(archive) {
             self.0.insert(described);
         } else if is_complete(archive) {
             self.0.remove(&described);
@@ -206,6 +212,21 @@ mod tests {
         assert!(released.contains("backup"));
         released.observe(&deleted("main", "Delete"));
         assert!(!released.contains("backup"));
+    }
+
+    #[test]
+    fn an_archive_of_a_volume_that_was_kept_before_it_had_a_status_stays() {
+        let mut released = Released::default();
+        let mut archive = json!({"metadata": {"name": "pvc-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        released.observe(&archive);
+        assert!(released.contains("pvc-1"));
+        // It was imported again.
+        archive = json!({
+            "metadata": {"name": "pvc-1"},
+            "status": {"backendName": "main", "volumeName": "pvc-1", "directory": "archived-pvc-1"},
+        });
+        released.observe(&archive);
+        assert!(!released.contains("pvc-1"));
     }
 
     #[test]

@@ -20,10 +20,8 @@ const PARENT_RECORDS: &str = "/parents/";
 pub struct Occurrence {
     /// The file.
     pub file: DataFile,
-    /// Where it is.
-    pub path: String,
-    /// Where else it is: backups share unchanged files as hard links.
-    links: Vec<String>,
+    /// Where it is, with each of its names: backups share unchanged files as hard links. Their order means nothing.
+    pub paths: Vec<String>,
 }
 
 /// The content of a disk.
@@ -86,9 +84,9 @@ impl Disk {
         changed().for_each(|(number, _)| self.forget(number));
         for (number, inode) in changed() {
             if let (Some(path), Ok(object)) = (directories.path(number), disk.object(number)) {
-                let links = inode.names.iter().skip(1);
-                let links = links.map(|(directory, name)| directories.path_of(*directory, name));
-                self.add(object, (path, links.collect()), inode);
+                let paths = inode.names.iter();
+                let paths = paths.map(|(directory, name)| directories.path_of(*directory, name));
+                self.add(object, (path, paths.collect()), inode);
             }
         }
     }
@@ -122,7 +120,7 @@ impl Disk {
         self.files.remove(&path);
     }
 
-    fn add(&mut self, object: Object, (path, links): (String, Vec<String>), inode: &Inode) {
+    fn add(&mut self, object: Object, (path, paths): (String, Vec<String>), inode: &Inode) {
         self.places.insert(object.ino, (object, path.clone()));
         let Some(content) = inode.content() else {
             self.directories.insert(path.clone(), object);
@@ -138,7 +136,7 @@ impl Disk {
         let content = content.bytes();
         match parse(&content) {
             Some(file) => {
-                self.data.insert(object, Occurrence { file, path, links });
+                self.data.insert(object, Occurrence { file, paths });
             }
             None if is_own(&path) => {
                 if let Some(parent) = recorded_parent(&path, &content) {
@@ -151,25 +149,18 @@ impl Disk {
         }
     }
 
-    /// Returns the files in a directory, at any depth.
+    /// Returns the files in a directory, at any depth, also as links.
     pub fn data_in<'a>(&'a self, directory: &str) -> impl Iterator<Item = (Object, &'a DataFile)> {
         let prefix = format!("{directory}/");
-        let within = self
-            .data
-            .iter()
-            .filter(move |(_, occurrence)| occurrence.path.starts_with(&prefix));
+        let is_within = move |path: &String| path.starts_with(&prefix);
+        let within = self.data.iter();
+        let within = within.filter(move |(_, found)| found.paths.iter().any(&is_within));
         within.map(|(object, occurrence)| (*object, &occurrence.file))
     }
 
     /// Returns true if a directory contains a file, at any depth, also as a link.
     pub fn has_data(&self, directory: &str, file: &DataFile) -> bool {
-        let prefix = format!("{directory}/");
-        let mut same = self.data.values().filter(|occurrence| occurrence.file == *file);
-        same.any(|found| {
-            std::iter::once(&found.path)
-                .chain(&found.links)
-                .any(|path| path.starts_with(&prefix))
-        })
+        self.data_in(directory).any(|(_, found)| found == file)
     }
 }
 

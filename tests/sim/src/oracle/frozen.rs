@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use super::{Disk, Oracle, Violation};
 use crate::nfs_server::file_system::Object;
 
-/// The files of users on each export, and their paths.
+/// The files of users on each export, and the paths of each.
 #[derive(Debug)]
-pub struct Frozen(Vec<BTreeMap<Object, String>>);
+pub struct Frozen(Vec<BTreeMap<Object, Vec<String>>>);
 
 impl Oracle {
     /// Returns what may not change from now on.
     pub fn freeze(&self) -> Frozen {
         let paths = |disk: Disk| {
             let data = disk.data.into_iter();
-            data.map(|(object, occurrence)| (object, occurrence.path)).collect()
+            data.map(|(object, occurrence)| (object, occurrence.paths)).collect()
         };
         Frozen(self.sites.iter().map(|(_, site)| paths(Disk::read(site))).collect())
     }
@@ -30,12 +30,13 @@ impl Oracle {
         }
         self.seen = now;
         for (disk, expected) in self.read_disks().iter().zip(&frozen.0) {
-            for (object, path) in expected {
-                let found = disk.data.get(object).map(|occurrence| occurrence.path.as_str());
-                if found != Some(path) {
-                    let found = found.unwrap_or("nowhere");
+            for (object, paths) in expected {
+                let found = disk.data.get(object).map(|occurrence| &occurrence.paths);
+                if found != Some(paths) {
+                    let found = found.map_or_else(|| "nowhere".to_owned(), |found| found.join(", "));
                     return Err(Violation(format!(
-                        "{path} is at {found}, although the operator has an older state than the export"
+                        "{} is at {found}, although the operator has an older state than the export",
+                        paths.join(", ")
                     )));
                 }
             }

@@ -262,9 +262,13 @@ impl Oracle {
                 Some(tree) if is_same_volume => tree.policy.clone(),
                 _ => claim.policy.clone(),
             };
-            let files = known.map(|tree| tree.files.clone()).unwrap_or_default();
-            let takes_it = claim.chose_volume && is_same_volume
-                || claim.adopts && located.directory.starts_with(&format!("{}/", claim.namespace));
+            let mut files = known.map(|tree| tree.files.clone()).unwrap_or_default();
+            let is_given = claim.chose_volume && is_same_volume;
+            if let Some(disk) = disks.get(located.site).filter(|_| is_given) {
+                // Perhaps it is a copy, and no claim was bound to it before: nobody has looked at its content.
+                files.extend(sources::files_in(disk, &located.directory));
+            }
+            let takes_it = is_given || claim.adopts && located.directory.starts_with(&format!("{}/", claim.namespace));
             if takes_it {
                 for file in files.keys() {
                     self.readers.add(file, &claim.tenant);

@@ -41,15 +41,15 @@ impl Oracle {
             })
             .collect();
         for (site, disk) in disks.iter().enumerate() {
-            for occurrence in disk.data.values() {
-                let path = &occurrence.path;
+            let found = disk.data.values();
+            for (file, path) in found.flat_map(|found| found.paths.iter().map(|path| (&found.file, path))) {
                 let mut above = path.match_indices('/').filter_map(|(end, _)| path.get(..end));
                 let owner = above.find_map(|above| directories.get(&(site, above)));
                 // A volume that an administrator made available belongs to nobody.
                 let Some(owner) = owner.filter(|owner| !owner.is_empty()) else {
                     continue;
                 };
-                self.check_reader(&occurrence.file, owner)
+                self.check_reader(file, owner)
                     .map_err(|cause| Violation(format!("{path} {cause}")))?;
             }
         }

@@ -170,7 +170,7 @@ impl Oracle {
             }
         }
         let archives = self.api.all("nfsarchives");
-        for path in disk.data.values().map(|occurrence| &occurrence.path) {
+        for path in disk.data.values().flat_map(|occurrence| &occurrence.paths) {
             // A backup whose claim was deleted while it was copied keeps what it has until its object is deleted.
             let is_of_backup = archives
                 .iter()

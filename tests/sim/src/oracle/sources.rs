@@ -11,6 +11,7 @@ use super::disk::Disk;
 use super::trees::{Fate, Tree, TreeKey};
 use super::{Oracle, Violation, bound_claims};
 use crate::actors::nodes::DataFile;
+use crate::nfs_server::file_system::Object;
 use crate::objects::{name, text, uid};
 
 /// The backups that were requested, by UID, and what their claims contained then.
@@ -80,7 +81,8 @@ pub fn backup(archive: &Value, disk: &Disk, directory: &str) -> Tree {
     }
 }
 
-fn files_in(disk: &Disk, directory: &str) -> BTreeMap<DataFile, crate::nfs_server::file_system::Object> {
+/// Returns the files in a directory, with their inodes.
+pub fn files_in(disk: &Disk, directory: &str) -> BTreeMap<DataFile, Object> {
     disk.data_in(directory)
         .map(|(object, file)| (file.clone(), object))
         .collect()

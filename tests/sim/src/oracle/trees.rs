@@ -123,8 +123,8 @@ impl Tree {
             // Writing to a string does not fail.
             let _ = write!(expected, "{path}/file-{number}");
             match disk.data.get(object) {
-                Some(found) if found.path == expected && found.file == *file => {}
-                Some(found) => return Err(format!("has file-{number} of {claim} at {}", found.path)),
+                Some(found) if found.paths.contains(&expected) && found.file == *file => {}
+                Some(found) => return Err(format!("has file-{number} of {claim} at {}", found.paths.join(", "))),
                 None => return Err(format!("lost file-{number} of {claim}")),
             }
         }
@@ -137,6 +137,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::oracle::disk::Occurrence;
     use crate::oracle::sources;
 
     #[test]
@@ -153,5 +154,27 @@ mod tests {
         assert!(!tree.is_archive(&object("", "")));
         assert!(!tree.is_archive(&object("main", "")));
         assert!(!tree.is_archive(&object("other", "archived-backup")));
+    }
+
+    #[test]
+    fn a_file_of_a_backup_may_also_be_in_other_backups() {
+        let (root, object) = (Object { ino: 2, generation: 0 }, Object { ino: 3, generation: 0 });
+        let file = ("claim".to_owned(), 1);
+        let disk = |paths: &[&str]| {
+            let mut disk = Disk::default();
+            disk.paths.insert(root, "archived-backup".to_owned());
+            let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+            let file = file.clone();
+            disk.data.insert(object, Occurrence { file, paths });
+            disk
+        };
+        let (other, own) = ("archived-another/file-1", "archived-backup/file-1");
+        let archive = json!({"metadata": {"name": "backup"}});
+        let mut tree = sources::backup(&archive, &disk(&[other, own]), "archived-backup");
+        assert_eq!(tree.files.get(&file), Some(&object));
+        for paths in [[own].as_slice(), &[own, other], &[other, own]] {
+            assert_eq!(tree.follow(root, &disk(paths), &Claims::default()), Ok(()));
+        }
+        assert!(tree.follow(root, &disk(&[other]), &Claims::default()).is_err());
     }
 }

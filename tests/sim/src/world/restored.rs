@@ -40,10 +40,14 @@ impl World {
             true => self.recent_snapshot().await?,
             false => self.old_snapshot().await?,
         };
-        // What administrators decide about archives is not recorded on an export that is not confirmed.
-        let Some(snapshot) = snapshot.filter(|_| self.oracle.unsettled_backends().is_empty()) else {
+        let Some(snapshot) = snapshot else {
             return Ok(());
         };
+        // What administrators decide about archives is not recorded on an export that is not confirmed.
+        let left = self.oracle.unsettled_backends();
+        if !left.is_empty() {
+            return Err(Violation(format!("after everything was settled: {}", left.join("; "))));
+        }
         self.processes.restart_all();
         let kept = self.oracle.kept_archives();
         self.api.restore(&snapshot);
