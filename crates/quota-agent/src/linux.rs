@@ -1,11 +1,12 @@
 //! Project quotas of file systems of Linux. Those of XFS and ext4 are set through the tools `xfs_quota` and `xfs_io`, which
-//! both work on ext4, too; those of ZFS in [`zfs`].
+//! both work on ext4, too, and stay running between two polls; those of ZFS in [`zfs`].
 //!
 //! Files are passed to `xfs_io` as `/proc/PID/fd/N` of this process: nobody can replace what such a path names, unlike
 //! a name in a directory in which a tenant writes. `chattr` cannot be used: it does not follow such paths, and by name it
 //! may follow a symbolic link that replaced the file. They are opened with `-n` (O_NONBLOCK): without it, opening a file
 //! for which an NFS client has a delegation waits until the client returns it, so one client could stop the agent.
 
+mod kept;
 mod mount;
 mod output;
 mod tool;
@@ -18,8 +19,9 @@ use std::path::{Path, PathBuf};
 
 use export_store::quota::AgentProblem;
 
+use self::kept::KeptTool;
 use self::mount::Mount;
-use self::tool::{Printed, XFS_IO, XFS_QUOTA};
+use self::tool::{XFS_IO, XFS_QUOTA};
 pub use self::zfs::ZfsQuotas;
 use crate::error::AgentError;
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
@@ -106,6 +108,8 @@ pub struct XfsQuotas {
     export: PathBuf,
     device: u64,
     mount_point: PathBuf,
+    quota: KeptTool,
+    io: KeptTool,
 }
 
 impl XfsQuotas {
@@ -116,6 +120,9 @@ impl XfsQuotas {
         Ok(Self {
             export: export.to_owned(),
             device,
+            // `-x`: for administrators. `-f`: also on ext4.
+            quota: KeptTool::new(XFS_QUOTA, &["-x", "-f"], Some(mount.point.clone())),
+            io: KeptTool::new(XFS_IO, &[], None),
             mount_point: mount.point,
         })
     }
@@ -125,7 +132,7 @@ impl XfsQuotas {
         if !mount.has_quotas() {
             return Some((AgentProblem::QuotasOff, mount.remedy()));
         }
-        match self.quota("state -p\n".to_owned()).await {
+        match self.quota.run("state -p\n".to_owned()).await {
             Ok(printed) if output::is_enforced(&printed.text) => None,
             Ok(printed) => Some((
                 AgentProblem::QuotasOff,
@@ -141,16 +148,13 @@ impl XfsQuotas {
             Err(error) => Some((AgentProblem::ToolFailed, error.to_string())),
         }
     }
-
-    /// Runs commands of `xfs_quota` on the file system.
-    async fn quota(&self, script: String) -> Result<Printed, QuotasError> {
-        // `-x`: for administrators. `-f`: also on ext4.
-        XFS_QUOTA.run(&["-x", "-f"], Some(&self.mount_point), script).await
-    }
 }
 
 impl Quotas for XfsQuotas {
     async fn capabilities(&self) -> Capabilities {
+        // Mounts and tools may be others by now.
+        self.quota.restart();
+        self.io.restart();
         let (file_system, problem) = match Mount::of(&self.export, self.device) {
             Ok(mount) => {
                 let problem = self.problem(&mount).await;
@@ -168,7 +172,7 @@ impl Quotas for XfsQuotas {
     }
 
     async fn accounted(&self) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
-        let printed = self.quota(format!("{REPORT}\n")).await?;
+        let printed = self.quota.run(format!("{REPORT}\n")).await?;
         if let Some(errors) = printed.errors {
             return Err(XFS_QUOTA.failed(errors));
         }
@@ -192,7 +196,7 @@ impl Quotas for XfsQuotas {
             // Old versions report projects below the upper bound only, new ones include it.
             let _ = writeln!(script, "{REPORT} -L {first} -U {}", last.saturating_add(1));
         }
-        let printed = self.quota(script).await?;
+        let printed = self.quota.run(script).await?;
         Ok(Changed {
             found: output::accounted(&printed.text)?,
             refused: printed.errors,
@@ -207,7 +211,7 @@ impl Quotas for XfsQuotas {
             for path in &paths {
                 script += &script_of(path, "");
             }
-            let printed = XFS_IO.run(&[], None, script).await?;
+            let printed = self.io.run(script).await?;
             let found = output::tags(&printed.text);
             tags.extend(paths.iter().map(|path| found.get(path.as_str()).copied()));
         }
@@ -223,7 +227,7 @@ impl Quotas for XfsQuotas {
                 let inherits = if assignment.inherits { "chattr +P\n" } else { "" };
                 script += &script_of(path, &format!("chproj {}\n{inherits}", assignment.project));
             }
-            let printed = XFS_IO.run(&[], None, script).await?;
+            let printed = self.io.run(script).await?;
             let tags = output::tags(&printed.text);
             changed
                 .found

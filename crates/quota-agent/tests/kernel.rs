@@ -284,6 +284,24 @@ async fn an_export_has_one_agent(vm: &KernelVm, path: &str) {
     );
 }
 
+/// Checks that the tools of the agent stay running: these versions work with a pseudoterminal.
+async fn tools_stay(export: &Export<'_>) {
+    let script = format!(
+        "agent=$(cat /run/agent{}.pid); for tool in $(pidof xfs_quota xfs_io); do grep \"^PPid:.$agent$\" /proc/$tool/status; \
+         done | wc -l",
+        export.path
+    );
+    // They are started anew at each poll.
+    let waited = wait::until("both tools to run", TIMEOUT, async || {
+        let output = export.vm.output(&script).await.map_err(|error| error.to_string())?;
+        match output.output.trim() == "2" {
+            true => Ok(()),
+            false => Err(output.output),
+        }
+    });
+    waited.await.unwrap();
+}
+
 async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     let vm = &*KernelVm::shared().await.unwrap();
     let mut export = new_export(vm, kind, server).await;
@@ -311,6 +329,7 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
         export.order(volume, 1, 4 * MIB).await;
         export.in_force(volume, 1).await;
     }
+    tools_stay(&export).await;
     let one = export.mount("/one").await;
     let two = export.mount("/two").await;
     export.assert_size(&one, 4 * MIB).await;

@@ -11,9 +11,9 @@ use crate::quotas::QuotasError;
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 /// A tool takes milliseconds, or seconds for tens of thousands of projects. Longer on a file system that hangs. Shorter
 /// than the time after which the operator takes the agent for dead, so that the next heartbeat can tell.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of the output, in bytes: 200,000 projects in 100 bytes each.
-const MAX_OUTPUT: u64 = 20 * 1024 * 1024;
+pub(super) const MAX_OUTPUT: u64 = 20 * 1024 * 1024;
 /// What libedit, with which the tools read their scripts, prints where no terminal is described.
 const NOISE: [&str; 2] = ["Cannot read termcap database;", "using dumb terminal settings."];
 /// Maximum length of an excerpt, in bytes.
@@ -28,6 +28,19 @@ pub(super) struct Printed {
     pub text: String,
     /// The beginning of the errors, if there are any.
     pub errors: Option<String>,
+}
+
+impl Printed {
+    /// From both streams.
+    pub fn new(text: &[u8], errors: &[u8]) -> Self {
+        let errors = String::from_utf8_lossy(errors);
+        let errors = errors.lines().filter(|line| !line.is_empty() && !NOISE.contains(line));
+        let errors: Vec<&str> = errors.collect();
+        Self {
+            text: String::from_utf8_lossy(text).into_owned(),
+            errors: (!errors.is_empty()).then(|| excerpt(&errors.join("\n"))),
+        }
+    }
 }
 
 /// A program. The package of those of XFS has the same name for Debian and Red Hat.
@@ -72,17 +85,12 @@ impl Tool {
         let mut command = self.command(arguments)?;
         command.args(mount_point);
         let output = self.wait(command, script).await?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let errors = errors.lines().filter(|line| !line.is_empty() && !NOISE.contains(line));
-        let errors: Vec<&str> = errors.collect();
-        let is_silent = output.stdout.is_empty() && errors.is_empty();
+        let printed = Printed::new(&output.stdout, &output.stderr);
+        let is_silent = printed.text.is_empty() && printed.errors.is_none();
         if output.status.code().is_none() || (is_silent && !output.status.success()) {
             return Err(self.failed(output.status.to_string()));
         }
-        Ok(Printed {
-            text: String::from_utf8_lossy(&output.stdout).into_owned(),
-            errors: (!errors.is_empty()).then(|| excerpt(&errors.join("\n"))),
-        })
+        Ok(printed)
     }
 
     /// Returns the failure of a run.
@@ -93,7 +101,16 @@ impl Tool {
         }
     }
 
-    fn command(self, arguments: &[&str]) -> Result<Command, QuotasError> {
+    /// Returns the failure of a run that did not end in time.
+    pub fn timeout(self) -> QuotasError {
+        QuotasError::Timeout {
+            tool: self.name,
+            seconds: TIMEOUT.as_secs(),
+        }
+    }
+
+    /// Returns its command line, with a pipe for each stream.
+    pub fn command(self, arguments: &[&str]) -> Result<Command, QuotasError> {
         let mut command = Command::new(self.find()?);
         command
             .args(arguments)
@@ -127,10 +144,7 @@ impl Tool {
         };
         match tokio::time::timeout(TIMEOUT, finish).await {
             Ok(output) => output.map_err(failed),
-            Err(_) => Err(QuotasError::Timeout {
-                tool: self.name,
-                seconds: TIMEOUT.as_secs(),
-            }),
+            Err(_) => Err(self.timeout()),
         }
     }
 }
