@@ -215,13 +215,38 @@ pub(crate) async fn order(
     })
 }
 
+/// A volume that had no order when it was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoOrder {
+    /// Number of the last order that the agent knows of; 0 if it knows of none.
+    generation: u64,
+}
+
+/// Looks for an order of a volume, and in the report about it for an earlier one, at the same time. Returns `None` if it has
+/// an order.
+pub(crate) async fn find_no_order(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<Option<NoOrder>, ExportError> {
+    let folders = folders(store, verified).await?;
+    let (order, generation) = tokio::try_join!(
+        read_order(store, verified, folders, volume),
+        reported_generation(store, verified, folders, volume),
+    )?;
+    Ok(match order {
+        Found::Nothing => Some(NoOrder { generation }),
+        Found::Trusted(_) | Found::Untrusted(_) => None,
+    })
+}
+
 /// Orders the limit of a directory that was provisioned just now, so that its record need not be read again.
 pub(crate) async fn order_provisioned(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     provisioned: &ProvisionedDirectory,
-    limit: VolumeLimit,
+    (limit, no_order): (VolumeLimit, Option<NoOrder>),
 ) -> Result<Ordered, ExportError> {
     if provisioned.shared {
         return Ok(Ordered::Nothing);
@@ -232,7 +257,10 @@ pub(crate) async fn order_provisioned(
         file_id: provisioned.file_id,
         restores: request.restore.as_ref().map(|archive| archive.volume.as_str()),
     };
-    let (order, is_new) = write(store, verified, &target, limit).await?;
+    let (order, is_new) = match no_order {
+        Some(NoOrder { generation }) => (write_new(store, verified, &target, limit, generation).await?, true),
+        None => write(store, verified, &target, limit).await?,
+    };
     Ok(Ordered::Order {
         order,
         is_new,
@@ -272,6 +300,28 @@ struct Target<'a> {
     restores: Option<&'a str>,
 }
 
+impl Target<'_> {
+    fn order(&self, limit: VolumeLimit, generation: u64) -> Order {
+        Order {
+            volume: self.volume.to_owned(),
+            directory: self.directory.clone(),
+            file_id: self.file_id,
+            generation,
+            bytes: limit.bytes,
+            inodes: limit.inodes,
+        }
+    }
+
+    /// Returns the order as it is on the export.
+    fn on_export(&self, limit: VolumeLimit, generation: u64) -> LimitOrder {
+        LimitOrder {
+            generation,
+            file_id: self.file_id,
+            limit,
+        }
+    }
+}
+
 /// Returns the directory that a record is about and its fileid, if it exists and nothing is being done with it. Pure.
 fn limited_directory(record: &Record) -> Option<(QuotaDirectory, u64)> {
     let file_id = record.file_id.filter(|_| !record.shared)?;
@@ -290,44 +340,52 @@ async fn write(
     target: &Target<'_>,
     limit: VolumeLimit,
 ) -> Result<(LimitOrder, bool), ExportError> {
-    let Target { volume, file_id, .. } = *target;
     let folders = folders(store, verified).await?;
-    let (name, draft) = (layout::record(volume)?, layout::draft(volume)?);
-    let what = format!("the quota order of volume {volume}");
-    let found = read::<Order>(store, verified, &folders.orders, &name, &what).await?;
-    let order = |generation: u64| Order {
-        volume: volume.to_owned(),
-        directory: target.directory.clone(),
-        file_id,
-        generation,
-        bytes: limit.bytes,
-        inodes: limit.inodes,
-    };
-    let on_export = |generation: u64| LimitOrder {
-        generation,
-        file_id,
-        limit,
-    };
-    let former = match &found {
-        Found::Trusted(found) if *found == order(found.generation) => {
+    let former = match read_order(store, verified, folders, target.volume).await? {
+        Found::Trusted(found) if found == target.order(limit, found.generation) => {
             // An earlier process may have ended before it.
             remove_restored(store, verified, folders, target).await?;
-            return Ok((on_export(found.generation), false));
+            return Ok((target.on_export(limit, found.generation), false));
         }
         Found::Trusted(found) => found.generation,
         // What the agent knows of a removed order is in its report.
-        Found::Nothing | Found::Untrusted(_) => reported_generation(store, verified, folders, volume).await?,
+        Found::Nothing | Found::Untrusted(_) => reported_generation(store, verified, folders, target.volume).await?,
     };
+    Ok((write_new(store, verified, target, limit, former).await?, true))
+}
+
+/// Writes an order that replaces the one with a number.
+async fn write_new(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    target: &Target<'_>,
+    limit: VolumeLimit,
+    former: u64,
+) -> Result<LimitOrder, ExportError> {
+    let volume = target.volume;
+    let folders = folders(store, verified).await?;
+    let (name, draft) = (layout::record(volume)?, layout::draft(volume)?);
     let generation = next_generation(former, store.unix_time());
-    let content = seal(store, verified).seal(&order(generation));
+    let content = seal(store, verified).seal(&target.order(limit, generation));
     let content = content.map_err(|error| unusable(volume, &error))?;
     store
         .for_write(verified)?
         .replace_file(&folders.orders.handle, &name, &draft, &content, 0o600)
         .await
-        .context(|| format!("writing {what}"))?;
+        .context(|| format!("writing the quota order of volume {volume}"))?;
     remove_restored(store, verified, folders, target).await?;
-    Ok((on_export(generation), true))
+    Ok(target.on_export(limit, generation))
+}
+
+async fn read_order(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    folders: &QuotaFolders,
+    volume: &str,
+) -> Result<Found<Order>, ExportError> {
+    let name = layout::record(volume)?;
+    let what = format!("the quota order of volume {volume}");
+    read(store, verified, &folders.orders, &name, &what).await
 }
 
 /// Removes the order of an archive whose directory became that of a volume: two orders for one directory exclude each other.

@@ -14,7 +14,7 @@ use crate::count::{RateLimiter, TreeUsage};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::error_kind::RootPermissions;
 use crate::inspection::Inspection;
-use crate::limits::{AgentState, LimitOrder, LimitReport, Ordered, VolumeLimit};
+use crate::limits::{AgentState, LimitOrder, LimitReport, NoOrder, Ordered, VolumeLimit};
 use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
 use crate::other_clusters::{CHANGE_RESOLUTION, ForeignDirectory, OtherClusters};
@@ -724,13 +724,20 @@ impl ExportStore {
             .await
     }
 
+    /// Looks whether a new volume has no order yet, as [`order_provisioned`](Self::order_provisioned) would do first. Both can
+    /// be done at the same time as [`provision`](Self::provision). Returns `None` if it has one.
+    pub async fn find_no_order(&self, volume: &str) -> Result<Option<NoOrder>, ExportError> {
+        self.with_verified(move |verified| async move { limits::find_no_order(self, &verified, volume).await })
+            .await
+    }
+
     /// Like [`order_limit`](Self::order_limit), for the result of [`provision`](Self::provision). Nothing else may change the
-    /// volume in between.
+    /// volume in between, nor order its limit since [`find_no_order`](Self::find_no_order) found none.
     pub async fn order_provisioned(
         &self,
         request: &DirectoryRequest,
         provisioned: &ProvisionedDirectory,
-        limit: VolumeLimit,
+        limit: (VolumeLimit, Option<NoOrder>),
     ) -> Result<Ordered, ExportError> {
         let _lock = self.lock_volume(&request.volume).await?;
         self.with_verified(move |verified| async move {

@@ -132,7 +132,7 @@ pub(super) async fn copy(
     let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
         return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
     };
-    if let Some(outcome) = order_limit(attempt, target, (&plan.directory, &directory)).await {
+    if let Some(outcome) = order_limit(attempt, target, (&plan.directory, &directory), None).await {
         return Ok(BackendOutcome::Ended(outcome));
     }
     let mut outcome = create_volume(attempt, target, &plan, &directory).await?;

@@ -15,7 +15,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{condition_now, order_provisioned, order_volume};
-use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, ProvisionedDirectory};
+use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, NoOrder, ProvisionedDirectory};
 
 /// Time for which a claim waits for its limit before it reports that. Most limits are in force sooner, and a report would
 /// cost two writes and an event.
@@ -24,11 +24,23 @@ const REPORT_AFTER: Duration = Duration::from_secs(2);
 const NO_RECORD: &str = "the limit of the volume cannot be ordered: its record on the export is missing, or was changed by \
                          somebody else; check who can write to the folder .nfs-operator on the export";
 
+/// Looks whether a volume has no order yet, while its directory is created. `None` if it may have one.
+pub(super) async fn find_no_order(attempt: &ProvisionAttempt<'_>, target: &ProvisionTarget) -> Option<NoOrder> {
+    let (backend, volume) = (&target.backend, &attempt.volume);
+    let is_new = target.snapshot.object.spec.quota.is_some() && backend.quota.pending(volume).is_none();
+    if !is_new {
+        return None;
+    }
+    // A failure is that of the order, too, which reports it.
+    target.export.find_no_order(volume).await.ok().flatten()
+}
+
 /// Orders the limit of a directory. Returns the outcome if the volume must not be created now.
 pub(super) async fn order_limit(
     attempt: &ProvisionAttempt<'_>,
     target: &ProvisionTarget,
     (request, directory): (&DirectoryRequest, &ProvisionedDirectory),
+    no_order: Option<NoOrder>,
 ) -> Option<ProvisionOutcome> {
     let settings = target.snapshot.object.spec.quota.as_ref()?;
     // Nobody enforces the size of a directory that several volumes share. Required refuses it before it is recorded.
@@ -36,7 +48,8 @@ pub(super) async fn order_limit(
         return None;
     }
     let (backend, export) = (&target.backend, &target.export);
-    let ordered = order_provisioned(backend, export, settings, (request, directory), attempt.request.bytes);
+    let limit = (attempt.request.bytes, no_order);
+    let ordered = order_provisioned(backend, export, settings, (request, directory), limit);
     match ordered.await {
         Ok(None) if settings.is_required() => {
             let condition = PlannedCondition::fails(Reason::LimitPending, NO_RECORD);

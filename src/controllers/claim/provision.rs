@@ -16,7 +16,7 @@ use super::claim_writes::{clear_placed_on, is_unplaced, release_node, set_placed
 use super::copy::{self, DataSource};
 use super::create_volume::create_volume;
 use super::eligibility::{ClaimRequest, oversized};
-use super::limit::{order_limit, still_awaited};
+use super::limit::{find_no_order, order_limit, still_awaited};
 use super::placement::{PlacementResult, pending_backend, place};
 use super::plan::{Planner, ProvisionPlan};
 use super::recovery_hold::recovery_hold;
@@ -373,11 +373,12 @@ impl ProvisionAttempt<'_> {
         if self.restore.is_some() {
             backend.mark_as_move(&self.volume);
         }
-        let provisioned = export.provision(&plan.directory).await;
+        let provisioned = export.provision(&plan.directory);
+        let (provisioned, no_order) = tokio::join!(provisioned, find_no_order(self, target));
         self.requeue_archive();
         match provisioned {
             Ok(directory) => {
-                if let Some(outcome) = order_limit(self, target, (&plan.directory, &directory)).await {
+                if let Some(outcome) = order_limit(self, target, (&plan.directory, &directory), no_order).await {
                     return Ok(BackendOutcome::Ended(outcome));
                 }
                 let outcome = create_volume(self, target, plan, &directory).await?;

@@ -17,7 +17,7 @@ use crate::state::backends::Backend;
 use crate::state::claim_condition;
 use crate::state::context::Context;
 use export_store::quota::LimitState;
-use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, Ordered, ProvisionedDirectory};
+use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, NoOrder, Ordered, ProvisionedDirectory};
 
 /// Orders the limit of a volume of `bytes`, unless that was done before, and returns what the agent reports about it.
 /// `None` if the volume has no directory that can be limited. From then on, the reports are read in the background until
@@ -42,13 +42,15 @@ pub async fn order_provisioned(
     export: &ExportStore,
     settings: &QuotaSettings,
     (request, provisioned): (&DirectoryRequest, &ProvisionedDirectory),
-    bytes: u128,
+    (bytes, no_order): (u128, Option<NoOrder>),
 ) -> Result<Option<LimitReport>, ExportError> {
     let (volume, limit) = (&request.volume, volume_limit(settings, bytes));
     if backend.quota.is_in_force(volume, limit, Some(provisioned.file_id)) {
         return Ok(Some(LimitReport::Reported(LimitState::InForce)));
     }
-    let ordered = export.order_provisioned(request, provisioned, limit).await?;
+    let ordered = export
+        .order_provisioned(request, provisioned, (limit, no_order))
+        .await?;
     follow(backend, export, settings, (volume, ordered)).await
 }
 

@@ -3,7 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use export_store::{Decided, ExportStore, LimitOrder, LimitReport, Ordered, PurgeLimits, Reclaimed, VolumeLimit};
+use export_store::quota::{LimitState, QuotaSeal, Report};
+use export_store::{
+    Decided, ExportStore, LimitOrder, LimitReport, Ordered, PurgeLimits, Reclaimed, RecordsKey, VolumeLimit,
+};
 use serde_json::Value;
 
 use crate::archive_crash::{archived, begin_purge, restore, which};
@@ -243,4 +246,57 @@ async fn without_a_record_that_this_cluster_signed_nothing_is_ordered() {
     assert_eq!((ordered, orders(&fixture)), (Ordered::Nothing, Vec::new()));
     fs::write(&path, signed).unwrap();
     assert_eq!(order(&export, "pvc-1", GIB).await.file_id, created.file_id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_volume_continues_the_orders_that_the_agent_knows() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    export.set_orders_limits(true);
+    let request = request("1", "home/work");
+    let (provisioned, found) = tokio::join!(export.provision(&request), export.find_no_order("pvc-1"));
+    let (provisioned, found) = (provisioned.unwrap(), found.unwrap());
+    assert!(found.is_some());
+    let ordered = export
+        .order_provisioned(&request, &provisioned, (limit(GIB), found))
+        .await;
+    let Ordered::Order {
+        order, is_new: true, ..
+    } = ordered.unwrap()
+    else {
+        panic!("it has no order");
+    };
+    // One that has an order is compared with it.
+    assert_eq!(export.find_no_order("pvc-1").await.unwrap(), None);
+    let again = export
+        .order_provisioned(&request, &provisioned, (limit(GIB), None))
+        .await;
+    assert!(matches!(again.unwrap(), Ordered::Order { is_new: false, order: same, .. } if same == order));
+
+    // The agent reported a later order, which was removed.
+    let later = order.generation + 1_000_000_000;
+    let report = Report {
+        volume: "pvc-1".to_owned(),
+        file_id: order.file_id,
+        generation: later,
+        project: Some(1),
+        state: LimitState::InForce,
+        visit: Vec::new(),
+    };
+    let identity = fs::read(fixture.on_disk(".nfs-operator/identity")).unwrap();
+    let export_id = export_store::parse_export_id(&identity).unwrap().unwrap();
+    let seal = QuotaSeal::new(
+        Some(RecordsKey::new(&[fixture.client().key; 32]).quota_key()),
+        CLUSTER,
+        &export_id,
+    );
+    let quota = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/quota"));
+    fs::write(quota.join("reports/pvc-1"), seal.seal(&report).unwrap()).unwrap();
+    fs::remove_file(quota.join("orders/pvc-1")).unwrap();
+    let found = export.find_no_order("pvc-1").await.unwrap();
+    assert!(found.is_some());
+    let ordered = export
+        .order_provisioned(&request, &provisioned, (limit(GIB), found))
+        .await;
+    assert!(matches!(ordered.unwrap(), Ordered::Order { is_new: true, order, .. } if order.generation > later));
 }

@@ -61,7 +61,13 @@ impl Counted {
             bytes: Some(1 << 30),
             inodes: None,
         };
-        let created = self.store.provision(&request).await.unwrap();
+        let (created, no_order) = tokio::try_join!(
+            self.store.provision(&request),
+            self.store.find_no_order(&request.volume),
+        )
+        .unwrap();
+        assert!(no_order.is_some());
+        let limit = (limit, no_order);
         let ordered = self.store.order_provisioned(&request, &created, limit).await.unwrap();
         assert!(matches!(ordered, Ordered::Order { is_new: true, .. }));
         let first = self.take();
