@@ -77,6 +77,11 @@ impl Recorded {
         }
     }
 
+    fn is_complete_at(&self, directory: &DirectoryPath) -> bool {
+        self.open()
+            .is_some_and(|record| record.state == State::Live && record.directory == *directory)
+    }
+
     fn file_id(&self) -> Option<u64> {
         self.open()?.file_id
     }
@@ -99,9 +104,21 @@ pub(crate) async fn provision(
     request: &DirectoryRequest,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let volume = &request.volume;
-    let (record, announced) = match announce(store, verified, request).await {
-        Ok(Some(announced)) => (Recorded::Open(Box::new(announced.record.clone())), Some(announced)),
-        Ok(None) => (read_recorded(store, verified, request).await?, None),
+    let (record, announced, walked) = match announce(store, verified, request).await {
+        Ok(Some(announced)) => (
+            Recorded::Open(Box::new(announced.record.clone())),
+            Some(announced),
+            None,
+        ),
+        Ok(None) => {
+            let (record, walked) = tokio::join!(
+                read_recorded(store, verified, request),
+                walk_recorded(store, verified, request)
+            );
+            let record = record?;
+            let walked = walked.filter(|_| record.is_complete_at(&request.directory));
+            (record, None, walked)
+        }
         Err(error) => return Err(clean_up(store, verified, request, &request.directory, error).await),
     };
     // Once recorded, a claim's directory never changes, even if pattern or labels change.
@@ -124,7 +141,7 @@ pub(crate) async fn provision(
     let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
         Ok(request) => match &request.restore {
             Some(which) => restore::restore(store, verified, &request, which, &directory, record).await,
-            None => create(store, verified, &request, &directory, record, announced).await,
+            None => create(store, verified, &request, &directory, record, (announced, walked)).await,
         },
         Err(error) => Err(error),
     };
@@ -166,6 +183,21 @@ async fn clean_up(
         source: Box::new(error),
         cleanup: Box::new(cleanup),
     }
+}
+
+/// Looks up the path of a volume with a record, while the record is read: most often an earlier attempt has completed it,
+/// and only waited for something else. `None` if the path must be looked up later.
+async fn walk_recorded(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Option<Vec<FileRef>> {
+    let index = &store.reservations.record_index;
+    let is_recorded = request.restore.is_none() && index.contains(&verified.identity.id, &request.volume);
+    if !is_recorded {
+        return None;
+    }
+    paths::walk(store, verified, &request.directory).await.ok()
 }
 
 /// Returns the record that provisioning starts from.
@@ -290,7 +322,7 @@ async fn create(
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     mut record: Recorded,
-    announced: Option<Announced>,
+    (announced, mut walked): (Option<Announced>, Option<Vec<FileRef>>),
 ) -> Result<ProvisionedDirectory, ExportError> {
     let (reservation, mut announced) = match announced {
         Some(announced) => (announced.reservation, Some((announced.nodes, announced.made))),
@@ -308,7 +340,7 @@ async fn create(
                 completed.await.map(Some)?
             }
             Some((nodes, None)) => make(store, verified, request, directory, &mut record, &nodes).await?,
-            None => step(store, verified, request, directory, &mut record).await?,
+            None => step(store, verified, request, directory, &mut record, walked.take()).await?,
         };
         if let Some(made) = made {
             reservation.keep(Some(verified.file_key(made.file_id)));
@@ -364,15 +396,21 @@ async fn recheck<'a>(
     }
 }
 
-/// Observes, plans and takes one step. Returns `None` if another step follows.
+/// Observes, plans and takes one step. `walked` has the nodes of the path if it was looked up just now. Returns `None` if
+/// another step follows.
 async fn step(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     record: &mut Recorded,
+    walked: Option<Vec<FileRef>>,
 ) -> Result<Option<CreatedDirectory>, ExportError> {
-    let (nodes, step) = observe(store, verified, request, directory, record.written()).await?;
+    let nodes = match walked {
+        Some(nodes) => nodes,
+        None => paths::walk(store, verified, directory).await?,
+    };
+    let step = plan_step(store, verified, request, directory, record.written(), &nodes).await?;
     let leaf = paths::leaf(&nodes, directory);
     match (step, leaf) {
         (ProvisionStep::Make { write }, _) => {
@@ -557,9 +595,22 @@ async fn observe(
     written: RecordProgress,
 ) -> Result<(Vec<FileRef>, ProvisionStep), ExportError> {
     let nodes = paths::walk(store, verified, directory).await?;
-    let leaf = paths::leaf(&nodes, directory);
+    let step = plan_step(store, verified, request, directory, written, &nodes).await?;
+    Ok((nodes, step))
+}
+
+/// Plans the next step from the nodes of the path.
+async fn plan_step(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    written: RecordProgress,
+    nodes: &[FileRef],
+) -> Result<ProvisionStep, ExportError> {
+    let leaf = paths::leaf(nodes, directory);
     let sharing = request.existing.sharing();
-    paths::check_parents_and_clusters(store, verified, directory, &nodes, sharing).await?;
+    paths::check_parents_and_clusters(store, verified, directory, nodes, sharing).await?;
     let mut occupant = match leaf {
         None => PathOccupant::Nothing,
         Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
@@ -576,7 +627,7 @@ async fn observe(
         *empty = Some(readdir::is_empty(store, leaf, directory).await?);
         step = decide(written, occupant, request.existing);
     }
-    Ok((nodes, step))
+    Ok(step)
 }
 
 /// Returns another holder of an existing directory.
