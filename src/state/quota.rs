@@ -14,7 +14,8 @@ use tokio::time::Instant;
 pub use accounted::{accounted_usage, accounted_volume};
 pub use agent::AgentWatch;
 pub use orders::{
-    clear_report, condition_now, order_archive, order_new_archive, order_provisioned, order_volume, report_on_claim,
+    OrderedLimit, clear_report, condition_now, order_archive, order_new_archive, order_provisioned, order_volume,
+    report_on_claim, report_unlimited,
 };
 
 use crate::api::backend::QuotaSettings;
@@ -390,8 +391,8 @@ fn limit_condition(found: &LimitReport, agent: &PlannedCondition, unenforced: Op
         LimitReport::Unusable(why) => PlannedCondition::fails(
             Reason::LimitPending,
             format!(
-                "the report of the quota agent about the volume cannot be used: {why}; restart the agent with the key of this \
-                 cluster"
+                "the report of the quota agent about the volume cannot be used: {why}; put the line that `kubectl nfs secret \
+                 quota-key` prints into the key file of the agent"
             ),
         ),
     }

@@ -125,7 +125,7 @@ pub use group_reservations::{GroupRange, GroupReservations};
 pub use identity::parse_export_id;
 pub use inspection::{Inspection, PathState};
 pub use interner::Interner;
-pub use limits::{AgentState, LimitOrder, LimitReport, NoOrder, Ordered, VolumeLimit};
+pub use limits::{AgentState, LimitOrder, LimitReport, NoLimit, NoOrder, Ordered, VolumeLimit};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};

@@ -81,9 +81,19 @@ pub enum Ordered {
         /// The claim of the volume, from its record.
         claim: ClaimRef,
     },
-    /// The volume has no directory that can be limited now: it has no record, its directory is shared, or a change of it is
-    /// in progress.
-    Nothing,
+    /// The volume has no directory that can be limited now.
+    Nothing(NoLimit),
+}
+
+/// Why a volume has no directory that can be limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NoLimit {
+    /// Several volumes share the directory.
+    Shared,
+    /// The volume has no record that this cluster signed: another provisioner created it, or somebody changed the record.
+    NoRecord,
+    /// The directory is being created, moved or removed. Its limit is ordered later.
+    Changing,
 }
 
 /// The folders of the quota agent.
@@ -196,10 +206,11 @@ pub(crate) async fn order(
     limit: VolumeLimit,
 ) -> Result<Ordered, ExportError> {
     let ReadRecord::Record(record, SignatureStatus::Signed) = records::read(store, verified, volume).await? else {
-        return Ok(Ordered::Nothing);
+        return Ok(Ordered::Nothing(NoLimit::NoRecord));
     };
-    let Some((directory, file_id)) = limited_directory(&record) else {
-        return Ok(Ordered::Nothing);
+    let (directory, file_id) = match limited_directory(&record) {
+        Ok(found) => found,
+        Err(why) => return Ok(Ordered::Nothing(why)),
     };
     let target = Target {
         volume,
@@ -249,7 +260,7 @@ pub(crate) async fn order_provisioned(
     (limit, no_order): (VolumeLimit, Option<NoOrder>),
 ) -> Result<Ordered, ExportError> {
     if provisioned.shared {
-        return Ok(Ordered::Nothing);
+        return Ok(Ordered::Nothing(NoLimit::Shared));
     }
     let target = Target {
         volume: &request.volume,
@@ -323,14 +334,17 @@ impl Target<'_> {
 }
 
 /// Returns the directory that a record is about and its fileid, if it exists and nothing is being done with it. Pure.
-fn limited_directory(record: &Record) -> Option<(QuotaDirectory, u64)> {
-    let file_id = record.file_id.filter(|_| !record.shared)?;
+fn limited_directory(record: &Record) -> Result<(QuotaDirectory, u64), NoLimit> {
+    if record.shared {
+        return Err(NoLimit::Shared);
+    }
+    let file_id = record.file_id.ok_or(NoLimit::Changing)?;
     let directory = match &record.state {
         State::Live => QuotaDirectory::of_volume(&record.directory),
-        State::Archived(archive) => QuotaDirectory::parse(&archive.target).ok()?,
-        _ => return None,
+        State::Archived(archive) => QuotaDirectory::parse(&archive.target).map_err(|_| NoLimit::Changing)?,
+        _ => return Err(NoLimit::Changing),
     };
-    Some((directory, file_id))
+    Ok((directory, file_id))
 }
 
 /// Writes an order, unless it is on the export already. Returns true with it if it was written.

@@ -1,9 +1,12 @@
 //! Compares the orders on an export with the volumes and archives of a backend, and writes or removes what differs.
 
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -17,8 +20,8 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::claim_condition::bound_claim;
 use crate::state::context::Context;
-use crate::state::quota::{clear_report, order_archive, order_volume};
-use export_store::{ExportError, ExportStore};
+use crate::state::quota::{OrderedLimit, clear_report, order_archive, order_volume, report_unlimited};
+use export_store::{ExportError, ExportStore, NoLimit};
 
 /// Maximum number of volumes that are compared per second. Each takes three calls on the export, and a new order three
 /// more. Ten thousand volumes take 17 minutes.
@@ -36,6 +39,9 @@ pub(super) struct QuotaSync {
     /// The last volume that was compared, if a comparison was interrupted.
     after: String,
     last_error: String,
+    /// Hashes of the volumes whose claims report why they have no limit.
+    reported: HashSet<u64>,
+    hasher: RandomState,
 }
 
 /// Reason why a comparison was interrupted; it resumes later.
@@ -124,7 +130,9 @@ impl QuotaSync {
                     && let Some(bytes) = ctx.capacity.counted_size_of(&volume)
                 {
                     let ordered = order_volume(backend, &export, settings, (&volume, bytes)).await;
-                    skip_own_error(&volume, ordered.map(drop))?;
+                    if let Some(OrderedLimit::Nothing(why)) = skip_own_error(&volume, ordered)? {
+                        self.report_unlimited(ctx, &volume, why).await?;
+                    }
                 }
                 self.after = volume;
             }
@@ -150,28 +158,53 @@ impl QuotaSync {
         }
         Ok(jittered(INTERVAL))
     }
+
+    /// Reports on the claim of a volume why it has no limit, once.
+    async fn report_unlimited(&mut self, ctx: &Context, volume: &str, why: NoLimit) -> Result<(), SyncError> {
+        let hash = self.hasher.hash_one((volume, why));
+        if !self.reported.contains(&hash)
+            && let Some(claim) = claim_of(ctx, volume).await?
+        {
+            report_unlimited(ctx, &claim, why).await?;
+            self.reported.insert(hash);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the claim that a volume is bound to.
+async fn claim_of(ctx: &Context, volume: &str) -> Result<Option<PersistentVolumeClaim>, WriteError> {
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let found = reads::get_opt(&volumes, volume).await;
+    match found.map_err(WriteError::action("read a volume to report about its limit"))? {
+        Some(volume) => bound_claim(ctx, &volume).await,
+        None => Ok(None),
+    }
 }
 
 /// Removes all orders of a backend, and what the claims of its volumes report about them.
 async fn withdraw(ctx: &Context, backend: &Backend) -> Result<Duration, SyncError> {
     let mut ticks = runner::ticks(VOLUMES_PER_SECOND);
-    let export = connected(ctx, backend, None)?;
-    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    for name in export.ordered_volumes(&|_| false).await? {
+    for name in connected(ctx, backend, None)?.ordered_volumes(&|_| false).await? {
         ticks.tick().await;
         let export = connected(ctx, backend, None)?;
-        let is_own = ctx.capacity.backend_of(&name).is_some_and(|own| own == backend.name);
-        // The order goes last: it shows the next process that there is something to remove.
-        if is_own {
-            let volume = reads::get_opt(&volumes, &name).await;
-            let volume = volume.map_err(WriteError::action("read a volume to remove its limit"))?;
-            if let Some(volume) = volume
-                && let Some(claim) = bound_claim(ctx, &volume).await?
-            {
+        export.remove_stale_order(&name, true).await?;
+    }
+    // Those that have no limit report that, too.
+    let mut after = String::new();
+    loop {
+        let batch = ctx.capacity.volumes_after(&backend.name, &after, BATCH);
+        if batch.is_empty() {
+            break;
+        }
+        for volume in batch {
+            ticks.tick().await;
+            connected(ctx, backend, None)?;
+            if let Some(claim) = claim_of(ctx, &volume).await? {
                 clear_report(ctx, &claim).await?;
             }
+            after = volume;
         }
-        export.remove_stale_order(&name, true).await?;
     }
     backend.quota.set_withdrawing(false);
     tracing::info!(backend = backend.name, "removed the limits of the volumes");
@@ -201,13 +234,13 @@ fn connected(
 }
 
 /// Ignores an error that is about one volume only: the next comparison tries it again.
-fn skip_own_error(volume: &str, done: Result<(), ExportError>) -> Result<(), SyncError> {
+fn skip_own_error<T>(volume: &str, done: Result<T, ExportError>) -> Result<Option<T>, SyncError> {
     match done {
         Err(error) if is_export_error(&error) => Err(error.into()),
         Err(error) => {
             tracing::warn!(volume, "failed to order the limit of the volume: {error}");
-            Ok(())
+            Ok(None)
         }
-        Ok(()) => Ok(()),
+        Ok(done) => Ok(Some(done)),
     }
 }

@@ -11,18 +11,15 @@ use super::placement::pending_backend;
 use super::provision::{ProvisionAttempt, ProvisionTarget, unresolved};
 use super::report::ProvisionOutcome;
 use crate::api::backend::QuotaSettings;
-use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::conditions::PlannedCondition;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::quota::{condition_now, order_provisioned, order_volume};
+use crate::state::quota::{OrderedLimit, condition_now, order_provisioned, order_volume, report_unlimited};
 use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, NoOrder, ProvisionedDirectory};
 
 /// Time for which a claim waits for its limit before it reports that. Most limits are in force sooner, and a report would
 /// cost two writes and an event.
 const REPORT_AFTER: Duration = Duration::from_secs(2);
-/// What a claim reports if the record of its directory cannot be believed, or changed after it was written.
-const NO_RECORD: &str = "the limit of the volume cannot be ordered: its record on the export is missing, or was changed by \
-                         somebody else; check who can write to the folder .nfs-operator on the export";
 
 /// Looks whether a volume has no order yet, while its directory is created. `None` if it may have one.
 pub(super) async fn find_no_order(attempt: &ProvisionAttempt<'_>, target: &ProvisionTarget) -> Option<NoOrder> {
@@ -43,20 +40,22 @@ pub(super) async fn order_limit(
     no_order: Option<NoOrder>,
 ) -> Option<ProvisionOutcome> {
     let settings = target.snapshot.object.spec.quota.as_ref()?;
-    // Nobody enforces the size of a directory that several volumes share. Required refuses it before it is recorded.
-    if directory.shared {
-        return None;
-    }
     let (backend, export) = (&target.backend, &target.export);
     let limit = (attempt.request.bytes, no_order);
     let ordered = order_provisioned(backend, export, settings, (request, directory), limit);
     match ordered.await {
-        Ok(None) if settings.is_required() => {
-            let condition = PlannedCondition::fails(Reason::LimitPending, NO_RECORD);
-            Some(awaiting(backend, Duration::ZERO, condition))
+        // A shared directory. Required refuses it before it is recorded.
+        Ok(OrderedLimit::Nothing(why)) => {
+            if let Err(error) = report_unlimited(attempt.ctx, attempt.claim, why).await {
+                tracing::debug!(
+                    volume = attempt.volume,
+                    "the claim reports later that it has no limit: {error}"
+                );
+            }
+            None
         }
-        Ok(found) => {
-            let condition = unmet(backend, settings, found.as_ref())?;
+        Ok(OrderedLimit::Ordered(found)) => {
+            let condition = unmet(backend, settings, &found)?;
             Some(awaiting(backend, report_in(backend, &attempt.volume), condition))
         }
         Err(error) => {
@@ -73,14 +72,16 @@ pub(super) async fn order_size(
     settings: &QuotaSettings,
     volume: (&str, u128),
 ) -> Result<Option<PlannedCondition>, ExportError> {
-    let found = order_volume(backend, export, settings, volume).await?;
-    Ok(unmet(backend, settings, found.as_ref()))
+    Ok(match order_volume(backend, export, settings, volume).await? {
+        OrderedLimit::Ordered(found) => unmet(backend, settings, &found),
+        OrderedLimit::Nothing(_) => None,
+    })
 }
 
 /// Returns the condition of a limit that is required and not in force.
-fn unmet(backend: &Backend, settings: &QuotaSettings, found: Option<&LimitReport>) -> Option<PlannedCondition> {
-    let condition = condition_now(backend, settings, found.filter(|_| settings.is_required())?);
-    (condition.status != Some(true)).then_some(condition)
+fn unmet(backend: &Backend, settings: &QuotaSettings, found: &LimitReport) -> Option<PlannedCondition> {
+    let condition = condition_now(backend, settings, found);
+    (settings.is_required() && condition.status != Some(true)).then_some(condition)
 }
 
 /// Returns the outcome of a claim that still waits for its limit, without a call on the export: the background reads the
@@ -95,7 +96,7 @@ pub(super) fn still_awaited(ctx: &Context, volume: &str) -> Option<ProvisionOutc
         .as_ref()
         .filter(|settings| settings.is_required())?;
     let pending = backend.quota.pending(volume)?;
-    let condition = unmet(&backend, settings, Some(&pending.state))?;
+    let condition = unmet(&backend, settings, &pending.state)?;
     Some(awaiting(&backend, report_in(&backend, volume), condition))
 }
 

@@ -17,20 +17,30 @@ use crate::state::backends::Backend;
 use crate::state::claim_condition;
 use crate::state::context::Context;
 use export_store::quota::LimitState;
-use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, NoOrder, Ordered, ProvisionedDirectory};
+use export_store::{
+    DirectoryRequest, ExportError, ExportStore, LimitReport, NoLimit, NoOrder, Ordered, ProvisionedDirectory,
+};
 
-/// Orders the limit of a volume of `bytes`, unless that was done before, and returns what the agent reports about it.
-/// `None` if the volume has no directory that can be limited. From then on, the reports are read in the background until
-/// the limit is in force and its claim reports that.
+/// What is known of the limit of a volume after it was ordered.
+#[derive(Debug, Clone)]
+pub enum OrderedLimit {
+    /// What the agent reports about it.
+    Ordered(LimitReport),
+    /// The volume has no directory that can be limited.
+    Nothing(NoLimit),
+}
+
+/// Orders the limit of a volume of `bytes`, unless that was done before, and returns what the agent reports about it. From
+/// then on, the reports are read in the background until the limit is in force and its claim reports that.
 pub async fn order_volume(
     backend: &Backend,
     export: &ExportStore,
     settings: &QuotaSettings,
     (volume, bytes): (&str, u128),
-) -> Result<Option<LimitReport>, ExportError> {
+) -> Result<OrderedLimit, ExportError> {
     let limit = volume_limit(settings, bytes);
     if backend.quota.is_in_force(volume, limit, None) {
-        return Ok(Some(LimitReport::Reported(LimitState::InForce)));
+        return Ok(OrderedLimit::Ordered(LimitReport::Reported(LimitState::InForce)));
     }
     let ordered = export.order_limit(volume, limit).await?;
     follow(backend, export, settings, (volume, ordered)).await
@@ -43,10 +53,10 @@ pub async fn order_provisioned(
     settings: &QuotaSettings,
     (request, provisioned): (&DirectoryRequest, &ProvisionedDirectory),
     (bytes, no_order): (u128, Option<NoOrder>),
-) -> Result<Option<LimitReport>, ExportError> {
+) -> Result<OrderedLimit, ExportError> {
     let (volume, limit) = (&request.volume, volume_limit(settings, bytes));
     if backend.quota.is_in_force(volume, limit, Some(provisioned.file_id)) {
-        return Ok(Some(LimitReport::Reported(LimitState::InForce)));
+        return Ok(OrderedLimit::Ordered(LimitReport::Reported(LimitState::InForce)));
     }
     let ordered = export
         .order_provisioned(request, provisioned, (limit, no_order))
@@ -60,10 +70,13 @@ async fn follow(
     export: &ExportStore,
     settings: &QuotaSettings,
     (volume, ordered): (&str, Ordered),
-) -> Result<Option<LimitReport>, ExportError> {
-    let Ordered::Order { order, is_new, claim } = ordered else {
-        backend.quota.forget(volume);
-        return Ok(None);
+) -> Result<OrderedLimit, ExportError> {
+    let (order, is_new, claim) = match ordered {
+        Ordered::Order { order, is_new, claim } => (order, is_new, claim),
+        Ordered::Nothing(why) => {
+            backend.quota.forget(volume);
+            return Ok(OrderedLimit::Nothing(why));
+        }
     };
     let found = match is_new {
         true => LimitReport::Unreported,
@@ -82,7 +95,7 @@ async fn follow(
         };
         backend.quota.track(volume, order, claim, found.clone(), Instant::now());
     }
-    Ok(Some(found))
+    Ok(OrderedLimit::Ordered(found))
 }
 
 /// Orders the limit of an archive, which it keeps or which is lifted. Nobody waits for it.
@@ -137,6 +150,32 @@ pub async fn report_on_claim(
         );
     }
     Ok(())
+}
+
+/// Reports on the claim of a volume why the volume cannot have a limit.
+pub async fn report_unlimited(ctx: &Context, claim: &PersistentVolumeClaim, why: NoLimit) -> Result<(), WriteError> {
+    if let Some(planned) = unlimited_condition(why) {
+        let condition = (SIZE_ENFORCED_CONDITION, managers::QUOTA);
+        claim_condition::set_planned(ctx, claim, condition, &planned).await?;
+    }
+    Ok(())
+}
+
+/// Returns what the claim of a volume without a limit reports. `None` if it will have one. Pure.
+fn unlimited_condition(why: NoLimit) -> Option<PlannedCondition> {
+    let (reason, message) = match why {
+        NoLimit::Shared => (
+            Reason::SharedDirectoryUnlimited,
+            "several volumes share the directory, whose size is not limited",
+        ),
+        NoLimit::NoRecord => (
+            Reason::LimitFailed,
+            "the size of the volume is not limited: its directory has no record that this cluster signed, because another \
+             provisioner created it, or somebody changed the record; clone it into a new claim to limit its size",
+        ),
+        NoLimit::Changing => return None,
+    };
+    Some(PlannedCondition::fails(reason, message))
 }
 
 /// Removes the report from the claim of a volume that has no limit any more.

@@ -246,7 +246,7 @@ async fn a_claim_reports_that_its_limit_failed_after_it_was_in_force() -> Test {
 }
 
 #[tokio::test]
-async fn a_shared_directory_is_refused_where_limits_are_required() -> Test {
+async fn a_shared_directory_is_refused_where_limits_are_required_and_reported_where_they_are_preferred() -> Test {
     let env = TestEnv::new("quotashare").await?;
     let spec = json!({"quota": {"enforce": "Required"}, "directory": {"existing": "Share", "pattern": "common"}});
     let refused = env
@@ -265,5 +265,18 @@ async fn a_shared_directory_is_refused_where_limits_are_required() -> Test {
     let class = env.objects.create(&env.class("sharing", parameters)).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     shared::wait_refused(&env, &claim, "SharedDirectoryUnlimited").await?;
+
+    std::fs::create_dir(env.data().join("common"))?;
+    let main = backend_reference(&env, "main");
+    let preferred = json!({"spec": {"quota": {"enforce": "Preferred"}}});
+    env.objects.patch(&main, preferred).await?;
+    env.wait_bound(&claim).await?;
+    wait_enforced(&env, &claim, "False", "SharedDirectoryUnlimited").await?;
+    env.objects.patch(&main, json!({"spec": {"quota": null}})).await?;
+    let gone = |claim: &Value| match condition(claim, SIZE_ENFORCED) {
+        None => Ok(()),
+        Some(condition) => Err(condition.to_string()),
+    };
+    env.objects.wait(&claim, "to report no limit", TIMEOUT, gone).await?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use export_store::quota::{LimitState, QuotaSeal, Report};
 use export_store::{
-    Decided, ExportStore, LimitOrder, LimitReport, Ordered, PurgeLimits, Reclaimed, RecordsKey, VolumeLimit,
+    Decided, ExportStore, LimitOrder, LimitReport, NoLimit, Ordered, PurgeLimits, Reclaimed, RecordsKey, VolumeLimit,
 };
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ async fn order(export: &ExportStore, volume: &str, bytes: u64) -> LimitOrder {
     export.set_orders_limits(true);
     match export.order_limit(volume, limit(bytes)).await.unwrap() {
         Ordered::Order { order, .. } => order,
-        Ordered::Nothing => panic!("{volume} has no order"),
+        Ordered::Nothing(why) => panic!("{volume} has no order: {why:?}"),
     }
 }
 
@@ -243,7 +243,10 @@ async fn without_a_record_that_this_cluster_signed_nothing_is_ordered() {
     let signed = fs::read_to_string(&path).unwrap();
     fs::write(&path, signed.replace("home/work", "home/deny")).unwrap();
     let ordered = export.order_limit("pvc-1", limit(GIB)).await.unwrap();
-    assert_eq!((ordered, orders(&fixture)), (Ordered::Nothing, Vec::new()));
+    assert_eq!(
+        (ordered, orders(&fixture)),
+        (Ordered::Nothing(NoLimit::NoRecord), Vec::new())
+    );
     fs::write(&path, signed).unwrap();
     assert_eq!(order(&export, "pvc-1", GIB).await.file_id, created.file_id);
 }

@@ -142,7 +142,7 @@ impl Oracle {
     /// Every directory belongs to a volume, to an archive or to a stranger, or is retained, and the trash is empty. No parent
     /// that the operator made is empty.
     fn unsettled_disk(&self, site: usize, disk: &Disk, left: &mut Vec<String>) {
-        let mut known = self.known_directories(site);
+        let mut known = self.known_directories(site, disk);
         let kept = disk
             .directories
             .keys()
@@ -182,7 +182,7 @@ impl Oracle {
     }
 
     /// Returns the directories of volumes and archives, and those that are retained.
-    fn known_directories(&self, site: usize) -> BTreeSet<String> {
+    fn known_directories(&self, site: usize, disk: &Disk) -> BTreeSet<String> {
         let volumes = self.api.all("persistentvolumes");
         let located = volumes.iter().filter_map(|volume| self.sites.of_volume(volume));
         let mut known: BTreeSet<String> = located
@@ -207,24 +207,31 @@ impl Oracle {
         let trees = self.trees.values();
         let released = trees.filter(|tree| self.released.contains(tree.archive_name()));
         known.extend(released.map(|tree| tree.path.clone()));
-        known.extend(self.reported_orphans());
+        known.extend(self.reported_orphans(disk));
         known.remove("");
         known
     }
 
-    /// Returns the directories that the operator reports as orphans. There is one case: a copy that was complete when its
-    /// claim was deleted, just before the volume was created. It is kept, because a volume may have existed.
-    fn reported_orphans(&self) -> Vec<String> {
+    /// Returns the directories that the operator reports as orphans, and that it leaves to administrators. A copy that was
+    /// complete when its claim was deleted, just before the volume was created, may be a volume's. A backend whose export
+    /// cannot be used is removed at once, and leaves what it had begun for claims, which contains nothing.
+    fn reported_orphans(&self, disk: &Disk) -> Vec<String> {
         let mut reported = Vec::new();
         for backend in self.api.all("nfsbackends") {
             let list = |value: &Value, field: &str| {
                 let items = value.pointer(field).and_then(Value::as_array);
                 items.cloned().unwrap_or_default()
             };
-            let kinds = list(&backend, "/status/orphans/kinds");
-            let examples = kinds.iter().flat_map(|kind| list(kind, "/examples"));
-            let directories = examples.map(|orphan| text(&orphan, "/directory").to_owned());
-            reported.extend(directories.filter(|directory| self.claims.is_unused_copy(directory)));
+            for kind in list(&backend, "/status/orphans/kinds") {
+                let has_no_backend = text(&kind, "/kind") == "RecordWithoutBackend";
+                let may_stay = |directory: &String| {
+                    let is_empty = disk.data_in(directory).next().is_none();
+                    self.claims.is_unused_copy(directory) || has_no_backend && is_empty
+                };
+                let examples = list(&kind, "/examples").into_iter();
+                let directories = examples.map(|orphan| text(&orphan, "/directory").to_owned());
+                reported.extend(directories.filter(may_stay));
+            }
         }
         reported
     }
