@@ -288,20 +288,20 @@ impl Env {
         let (began, before) = (Instant::now(), self.agent_ticks().await?);
         tokio::time::sleep(IDLE).await;
         let used = (self.agent_ticks().await? - before) / TICKS / began.elapsed().as_secs_f64();
-        let status = "grep VmHWM /proc/$(cat /run/bench/pid)/status";
-        let peak = self.vm.run(status).await?;
-        let kibibytes = peak.split_whitespace().find_map(|word| word.parse::<f64>().ok());
+        let status = self.vm.run("cat /proc/$(cat /run/bench/pid)/status").await?;
+        let memory = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kibibytes = line.and_then(|line| line.split_whitespace().find_map(|word| word.parse::<f64>().ok()));
+            kibibytes.map_or("unknown".to_owned(), |found| format!("{:.1} MiB", found / 1024.0))
+        };
         Ok(vec![
             row(
                 &format!("agent with {volumes} volumes and no orders, share of a core"),
                 format!("{:.1} %", used * 100.0),
                 "",
             ),
-            row(
-                "peak of the agent's resident memory",
-                kibibytes.map_or("unknown".to_owned(), |found| format!("{:.1} MiB", found / 1024.0)),
-                "",
-            ),
+            row("peak of the agent's resident memory", memory("VmHWM:"), ""),
+            row("memory that the agent allocated", memory("RssAnon:"), "≤ 20 MiB"),
         ])
     }
 
