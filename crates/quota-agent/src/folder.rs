@@ -1,5 +1,5 @@
 //! Folders and files below a directory, opened without following links. Nothing here takes a path of several segments
-//! that somebody else could change meanwhile.
+//! that somebody else could change meanwhile. Each change is traced before it is made: the process may end at any of them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -87,21 +87,28 @@ impl Folder {
 
     /// Opens a directory in this one, or creates it for the owner of this one only.
     pub fn ensure(&self, name: &str) -> Result<Self, AgentError> {
-        if let Some(folder) = self.open(name)? {
-            return Ok(folder);
-        }
         let failed = |action: &str, error: Errno| AgentError::Export {
             action: format!("{action} the directory {}/{name}", self.name),
             source: error.into(),
         };
-        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(failed("create", error)),
+        let mut folder = match self.open(name)? {
+            Some(folder) => folder,
+            None => {
+                self.trace("create folder", name);
+                match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(failed("create", error)),
+                }
+                self.open(name)?.ok_or_else(|| failed("open", Errno::NOTDIR))?
+            }
+        };
+        // The operator may be another user than root. A process that was killed may have left a folder to root.
+        if folder.owner != self.owner {
+            self.trace("set owner", name);
+            rustix::fs::fchown(&folder.fd, Some(self.owner.0), Some(self.owner.1))
+                .map_err(|error| failed("set the owner of", error))?;
+            folder.owner = self.owner;
         }
-        let folder = self.open(name)?.ok_or_else(|| failed("open", Errno::NOTDIR))?;
-        // The operator may be another user than root.
-        rustix::fs::fchown(&folder.fd, Some(self.owner.0), Some(self.owner.1))
-            .map_err(|error| failed("set the owner of", error))?;
         Ok(folder)
     }
 
@@ -209,6 +216,7 @@ impl Folder {
 
     /// Replaces a file by its draft.
     pub fn publish(&self, name: &str) -> Result<(), AgentError> {
+        self.trace("publish", name);
         rustix::fs::renameat(&self.fd, format!("{DRAFT}{name}"), &self.fd, name)
             .map_err(|error| self.failed("write", name, error.into()))
     }
@@ -216,6 +224,7 @@ impl Folder {
     /// Waits until the changes of this folder, and all earlier changes of the file system except for the content of files,
     /// are on stable storage: the journals of XFS and ext4 are written in order.
     pub fn sync(&self) -> Result<(), AgentError> {
+        self.trace("sync", "");
         rustix::fs::fsync(&self.fd).map_err(|error| AgentError::Export {
             action: format!("write {} to stable storage", self.name),
             source: error.into(),
@@ -225,6 +234,7 @@ impl Folder {
     fn write_draft(&self, draft: &str, bytes: &[u8]) -> std::io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || rustix::fs::openat(&self.fd, draft, flags, Mode::RUSR | Mode::WUSR);
+        self.trace("create", draft);
         let fd = match create() {
             // Left by a process that was killed.
             Err(Errno::EXIST) => {
@@ -233,16 +243,23 @@ impl Folder {
             }
             created => created?,
         };
+        self.trace("set owner", draft);
         rustix::fs::fchown(&fd, Some(self.owner.0), Some(self.owner.1))?;
+        self.trace("write", draft);
         File::from(fd).write_all(bytes)
     }
 
     /// Removes a file, if it is there.
     pub fn remove(&self, name: &str) -> Result<(), AgentError> {
+        self.trace("remove", name);
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.failed("remove", name, error.into())),
         }
+    }
+
+    fn trace(&self, change: &str, name: &str) {
+        tracing::trace!(folder = self.name, name, change);
     }
 
     fn failed(&self, action: &str, name: &str, source: std::io::Error) -> AgentError {

@@ -9,6 +9,7 @@
 mod attacks;
 mod fixture;
 mod folders;
+mod kills;
 mod orders;
 mod projects;
 mod robustness;

@@ -12,6 +12,7 @@ use export_store::quota::{
 };
 use export_store::{RecordsKey, SignatureStatus};
 
+use super::kills::step;
 use crate::agent::{Agent, Settings};
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, QuotasError, Tag};
 
@@ -24,8 +25,6 @@ pub struct World {
     pub tags: BTreeMap<u64, Tag>,
     pub limits: BTreeMap<u32, Limits>,
     pub problem: Option<(AgentProblem, String)>,
-    /// Number of effects until the process is killed: before an effect if even, after it if odd.
-    pub steps: Option<usize>,
     /// Inodes that refuse a project.
     pub immutable: Vec<u64>,
     /// Projects that refuse other limits.
@@ -46,21 +45,6 @@ pub struct World {
 pub struct Fake(pub Rc<RefCell<World>>);
 
 impl Fake {
-    /// Counts a place where the process can be killed.
-    async fn place(&self) {
-        let killed = {
-            let mut world = self.0.borrow_mut();
-            world.steps.as_mut().is_some_and(|steps| {
-                let killed = *steps == 0;
-                *steps = steps.saturating_sub(1);
-                killed
-            })
-        };
-        if killed {
-            std::future::pending::<()>().await;
-        }
-    }
-
     pub fn tag(&self, path: &Path) -> Tag {
         let inode = fs::symlink_metadata(path).unwrap().ino();
         self.0.borrow().tags.get(&inode).copied().unwrap_or_default()
@@ -128,7 +112,7 @@ impl Quotas for Fake {
                 refused: Some("cannot find the mount point".to_owned()),
             });
         }
-        self.place().await;
+        step("set limits");
         {
             let mut world = self.0.borrow_mut();
             world.calls += 1;
@@ -137,7 +121,7 @@ impl Quotas for Fake {
             let changed = limits.iter().filter(|(project, _)| !fixed.contains(project));
             world.limits.extend(changed.copied());
         }
-        self.place().await;
+        step("limits are set");
         let mut found = self.all_accounted();
         found.retain(|project, _| limits.iter().any(|(limited, _)| limited == project));
         let fixed = &self.0.borrow().fixed;
@@ -154,7 +138,7 @@ impl Quotas for Fake {
     }
 
     async fn assign(&self, assignments: &[Assignment<'_>]) -> Result<Changed<Vec<Option<Tag>>>, QuotasError> {
-        self.place().await;
+        step("assign");
         let mut is_refused = false;
         {
             let mut world = self.0.borrow_mut();
@@ -171,7 +155,7 @@ impl Quotas for Fake {
                 world.assigned += 1;
             }
         }
-        self.place().await;
+        step("assigned");
         Ok(Changed {
             found: self.all_tags(assignments.iter().map(|assignment| &assignment.file)),
             refused: is_refused.then(|| "Operation not permitted".to_owned()),
@@ -275,6 +259,14 @@ impl Fixture {
         let path = self.root.join(directory);
         fs::create_dir_all(&path).unwrap();
         path
+    }
+
+    /// Removes an empty directory.
+    pub fn remove(&self, directory: &str) {
+        let path = self.root.join(directory);
+        let inode = fs::metadata(&path).unwrap().ino();
+        fs::remove_dir(path).unwrap();
+        self.fake.0.borrow_mut().tags.remove(&inode);
     }
 
     /// Returns an order for a directory that exists.

@@ -3,25 +3,10 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use export_store::quota::{LimitState, SizeProblem};
+use export_store::quota::SizeProblem;
 
 use super::fixture::{CLUSTER, Fixture, GIB};
-use crate::quotas::{Limits, Tag};
-
-/// Runs an agent until it is killed at a step, or has nothing left to do. Returns whether it was killed.
-async fn run_until(fixture: &Fixture, steps: usize) -> bool {
-    fixture.fake.0.borrow_mut().steps = Some(steps);
-    let work = async {
-        let mut agent = fixture.agent();
-        agent.poll().await;
-        for _ in 0..5 {
-            agent.visit().await;
-        }
-    };
-    let killed = tokio::time::timeout(Duration::from_millis(200), work).await.is_err();
-    fixture.fake.0.borrow_mut().steps = None;
-    killed
-}
+use crate::quotas::Tag;
 
 fn tree(fixture: &Fixture) {
     fixture.make("a/b/c");
@@ -35,55 +20,6 @@ fn assert_assigned(fixture: &Fixture, project: u32) {
     for path in ["a", "a/b", "a/b/c", "a/1", "a/b/2", "a/b/c/3"] {
         assert_eq!(fixture.fake.tag(&fixture.root.join(path)).project, project, "{path}");
     }
-}
-
-#[tokio::test]
-async fn an_agent_that_is_killed_at_any_step_is_resumed_by_the_next_one() {
-    let mut step = 0;
-    loop {
-        let fixture = Fixture::new();
-        tree(&fixture);
-        fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
-        fixture.place(CLUSTER, &fixture.order("pvc-2", "new", 1, 2 * GIB));
-        let killed = run_until(&fixture, step).await;
-        // Nothing is reported that is not true.
-        for (volume, bytes) in [("pvc-1", GIB), ("pvc-2", 2 * GIB)] {
-            if let Some(report) = fixture.report(volume)
-                && report.state == LimitState::InForce
-            {
-                assert_eq!(
-                    fixture.fake.limit(report.project.unwrap()).bytes,
-                    Some(bytes),
-                    "step {step}"
-                );
-            }
-        }
-        run_until(&fixture, usize::MAX).await;
-        let project = fixture.assert_in_force("pvc-1", "a", GIB);
-        assert_assigned(&fixture, project);
-        fixture.assert_in_force("pvc-2", "new", 2 * GIB);
-        // No limit is left of a project that nobody has.
-        assert_eq!(fixture.fake.0.borrow().limits.len(), 2, "step {step}");
-
-        // The same for an expansion together with a removal.
-        fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 2, 3 * GIB));
-        fixture.withdraw(CLUSTER, "pvc-2");
-        run_until(&fixture, step).await;
-        run_until(&fixture, usize::MAX).await;
-        assert_eq!(fixture.assert_in_force("pvc-1", "a", 3 * GIB), project);
-        assert_eq!(fixture.report("pvc-2"), None);
-        let limited = |limits: &&Limits| **limits != Limits::default();
-        assert_eq!(
-            fixture.fake.0.borrow().limits.values().filter(limited).count(),
-            1,
-            "step {step}"
-        );
-        if !killed {
-            break;
-        }
-        step += 1;
-    }
-    assert!(step > 8, "only {step} steps");
 }
 
 #[tokio::test]
