@@ -60,6 +60,32 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Agen
     if !rustix::process::geteuid().is_root() {
         return Err(AgentError::NotRoot);
     }
+    run_locked(settings, stop, |root, path, locks| {
+        let quotas = LinuxQuotas::new(path, root.device())?;
+        locks.lock(quotas.mount_point())?;
+        Ok(quotas)
+    })
+    .await
+}
+
+/// Runs an agent for other file systems until it is cancelled: `quotas` returns that of an export. An export has one agent.
+/// Agents for several exports on one file system need different project IDs.
+///
+/// # Errors
+/// As of [`run`], or `quotas` failed.
+pub async fn run_with<Q: Quotas>(
+    settings: Settings,
+    mut quotas: impl FnMut(&Path) -> Result<Q, AgentError>,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    run_locked(settings, stop, |_, path, _| quotas(path)).await
+}
+
+async fn run_locked<Q: Quotas>(
+    settings: Settings,
+    stop: CancellationToken,
+    mut quotas: impl FnMut(&Folder, &Path, &mut Locks) -> Result<Q, AgentError>,
+) -> Result<(), AgentError> {
     if settings.exports.is_empty() {
         return Err(AgentError::NoExport);
     }
@@ -68,8 +94,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> Result<(), Agen
     for path in &settings.exports {
         let root = Folder::root(path)?;
         check_kernel(&root)?;
-        let quotas = LinuxQuotas::new(path, root.device())?;
-        locks.lock(quotas.mount_point())?;
+        let quotas = quotas(&root, path, &mut locks)?;
         locks.lock(path)?;
         exports.push((path.clone(), quotas));
     }

@@ -233,6 +233,17 @@ impl Fixture {
         QuotaSeal::new(Some(self.key(cluster).quota_key()), cluster, "export")
     }
 
+    /// Returns the settings of an agent for several exports.
+    pub fn settings(&self, exports: &[&Self]) -> Settings {
+        self.write_keys(&self.key_lines());
+        Settings {
+            exports: exports.iter().map(|export| export.root.clone()).collect(),
+            key_file: self.key_file(),
+            projects: self.range.parse().unwrap(),
+            files_per_second: self.files_per_second,
+        }
+    }
+
     /// Starts an agent, as a new process would.
     pub fn agent(&self) -> Agent<Fake> {
         self.agent_of(&[self])
@@ -240,13 +251,7 @@ impl Fixture {
 
     /// Starts an agent for several exports, with the settings of this one.
     pub fn agent_of(&self, exports: &[&Self]) -> Agent<Fake> {
-        self.write_keys(&self.key_lines());
-        let settings = Settings {
-            exports: exports.iter().map(|export| export.root.clone()).collect(),
-            key_file: self.key_file(),
-            projects: self.range.parse().unwrap(),
-            files_per_second: self.files_per_second,
-        };
+        let settings = self.settings(exports);
         let exports = exports.iter().map(|export| (export.root.clone(), export.fake.clone()));
         Agent::new(settings, exports.collect()).unwrap()
     }

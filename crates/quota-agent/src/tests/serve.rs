@@ -1,12 +1,15 @@
 //! What an agent that runs notices between two polls.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use export_store::quota::{LimitState, Order};
 use tokio_util::sync::CancellationToken;
 
-use super::fixture::{CLUSTER, Fixture, GIB};
+use super::fixture::{CLUSTER, Fake, Fixture, GIB};
+use crate::agent::run_with;
+use crate::error::AgentError;
 
 const OTHER: &str = "99999999-2222-3333-4444-555555555555";
 
@@ -71,4 +74,36 @@ async fn orders_are_in_force_before_the_next_poll() {
     for (volume, directory, size) in [("pvc-a", "a", 2), ("pvc-c", "c", 2), ("pvc-d", "d", 3)] {
         fixture.assert_in_force(volume, directory, size * GIB);
     }
+}
+
+#[tokio::test]
+async fn another_file_system_is_served_by_one_agent() {
+    let fixture = Fixture::new();
+    fixture.make("a");
+    let order = fixture.order("pvc-1", "a", 1, GIB);
+    fixture.place(CLUSTER, &order);
+    let run = || {
+        run_with(
+            fixture.settings(&[&fixture]),
+            |_| Ok(fixture.fake.clone()),
+            CancellationToken::new(),
+        )
+    };
+    let use_it = async {
+        until(&fixture, "the order", || is_in_force(&fixture, CLUSTER, &order)).await;
+        let second = run().await;
+        assert!(matches!(second, Err(AgentError::AnotherAgent { .. })), "{second:?}");
+    };
+    tokio::select! {
+        ended = run() => panic!("it ended: {ended:?}"),
+        () = use_it => {}
+    }
+    let failed = |_: &Path| {
+        Err::<Fake, _>(AgentError::Read {
+            path: "socket".into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })
+    };
+    let failed = run_with(fixture.settings(&[&fixture]), failed, CancellationToken::new()).await;
+    assert!(matches!(failed, Err(AgentError::Read { .. })), "{failed:?}");
 }
