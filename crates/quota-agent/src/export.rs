@@ -473,7 +473,7 @@ impl<Q: Quotas> Export<Q> {
                     if enforced.len() >= ROUND {
                         self.enforce_some(std::mem::take(&mut enforced)).await?;
                         // The rest is decided again, from the orders as they are then.
-                        self.is_unfinished = Instant::now() >= until;
+                        self.is_unfinished |= Instant::now() >= until;
                     }
                 }
             }
@@ -531,8 +531,33 @@ impl<Q: Quotas> Export<Q> {
         is_reported && is_underway && !enforcement.tag && !enforcement.set_limits
     }
 
+    /// Leaves projects that somebody began to use since they were read: their volumes get others in this round.
+    async fn leave_foreign(&mut self, enforced: &mut BTreeMap<Key, Enforcement>) -> Result<(), AgentError> {
+        let new = enforced.values().filter(|change| change.is_new);
+        let new: Vec<u32> = new.map(|change| change.project).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut found = self.quotas.accounted_for(&new).await?;
+        found.retain(|_, accounted| !accounted.is_free());
+        let is_foreign = |_: &Key, change: &mut Enforcement| change.is_new && found.contains_key(&change.project);
+        for (key, _) in enforced.extract_if(.., is_foreign) {
+            self.try_another_project(&key);
+        }
+        self.accounted.get_or_insert_default().extend(found);
+        Ok(())
+    }
+
+    /// Has the rest of this round choose another project for a volume.
+    fn try_another_project(&mut self, key: &Key) {
+        self.report(key, None, LimitState::Pending { visited: 0 });
+        self.tried.remove(key);
+        self.is_unfinished = true;
+    }
+
     /// Sets limits, and reads back whether they are in force. What failed is reported and removed from `enforced`.
     async fn set_limits(&mut self, enforced: &mut BTreeMap<Key, Enforcement>) -> Result<(), AgentError> {
+        self.leave_foreign(enforced).await?;
         // Also those that were in force at the last poll: what is reported now was read now.
         let changes: Vec<(Key, Enforcement)> = enforced.iter().map(|(key, change)| (key.clone(), *change)).collect();
         let limits: Vec<(u32, Limits)> = changes
@@ -544,10 +569,10 @@ impl<Q: Quotas> Export<Q> {
         for (key, change) in changes {
             let found = self.accounted_for(change.project);
             if change.is_new && found.inodes > 0 {
-                // Somebody began to use the project since the last poll.
+                // Somebody began to use the project just now. It had no limit.
                 foreign.push((change.project, Limits::default()));
                 enforced.remove(&key);
-                self.report(&key, None, LimitState::Pending { visited: 0 });
+                self.try_another_project(&key);
             } else if !is_in_force(change.limits, found.limits) {
                 let why = refused.as_deref().unwrap_or("the file system has another limit");
                 enforced.remove(&key);

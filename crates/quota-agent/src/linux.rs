@@ -80,6 +80,13 @@ impl Quotas for LinuxQuotas {
         }
     }
 
+    async fn accounted_for(&self, projects: &[u32]) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
+        match self {
+            Self::Xfs(quotas) => quotas.accounted_for(projects).await,
+            Self::Zfs(quotas) => quotas.accounted_for(projects).await,
+        }
+    }
+
     async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
         match self {
             Self::Xfs(quotas) => quotas.set_limits(limits).await,
@@ -184,6 +191,14 @@ impl Quotas for XfsQuotas {
         }
     }
 
+    async fn accounted_for(&self, projects: &[u32]) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
+        let printed = self.quota.run(reports(projects.iter().copied())).await?;
+        match printed.errors {
+            Some(errors) => Err(XFS_QUOTA.failed(errors)),
+            None => output::accounted(&printed.text),
+        }
+    }
+
     async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
         let mut script = String::new();
         for (project, limits) in limits {
@@ -192,10 +207,7 @@ impl Quotas for XfsQuotas {
             let inodes = limits.inodes.unwrap_or(0);
             let _ = writeln!(script, "limit -p bhard={blocks}k ihard={inodes} {project}");
         }
-        for (first, last) in ranges(limits.iter().map(|(project, _)| *project)) {
-            // Old versions report projects below the upper bound only, new ones include it.
-            let _ = writeln!(script, "{REPORT} -L {first} -U {}", last.saturating_add(1));
-        }
+        script += &reports(limits.iter().map(|(project, _)| *project));
         let printed = self.quota.run(script).await?;
         Ok(Changed {
             found: output::accounted(&printed.text)?,
@@ -236,6 +248,14 @@ impl Quotas for XfsQuotas {
         }
         Ok(changed)
     }
+}
+
+/// Returns commands for `xfs_quota` that print usage and limits of some projects.
+fn reports(projects: impl Iterator<Item = u32>) -> String {
+    let ranges = ranges(projects).into_iter();
+    // Old versions report projects below the upper bound only, new ones include it.
+    let report = |(first, last): (u32, u32)| format!("{REPORT} -L {first} -U {}\n", last.saturating_add(1));
+    ranges.map(report).collect()
 }
 
 /// Returns the ranges of consecutive projects.

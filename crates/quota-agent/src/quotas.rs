@@ -12,6 +12,16 @@ pub trait Quotas {
     /// Returns usage and limits of every project that has any.
     fn accounted(&self) -> impl Future<Output = Result<BTreeMap<u32, Accounted>, QuotasError>>;
 
+    /// Returns usage and limits of those of some projects that have any. The agent asks before it uses a project that was free
+    /// when it last read all of them, to take none that somebody else uses meanwhile.
+    fn accounted_for(&self, projects: &[u32]) -> impl Future<Output = Result<BTreeMap<u32, Accounted>, QuotasError>> {
+        async {
+            let mut accounted = self.accounted().await?;
+            accounted.retain(|project, _| projects.contains(project));
+            Ok(accounted)
+        }
+    }
+
     /// Sets the limits of projects, and reads usage and limits of these projects afterwards: only what was read is in
     /// force. Refuses some of them without hindering the others. An error may leave some of them set.
     fn set_limits(
@@ -55,6 +65,11 @@ impl Accounted {
     /// Reports whether anything has the project.
     pub(crate) fn is_used(&self) -> bool {
         self.bytes > 0 || self.inodes > 0
+    }
+
+    /// Reports whether nothing has the project, and no limit is set for it.
+    pub(crate) fn is_free(&self) -> bool {
+        !self.is_used() && self.limits == Limits::default()
     }
 }
 

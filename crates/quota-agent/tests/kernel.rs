@@ -324,11 +324,22 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
         "{second:?}"
     );
 
-    // A directory with data, and an empty one.
-    for volume in ["one", "two"] {
-        export.order(volume, 1, 4 * MIB).await;
-        export.in_force(volume, 1).await;
-    }
+    // A directory with data, and an empty one. Somebody else takes an ID between them, after the agent looked.
+    export.order("one", 1, 4 * MIB).await;
+    export.in_force("one", 1).await;
+    let foreign = "1900000001";
+    let take = format!(
+        "mkdir {path}/foreign && xfs_io -c 'chproj {foreign}' {path}/foreign && setquota -P {foreign} 0 2048 0 7 {path}"
+    );
+    vm.run(&take).await.unwrap();
+    export.order("two", 1, 4 * MIB).await;
+    export.in_force("two", 1).await;
+    let limits = vm.run(&format!("repquota -P -n -O csv {path}")).await.unwrap();
+    let limited: Vec<&str> = limits.lines().filter(|line| line.contains(foreign)).collect();
+    assert!(
+        matches!(limited.as_slice(), [line] if line.contains(",2048,") && line.contains(",7,")),
+        "{limits}"
+    );
     tools_stay(&export).await;
     let one = export.mount("/one").await;
     let two = export.mount("/two").await;

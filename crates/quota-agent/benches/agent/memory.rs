@@ -76,7 +76,7 @@ impl MemoryQuotas {
     }
 
     /// Returns what is accounted for a project: an empty directory, if it has one.
-    fn accounted_for(&self, project: u32, limits: Limits) -> Accounted {
+    fn of_project(&self, project: u32, limits: Limits) -> Accounted {
         let (bytes, inodes) = match self.0.used.borrow().contains(&project) {
             true => (4096, 1),
             false => (0, 0),
@@ -114,8 +114,17 @@ impl Quotas for MemoryQuotas {
         let limits = self.0.limits.borrow();
         Ok(limits
             .iter()
-            .map(|(project, limits)| (*project, self.accounted_for(*project, *limits)))
+            .map(|(project, limits)| (*project, self.of_project(*project, *limits)))
             .collect())
+    }
+
+    async fn accounted_for(&self, projects: &[u32]) -> Result<BTreeMap<u32, Accounted>, QuotasError> {
+        self.count_runs(1);
+        let limits = self.0.limits.borrow();
+        let limited = projects
+            .iter()
+            .filter_map(|project| Some((*project, self.of_project(*project, *limits.get(project)?))));
+        Ok(limited.collect())
     }
 
     async fn set_limits(&self, limits: &[(u32, Limits)]) -> Result<Changed<BTreeMap<u32, Accounted>>, QuotasError> {
@@ -123,7 +132,7 @@ impl Quotas for MemoryQuotas {
         self.0.limits.borrow_mut().extend(limits.iter().copied());
         let found = limits
             .iter()
-            .map(|(project, limits)| (*project, self.accounted_for(*project, *limits)));
+            .map(|(project, limits)| (*project, self.of_project(*project, *limits)));
         Ok(Changed {
             found: found.collect(),
             refused: None,

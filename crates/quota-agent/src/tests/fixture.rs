@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -25,6 +25,10 @@ pub struct World {
     pub tags: BTreeMap<u64, Tag>,
     pub limits: BTreeMap<u32, Limits>,
     pub problem: Option<(AgentProblem, String)>,
+    /// Projects whose limits were set.
+    pub set: BTreeSet<u32>,
+    /// Inodes that somebody else gives a project when limits are about to be set.
+    pub raced: BTreeMap<u64, Tag>,
     /// Inodes that refuse a project.
     pub immutable: Vec<u64>,
     /// Projects that refuse other limits.
@@ -117,6 +121,9 @@ impl Quotas for Fake {
             let mut world = self.0.borrow_mut();
             world.calls += 1;
             world.runs += 1;
+            let raced = std::mem::take(&mut world.raced);
+            world.tags.extend(raced);
+            world.set.extend(limits.iter().map(|(project, _)| *project));
             let fixed = world.fixed.clone();
             let changed = limits.iter().filter(|(project, _)| !fixed.contains(project));
             world.limits.extend(changed.copied());

@@ -39,11 +39,11 @@ async fn an_order_gets_a_limit_a_report_and_usage() {
 }
 
 #[tokio::test]
-async fn a_group_of_new_orders_takes_three_runs_of_tools_and_a_group_of_expansions_one() {
+async fn a_group_of_new_orders_takes_four_runs_of_tools_and_a_group_of_expansions_one() {
     let fixture = Fixture::new();
     let mut agent = fixture.agent();
     agent.poll().await;
-    for (generation, runs) in [(1, 3), (2, 1)] {
+    for (generation, runs) in [(1, 4), (2, 1)] {
         for name in ["a", "b", "c"] {
             fixture.make(name);
             fixture.place(

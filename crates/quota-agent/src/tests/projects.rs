@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
-use export_store::quota::{LimitState, QuotaDirectory, SizeProblem};
+use export_store::quota::{QuotaDirectory, SizeProblem};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
 use crate::plan::{Decision, FileSystem, Found, Subject, Wanted, plan};
@@ -78,9 +79,53 @@ async fn ids_in_use_or_listed_are_not_taken() {
 }
 
 #[tokio::test]
-async fn an_id_that_somebody_uses_since_the_last_poll_is_not_taken() {
+async fn an_id_that_somebody_uses_since_the_last_poll_is_left_alone() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-1002".to_owned();
+    let foreign = fixture.make("foreign");
+    fixture.make("a");
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    // One is used, and the other one is about to be.
+    let (project, inherits) = (1000, true);
+    fixture.fake.set_tag(&foreign, Tag { project, inherits });
+    let limited = |bytes| Limits {
+        bytes: Some(bytes),
+        inodes: None,
+    };
+    let limits = [(1000, limited(5 * GIB)), (1001, limited(6 * GIB))];
+    fixture.fake.0.borrow_mut().limits.extend(limits);
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    agent.enforce().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1002);
+    for (project, limits) in limits {
+        assert_eq!(fixture.fake.limit(project), limits);
+    }
+    // None of them was ever changed.
+    let set = &fixture.fake.0.borrow().set;
+    assert_eq!(set.iter().copied().collect::<Vec<u32>>(), [1002]);
+}
+
+#[tokio::test]
+async fn an_id_that_somebody_uses_while_its_limit_is_set_is_not_taken() {
     let mut fixture = Fixture::new();
     fixture.range = "1000-1001".to_owned();
+    let foreign = fs::metadata(fixture.make("foreign")).unwrap().ino();
+    fixture.make("a");
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    let (project, inherits) = (1000, true);
+    fixture.fake.0.borrow_mut().raced = [(foreign, Tag { project, inherits })].into();
+    fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
+    agent.enforce().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1001);
+    assert_eq!(fixture.fake.limit(1000), Limits::default());
+}
+
+#[tokio::test]
+async fn a_volume_for_which_no_other_id_is_free_fails_and_takes_none() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-1000".to_owned();
     let foreign = fixture.make("foreign");
     fixture.make("a");
     let mut agent = fixture.agent();
@@ -89,15 +134,10 @@ async fn an_id_that_somebody_uses_since_the_last_poll_is_not_taken() {
     fixture.fake.set_tag(&foreign, Tag { project, inherits });
     fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
     agent.enforce().await;
-    let report = fixture.report("pvc-1").unwrap();
-    assert_eq!(
-        (report.state, report.project),
-        (LimitState::Pending { visited: 0 }, None)
-    );
-    assert_eq!(fixture.fake.limit(1000), Limits::default());
+    fixture.assert_failed("pvc-1", SizeProblem::ProjectsExhausted);
+    assert_eq!(fixture.report("pvc-1").unwrap().project, None);
     assert_eq!(fixture.fake.tag(&fixture.root.join("a")), Tag::default());
-    agent.enforce().await;
-    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1001);
+    assert_eq!(fixture.fake.limit(1000), Limits::default());
 }
 
 #[tokio::test]
