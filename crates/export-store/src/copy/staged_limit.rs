@@ -12,7 +12,7 @@ use crate::quota::{CLEAR_INHERITED_PROJECT, LimitState, SizeProblem};
 use crate::store::ExportStore;
 
 /// Time for which a copy waits for its limit. An agent that runs sets that of an empty directory within a second. The copy
-/// has a slot, so it fails after that and is tried again later.
+/// has a slot, so it fails after that, or once the agent reports a failure, and is tried again later.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Delay of the first look at the report of the agent. It doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -49,46 +49,83 @@ async fn wait_until_in_force(store: &ExportStore, volume: &str, order: &LimitOrd
     loop {
         tokio::time::sleep(delay).await;
         delay = (delay * 2).min(MAX_DELAY);
-        let Some(why) = unmet(store.limit_report(volume, order).await?) else {
-            return Ok(());
-        };
-        if Instant::now() >= end {
-            return Err(CopyError::LimitNotInForce { why });
+        match progress(store.limit_report(volume, order).await?) {
+            Progress::InForce => return Ok(()),
+            Progress::Waiting { .. } if Instant::now() < end => {}
+            Progress::Waiting { why } | Progress::Failed { why } => return Err(CopyError::LimitNotInForce { why }),
         }
     }
 }
 
-/// Returns why the limit of a copy is not in force, if it is not. Pure.
-fn unmet(report: LimitReport) -> Option<String> {
+/// How far the limit of a copy is.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    InForce,
+    /// The agent may still set it.
+    Waiting {
+        why: String,
+    },
+    /// The agent does not set it soon, and the copy has a slot that others wait for.
+    Failed {
+        why: String,
+    },
+}
+
+/// Returns how far the limit of a copy is, from the report of the agent. Pure.
+fn progress(report: LimitReport) -> Progress {
     match report {
-        LimitReport::Reported(LimitState::InForce) => None,
-        // The directory has it from the folders above, and so would the next one.
-        LimitReport::Reported(LimitState::Failed {
-            reason: reason @ SizeProblem::ForeignProject,
-            message,
-        }) => Some(format!("{reason:?}: {message}; {CLEAR_INHERITED_PROJECT}")),
-        LimitReport::Reported(LimitState::Failed { reason, message }) => Some(format!("{reason:?}: {message}")),
-        LimitReport::Unusable(why) => Some(format!("the report of the quota agent cannot be used: {why}")),
-        LimitReport::Unreported | LimitReport::Reported(LimitState::Pending { .. }) => {
-            Some("the quota agent has not set it yet".to_owned())
+        LimitReport::Reported(LimitState::InForce) => Progress::InForce,
+        LimitReport::Reported(LimitState::Failed { reason, message }) => {
+            let remedy = match reason {
+                // The directory has it from the folders above, and so would the next one.
+                SizeProblem::ForeignProject => format!("; {CLEAR_INHERITED_PROJECT}"),
+                _ => String::new(),
+            };
+            Progress::Failed {
+                why: format!("{reason:?}: {message}{remedy}"),
+            }
         }
+        LimitReport::Unusable(why) => Progress::Waiting {
+            why: format!("the report of the quota agent cannot be used: {why}"),
+        },
+        LimitReport::Unreported | LimitReport::Reported(LimitState::Pending { .. }) => Progress::Waiting {
+            why: "the quota agent has not set it yet".to_owned(),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, reason = "a test fails by panicking")]
+
     use super::*;
+
+    fn failed(reason: SizeProblem) -> String {
+        let message = "why".to_owned();
+        match progress(LimitReport::Reported(LimitState::Failed { reason, message })) {
+            Progress::Failed { why } => why,
+            other => panic!("the copy keeps its slot: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_copy_whose_limit_failed_waits_no_longer() {
+        assert_eq!(failed(SizeProblem::ProjectsExhausted), "ProjectsExhausted: why");
+        for undecided in [
+            LimitReport::Unreported,
+            LimitReport::Reported(LimitState::Pending { visited: 0 }),
+            LimitReport::Unusable("it is not signed".to_owned()),
+        ] {
+            assert!(matches!(progress(undecided), Progress::Waiting { .. }));
+        }
+        let in_force = LimitReport::Reported(LimitState::InForce);
+        assert_eq!(progress(in_force), Progress::InForce);
+    }
 
     #[test]
     fn a_copy_that_inherits_a_project_names_the_folders_that_pass_it_on() {
-        let failed = |reason| {
-            let message = "why".to_owned();
-            unmet(LimitReport::Reported(LimitState::Failed { reason, message })).unwrap_or_default()
-        };
-        assert_eq!(failed(SizeProblem::ProjectsExhausted), "ProjectsExhausted: why");
         let inherited = failed(SizeProblem::ForeignProject);
         assert!(inherited.starts_with("ForeignProject: why; "), "{inherited}");
         assert!(inherited.contains("chproj -D 0' .nfs-operator"), "{inherited}");
-        assert_eq!(unmet(LimitReport::Reported(LimitState::InForce)), None);
     }
 }
