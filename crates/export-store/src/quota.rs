@@ -22,7 +22,7 @@ pub use directory::QuotaDirectory;
 pub use heartbeat::{AgentProblem, Heartbeat, MAX_HEARTBEAT_AGE, MAX_HEARTBEAT_LEN};
 pub use key::{KeyFile, KeyFileError, QuotaKey};
 pub use order::{MAX_ORDER_LEN, Order};
-pub use report::{CLEAR_INHERITED_PROJECT, LimitState, MAX_REPORT_LEN, MAX_VISIT_PLACE, Report, SizeProblem};
+pub use report::{LimitState, MAX_REPORT_LEN, MAX_VISIT_PLACE, Report, SizeProblem};
 pub use sealed::{QuotaFile, QuotaFileError, QuotaSeal};
 pub use usage::{MAX_USAGE_LEN, Usage, VolumeUsage};
 

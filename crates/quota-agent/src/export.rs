@@ -199,11 +199,7 @@ impl<Q: Quotas> Export<Q> {
             capabilities.problem = match self.quotas.tags(&[self.root.fd()]).await {
                 Ok(tags) if tags.iter().flatten().any(|tag| tag.inherits && tag.project != 0) => Some((
                     AgentProblem::RootInheritsProject,
-                    format!(
-                        "the directory {0} passes its project on to new directories, so deleted volumes cannot be \
-                         moved to the trash; run xfs_io -c 'chattr -P' -c 'chproj 0' {0}",
-                        self.path.display()
-                    ),
+                    inherited(&capabilities.file_system, &self.path),
                 )),
                 Ok(_) => None,
                 Err(error) => Some((AgentProblem::ToolFailed, error.to_string())),
@@ -906,6 +902,21 @@ impl<Q: Quotas> Export<Q> {
             }
         }
     }
+}
+
+/// Describes what a project of the root does, with the remedy: what was created meanwhile passes it on, too.
+fn inherited(file_system: &str, root: &Path) -> String {
+    let (root, reserved) = (root.display(), layout::RESERVED);
+    let remedy = match file_system {
+        "zfs" => format!("zfs project -C {root}; zfs project -C -r {root}/{reserved}"),
+        _ => format!(
+            "xfs_io -c 'chattr -P' -c 'chproj 0' {root}; xfs_io -c 'chattr -D -P' -c 'chproj -D 0' {root}/{reserved}"
+        ),
+    };
+    format!(
+        "the directory {root} passes its project on to new directories, so deleted volumes cannot be moved to the trash; \
+         run {remedy}"
+    )
 }
 
 /// Shortens a message to what a file may contain.

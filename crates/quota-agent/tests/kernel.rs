@@ -49,7 +49,18 @@ fn main() -> ExitCode {
         block_on(the_guide());
         Ok(())
     });
+    let inherited = |name: &str, kind| {
+        Trial::test(
+            format!("kernel::a_project_of_the_root_is_removed_as_the_agent_says_on_{name}"),
+            move || {
+                block_on(a_project_of_the_root(kind));
+                Ok(())
+            },
+        )
+    };
     let tests = vec![
+        inherited("xfs", FileSystem::Xfs),
+        inherited("ext4", FileSystem::Ext4),
         test("xfs", FileSystem::Xfs, Server::Kernel),
         test("ext4", FileSystem::Ext4, Server::Kernel),
         test("xfs_behind_nfs_ganesha", FileSystem::Xfs, Server::Ganesha),
@@ -544,6 +555,79 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     if export.server == Server::Kernel {
         vm.remove_file_system(&path).await.unwrap();
     }
+}
+
+/// Gives a project to the root of an export before an operator uses it, and then does what the messages of the agent say.
+async fn a_project_of_the_root(kind: FileSystem) {
+    let vm = &*KernelVm::shared().await.unwrap();
+    let path = vm.new_file_system(kind).await.unwrap();
+    vm.run(&format!("xfs_io -c 'chproj 77' -c 'chattr +P' {path}"))
+        .await
+        .unwrap();
+    let mut export = use_export(vm, path.clone(), (Server::Kernel, vm.nfs_port())).await;
+    // Each directory and file has the project by now.
+    vm.run(&format!(
+        "set -e; cd {path}; mkdir -p one/folder .nfs-operator/{CLUSTER}/trash; echo old >one/folder/old"
+    ))
+    .await
+    .unwrap();
+    export.mounted = export.mount("").await;
+    let left = async || {
+        let script = format!(
+            "cd {path}; find . -type d | while read -r name; do
+                 xfs_io -r -c lsproj $name | grep -q 'projid = 77$' && echo $name; done; true"
+        );
+        vm.run(&script).await.unwrap()
+    };
+    assert_eq!(left().await.lines().filter(|name| name.ends_with("/trash")).count(), 1);
+
+    export.start_agent().await;
+    export.wait_for("agent", "RootInheritsProject").await;
+    let heartbeat = vm.run(&format!("cat {path}/{}/agent", export.quota())).await.unwrap();
+    let (_, remedy) = heartbeat.split_once("to the trash; run ").unwrap();
+    let (remedy, _) = remedy.split_once('"').unwrap();
+    // The guide has the same lines.
+    let guide = std::fs::read_to_string(GUIDE).unwrap();
+    for line in remedy.split("; ") {
+        let line = line.replace(&path, "/srv/nfs");
+        assert!(guide.lines().any(|found| found == line), "{line}");
+    }
+    vm.run(remedy).await.unwrap();
+    export.wait_for("agent", "\"enforced\":true").await;
+    let left = left().await;
+    let mut found: Vec<&str> = left.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, ["./one", "./one/folder"]);
+
+    // A volume from before gets its limit once the project is removed from its directory.
+    export.order("one", 1, 4 * MIB).await;
+    export.wait_for("reports/one", "ForeignProject").await;
+    let report = vm
+        .run(&format!("cat {path}/{}/reports/one", export.quota()))
+        .await
+        .unwrap();
+    let (_, remedy) = report.split_once("from it with ").unwrap();
+    let (remedy, _) = remedy.split_once('"').unwrap();
+    vm.run(&remedy.replace("DIRECTORY", &format!("{path}/one")))
+        .await
+        .unwrap();
+    export.restart_agent().await;
+    export.in_force("one", 1).await;
+    let one = export.mount("/one").await;
+    export.assert_size(&one, 4 * MIB).await;
+    vm.run(&format!("umount.nfs {one}")).await.unwrap();
+
+    // It can be moved to the trash: busybox copies what it cannot move.
+    let script = format!(
+        "cd {}; stat -c %i one; mv one .nfs-operator/{CLUSTER}/trash/one; stat -c %i .nfs-operator/{CLUSTER}/trash/one",
+        export.mounted
+    );
+    let inodes = vm.run(&script).await.unwrap();
+    let mut inodes = inodes.lines();
+    assert_eq!(inodes.next().unwrap(), inodes.next().unwrap());
+    export.kill_agent().await;
+    vm.run(&format!("umount.nfs {}", export.mounted)).await.unwrap();
+    vm.remove_file_system(&path).await.unwrap();
 }
 
 /// Runs the lines of the guide from `mkfs` to `exportfs`, on a device of the machine.

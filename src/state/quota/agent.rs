@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use crate::api::backend::QuotaSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::AgentState;
-use export_store::layout;
-use export_store::quota::{AgentProblem, CLEAR_INHERITED_PROJECT, Heartbeat, MAX_HEARTBEAT_AGE, Usage};
+use export_store::quota::{AgentProblem, Heartbeat, MAX_HEARTBEAT_AGE, Usage};
 
 /// Age of recent usage in heartbeats, which are at most 10 seconds apart. The agent writes the usage every 30 seconds.
 const RECENT: u64 = 30;
@@ -198,14 +197,7 @@ fn problem(heartbeat: &Heartbeat) -> String {
         .message
         .as_deref()
         .unwrap_or("the quota agent gives no cause: check its log");
-    let more = match heartbeat.reason {
-        // An agent that knows the export's root only.
-        Some(AgentProblem::RootInheritsProject) if !message.contains(layout::RESERVED) => {
-            format!("; {CLEAR_INHERITED_PROJECT}")
-        }
-        _ => String::new(),
-    };
-    format!("{}: {reason}{message}{more}", heartbeat.file_system)
+    format!("{}: {reason}{message}", heartbeat.file_system)
 }
 
 /// Returns the condition while the agent runs: what the file system can do.
@@ -344,26 +336,6 @@ pub(super) mod tests {
             off.reason == Reason::QuotasNotSupported && off.message.contains("prjquota"),
             "{off:?}"
         );
-    }
-
-    #[test]
-    fn the_remedy_for_a_project_of_the_root_covers_what_has_inherited_it() {
-        let message = |remedy: &str| {
-            let heartbeat = Heartbeat {
-                enforced: false,
-                reason: Some(AgentProblem::RootInheritsProject),
-                message: Some(remedy.to_owned()),
-                ..beat("a", 1)
-            };
-            capability(&heartbeat, &settings(None)).message
-        };
-        let root_only = message("run xfs_io -c 'chproj 0' /srv/nfs");
-        assert!(
-            root_only.ends_with("(ZFS: zfs project -C -r .nfs-operator)"),
-            "{root_only}"
-        );
-        let complete = message("run xfs_io, also on /srv/nfs/.nfs-operator");
-        assert!(complete.ends_with("/srv/nfs/.nfs-operator"), "{complete}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::copy::{CopyError, CopyLimits, Outcome, Staging};
 use crate::limits::{self, LimitOrder, LimitReport, VolumeLimit};
-use crate::quota::{CLEAR_INHERITED_PROJECT, LimitState, SizeProblem};
+use crate::quota::{LimitState, SizeProblem};
 use crate::store::ExportStore;
 
 /// Time for which a copy waits for its limit. An agent that runs sets that of an empty directory within a second. The copy
@@ -18,6 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// Longest delay between two looks.
 const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// How to remove a project from the operator's folder on an export, to which a project of the export's root was passed on,
+/// and which passes it on to each copy.
+const CLEAR_INHERITED_PROJECT: &str = "remove the project from the directories in .nfs-operator on the export too, \
+                                           which pass it on to each copy: xfs_io -c 'chattr -D -P' -c 'chproj -D 0' \
+                                           .nfs-operator (ZFS: zfs project -C -r .nfs-operator)";
 
 /// Limit of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -52,12 +52,6 @@ pub enum LimitState {
     },
 }
 
-/// How to remove a project from the operator's folder on an export, to which a project of the export's root was passed on,
-/// and which passes it on to each copy.
-pub const CLEAR_INHERITED_PROJECT: &str = "remove the project from the directories in .nfs-operator on the export too, \
-                                           which pass it on to each copy: xfs_io -c 'chattr -D -P' -c 'chproj -D 0' \
-                                           .nfs-operator (ZFS: zfs project -C -r .nfs-operator)";
-
 /// Why the size of a volume cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SizeProblem {

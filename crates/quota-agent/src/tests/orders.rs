@@ -360,7 +360,14 @@ async fn a_file_system_without_quotas_is_reported_and_nothing_is_changed() {
     fixture.fake.set_tag(&fixture.root, root);
     agent.poll().await;
     agent.write_heartbeats();
-    assert_eq!(fixture.heartbeat().reason, Some(AgentProblem::RootInheritsProject));
+    let heartbeat = fixture.heartbeat();
+    assert_eq!(heartbeat.reason, Some(AgentProblem::RootInheritsProject));
+    // What was created meanwhile has the project, too.
+    let message = heartbeat.message.unwrap();
+    assert!(
+        message.ends_with(&format!(" -c 'chproj -D 0' {}/.nfs-operator", fixture.root.display())),
+        "{message}"
+    );
 }
 
 #[tokio::test]
