@@ -219,6 +219,33 @@ async fn claims_get_their_size_from_the_agent_on_the_server_and_wait_while_it_is
     wait_size(&vm, &other.at, MIB).await?;
     vm.run(&format!("umount {}", other.at)).await?;
 
+    // A clone has its own limit, which holds the copy, and counts what was copied.
+    let mut cloned = env.claim("cloned", &class);
+    cloned["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": claim["metadata"]["name"]});
+    cloned["spec"]["resources"]["requests"]["storage"] = json!("36Mi");
+    let cloned = env.objects.create(&cloned).await?;
+    let clone = Mounted::volume(&vm, &env.wait_bound(&cloned).await?, None).await?;
+    wait_size(&vm, &clone.at, 36 * MIB).await?;
+    let listed = clone.as_user(TENANT, "cat file; stat -c %s more").await?;
+    assert_eq!(listed.trim(), "content\n6553600");
+    // In blocks of a mebibyte.
+    let free = vm.run(&format!("stat -f -c '%f %S' {}", clone.at)).await?;
+    let free: u64 = free
+        .split_whitespace()
+        .filter_map(|number| number.parse::<u64>().ok())
+        .product();
+    assert!(free <= 30 * MIB, "{free}");
+    let refused = clone.refused(TENANT, fill).await?;
+    assert!(refused.contains("No space left on device"), "{refused}");
+    // The source did not get smaller by it.
+    mounted
+        .as_user(
+            TENANT,
+            "dd if=/dev/zero of=more-still bs=64k count=100 conv=fsync 2>&1 && rm more-still",
+        )
+        .await?;
+    vm.run(&format!("umount {}", clone.at)).await?;
+
     // A full volume is archived.
     let refused = mounted.refused(TENANT, fill).await?;
     assert!(refused.contains("No space left on device"), "{refused}");
