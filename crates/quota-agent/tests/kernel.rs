@@ -19,6 +19,7 @@ const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
 const MIB: u64 = 1 << 20;
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quota-agent.md");
+const SIZES_GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quotas.md");
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Every instruction of the tools is emulated.
 const MANY_TIMEOUT: Duration = Duration::from_secs(300);
@@ -630,11 +631,12 @@ async fn a_project_of_the_root(kind: FileSystem) {
     vm.remove_file_system(&path).await.unwrap();
 }
 
-/// Runs the lines of the guide from `mkfs` to `exportfs`, on a device of the machine.
+/// Runs the lines of the guide about enforced sizes, on a device of the machine, except those that need packages and systemd.
 async fn the_guide() {
-    const ELSEWHERE: [&str; 4] = ["apt-get ", "install -m ", "install -D ", "systemctl "];
-    let guide = std::fs::read_to_string(GUIDE).unwrap();
-    let (_, block) = guide.split_once("```sh\n").unwrap();
+    const ELSEWHERE: [&str; 2] = ["apt-get ", "systemctl "];
+    let guide = std::fs::read_to_string(SIZES_GUIDE).unwrap();
+    let (_, server) = guide.split_once("## Server\n").unwrap();
+    let (_, block) = server.split_once("```sh\n").unwrap();
     let (block, _) = block.split_once("```").unwrap();
     let lines = block
         .lines()
@@ -644,7 +646,9 @@ async fn the_guide() {
     let vm = &*KernelVm::shared().await.unwrap();
     let script = format!(
         "set -e; truncate -s 300M /run/guide.disk; device=$(losetup -f); losetup $device /run/guide.disk
-         {}",
+         cd $(mktemp -d); touch nfs-operator quota-keys
+         {}
+         test -x /usr/local/bin/nfs-operator; [ $(stat -c %a /etc/nfs-operator/quota-keys) = 600 ]",
         lines.join("\n").replace("/dev/sdb", "$device")
     );
     vm.run(&script).await.unwrap();
