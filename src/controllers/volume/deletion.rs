@@ -138,10 +138,10 @@ mod tests {
                 let method = request.method().clone();
                 let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await?)?;
                 let code = if method == Method::DELETE { code } else { 200 };
-                received
-                    .lock()
-                    .await
-                    .push((method, body["metadata"]["annotations"].clone()));
+                received.lock().await.push((
+                    method,
+                    body.pointer("/metadata/annotations").cloned().unwrap_or_default(),
+                ));
                 let failure = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                     "reason": "Conflict", "message": "no", "code": code});
                 let reply = if code == 200 { kept } else { failure };
