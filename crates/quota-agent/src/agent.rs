@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::directory::check_kernel;
 use crate::error::AgentError;
 use crate::export::Export;
-use crate::folder::Folder;
+use crate::folder::{Folder, Observer};
 use crate::linux::LinuxQuotas;
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::Quotas;
@@ -92,7 +92,7 @@ async fn run_locked<Q: Quotas>(
     let mut locks = Locks::default();
     let mut exports = Vec::new();
     for path in &settings.exports {
-        let root = Folder::root(path)?;
+        let root = Folder::root(path, |_| {})?;
         check_kernel(&root)?;
         let quotas = quotas(&root, path, &mut locks)?;
         locks.lock(path)?;
@@ -214,7 +214,18 @@ impl<Q: Quotas> Agent<Q> {
     /// # Errors
     /// An export or the key file cannot be read.
     pub fn new(settings: Settings, exports: Vec<(PathBuf, Q)>) -> Result<Self, AgentError> {
-        let exports = exports.into_iter().map(|(path, quotas)| Export::new(path, quotas));
+        Self::observed(settings, exports, |_| {})
+    }
+
+    /// Creates an agent whose changes of files and folders are announced to an observer.
+    pub(crate) fn observed(
+        settings: Settings,
+        exports: Vec<(PathBuf, Q)>,
+        observer: Observer,
+    ) -> Result<Self, AgentError> {
+        let exports = exports
+            .into_iter()
+            .map(|(path, quotas)| Export::new(path, quotas, observer));
         Ok(Self {
             keys: read_keys(&settings.key_file)?,
             reserved: ReservedProjects::read()?,

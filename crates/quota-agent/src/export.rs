@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::directory::open_directory;
 use crate::error::AgentError;
-use crate::folder::Folder;
+use crate::folder::{Folder, Observer};
 use crate::plan::{Decision, Enforcement, FileSystem, Found, Key, Reported, Subject, is_in_force, plan};
 use crate::projects::{ProjectRange, ReservedProjects};
 use crate::quotas::{Accounted, Assignment, Capabilities, Changed, Limits, Quotas, Tag};
@@ -58,8 +58,8 @@ pub(crate) struct Export<Q> {
 }
 
 impl<Q: Quotas> Export<Q> {
-    pub fn new(path: PathBuf, quotas: Q) -> Result<Self, AgentError> {
-        let root = Folder::root(&path)?;
+    pub fn new(path: PathBuf, quotas: Q, observer: Observer) -> Result<Self, AgentError> {
+        let root = Folder::root(&path, observer)?;
         let unknown = Capabilities {
             file_system: "unknown".to_owned(),
             enforced: false,
@@ -88,7 +88,7 @@ impl<Q: Quotas> Export<Q> {
 
     /// Checks that the path still names the directory that is served.
     pub fn check_root(&self) -> Result<(), AgentError> {
-        match Folder::root(&self.path) {
+        match Folder::root(&self.path, |_| {}) {
             Ok(found) if !found.is_same(&self.root) => Err(AgentError::ExportReplaced {
                 path: self.path.clone(),
             }),

@@ -1,5 +1,5 @@
 //! Folders and files below a directory, opened without following links. Nothing here takes a path of several segments
-//! that somebody else could change meanwhile. Each change is traced before it is made: the process may end at any of them.
+//! that somebody else could change meanwhile. Each change is announced before it is made: the process may end at any of them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -32,7 +32,12 @@ pub(crate) struct Folder {
     /// User and group.
     owner: (Uid, Gid),
     inode: u64,
+    /// Is told of each change of this folder, and of those in it, before it is made.
+    observer: Observer,
 }
+
+/// Is told what is about to be done.
+pub(crate) type Observer = fn(&str);
 
 /// What distinguishes a file from one that was written later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +59,13 @@ impl Stamp {
 
 impl Folder {
     /// Opens the root of an export.
-    pub fn root(path: &Path) -> Result<Self, AgentError> {
+    pub fn root(path: &Path, observer: Observer) -> Result<Self, AgentError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty());
-        Self::new(fd, path.display().to_string())
+        Self::new(fd, path.display().to_string(), observer)
     }
 
-    fn new(fd: rustix::io::Result<OwnedFd>, name: String) -> Result<Self, AgentError> {
+    fn new(fd: rustix::io::Result<OwnedFd>, name: String, observer: Observer) -> Result<Self, AgentError> {
         let failed = |error: Errno| AgentError::Export {
             action: format!("open the directory {name}"),
             source: error.into(),
@@ -73,6 +78,7 @@ impl Folder {
             owner: (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)),
             inode: stat.st_ino,
             name,
+            observer,
         })
     }
 
@@ -81,7 +87,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            fd => Self::new(fd, format!("{}/{name}", self.name)).map(Some),
+            fd => Self::new(fd, format!("{}/{name}", self.name), self.observer).map(Some),
         }
     }
 
@@ -94,7 +100,7 @@ impl Folder {
         let mut folder = match self.open(name)? {
             Some(folder) => folder,
             None => {
-                self.trace("create folder", name);
+                (self.observer)("create folder");
                 match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(failed("create", error)),
@@ -104,7 +110,7 @@ impl Folder {
         };
         // The operator may be another user than root. A process that was killed may have left a folder to root.
         if folder.owner != self.owner {
-            self.trace("set owner", name);
+            (self.observer)("set owner");
             rustix::fs::fchown(&folder.fd, Some(self.owner.0), Some(self.owner.1))
                 .map_err(|error| failed("set the owner of", error))?;
             folder.owner = self.owner;
@@ -216,7 +222,7 @@ impl Folder {
 
     /// Replaces a file by its draft.
     pub fn publish(&self, name: &str) -> Result<(), AgentError> {
-        self.trace("publish", name);
+        (self.observer)("publish");
         rustix::fs::renameat(&self.fd, format!("{DRAFT}{name}"), &self.fd, name)
             .map_err(|error| self.failed("write", name, error.into()))
     }
@@ -224,7 +230,7 @@ impl Folder {
     /// Waits until the changes of this folder, and all earlier changes of the file system except for the content of files,
     /// are on stable storage: the journals of XFS and ext4 are written in order.
     pub fn sync(&self) -> Result<(), AgentError> {
-        self.trace("sync", "");
+        (self.observer)("sync");
         rustix::fs::fsync(&self.fd).map_err(|error| AgentError::Export {
             action: format!("write {} to stable storage", self.name),
             source: error.into(),
@@ -234,7 +240,7 @@ impl Folder {
     fn write_draft(&self, draft: &str, bytes: &[u8]) -> std::io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || rustix::fs::openat(&self.fd, draft, flags, Mode::RUSR | Mode::WUSR);
-        self.trace("create", draft);
+        (self.observer)("create");
         let fd = match create() {
             // Left by a process that was killed.
             Err(Errno::EXIST) => {
@@ -243,23 +249,19 @@ impl Folder {
             }
             created => created?,
         };
-        self.trace("set owner", draft);
+        (self.observer)("set owner");
         rustix::fs::fchown(&fd, Some(self.owner.0), Some(self.owner.1))?;
-        self.trace("write", draft);
+        (self.observer)("write");
         File::from(fd).write_all(bytes)
     }
 
     /// Removes a file, if it is there.
     pub fn remove(&self, name: &str) -> Result<(), AgentError> {
-        self.trace("remove", name);
+        (self.observer)("remove");
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.failed("remove", name, error.into())),
         }
-    }
-
-    fn trace(&self, change: &str, name: &str) {
-        tracing::trace!(folder = self.name, name, change);
     }
 
     fn failed(&self, action: &str, name: &str, source: std::io::Error) -> AgentError {

@@ -260,7 +260,7 @@ impl Fixture {
     pub fn agent_of(&self, exports: &[&Self]) -> Agent<Fake> {
         let settings = self.settings(exports);
         let exports = exports.iter().map(|export| (export.root.clone(), export.fake.clone()));
-        Agent::new(settings, exports.collect()).unwrap()
+        Agent::observed(settings, exports.collect(), step).unwrap()
     }
 
     pub fn quota(&self, cluster: &str) -> PathBuf {

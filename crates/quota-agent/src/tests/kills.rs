@@ -10,16 +10,13 @@ use std::pin::pin;
 use std::task::Poll;
 
 use export_store::quota::{LimitState, Report, VolumeUsage};
-use tracing::field::{Field, Visit};
-use tracing::span;
-use tracing::{Event, Metadata, Subscriber};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
 use crate::quotas::{Limits, Tag};
 
 thread_local! {
-    /// The steps of the process that a test runs, and how many it does until it is killed.
-    static STEPS: RefCell<(Vec<String>, usize)> = const { RefCell::new((Vec::new(), usize::MAX)) };
+    /// The steps of the process that a test kills, and how many it does until then.
+    static STEPS: RefCell<Option<(Vec<String>, usize)>> = const { RefCell::new(None) };
 }
 
 /// Ends the work at a step.
@@ -27,14 +24,15 @@ struct Killed;
 
 /// Counts a step before it is done. The process is killed instead if it has done as many as it shall.
 pub fn step(what: &str) {
-    let is_last = STEPS.with_borrow_mut(|(done, most)| {
-        let is_last = done.len() == *most;
-        if !is_last {
+    let is_killed = STEPS.with_borrow_mut(|steps| match steps {
+        Some((done, most)) if done.len() == *most => true,
+        Some((done, _)) => {
             done.push(what.to_owned());
+            false
         }
-        is_last
+        None => false,
     });
-    if is_last {
+    if is_killed {
         // Without the message of a panic.
         resume_unwind(Box::new(Killed));
     }
@@ -42,8 +40,7 @@ pub fn step(what: &str) {
 
 /// Does the work of a process until it ends or has done a number of steps. Returns the steps, and whether it ended.
 async fn kill_after(steps: usize, work: impl Future<Output = ()>) -> (Vec<String>, bool) {
-    STEPS.set((Vec::new(), steps));
-    let _observer = tracing::subscriber::set_default(Observer);
+    STEPS.set(Some((Vec::new(), steps)));
     let mut work = pin!(work);
     let ended = std::future::poll_fn(
         |context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
@@ -53,44 +50,7 @@ async fn kill_after(steps: usize, work: impl Future<Output = ()>) -> (Vec<String
         },
     );
     let ended = ended.await;
-    (STEPS.replace((Vec::new(), usize::MAX)).0, ended)
-}
-
-/// Counts the changes of folders, which are traced.
-struct Observer;
-
-impl Subscriber for Observer {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "quota_agent::folder"
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Change);
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-struct Change;
-
-impl Visit for Change {
-    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "change" {
-            step(value);
-        }
-    }
+    (STEPS.take().unwrap().0, ended)
 }
 
 /// What an operator does, one after the other. Each is done at most once, whatever happens to the agent.
