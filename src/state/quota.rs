@@ -231,7 +231,12 @@ impl QuotaState {
         self.state().pending.remove(volume);
     }
 
-    /// Forgets a volume that does not exist any more.
+    /// Forgets what the claim of a volume reports, once the volume is gone.
+    pub fn forget_reported(&self, volume: &str) {
+        self.state().reported.remove(volume);
+    }
+
+    /// Forgets a volume that has no limit any more.
     pub fn forget_volume(&self, volume: &str) {
         let mut state = self.state();
         state.pending.remove(volume);

@@ -92,6 +92,9 @@ fn vanish(name: &str, ctx: &Context) {
 
 /// Forgets a deleted volume, and wakes the claims that may wait for its capacity or for the volume itself.
 fn remove(name: &str, ctx: &Context) {
+    if let Some(backend) = ctx.capacity.backend_of(name).and_then(|name| ctx.backends.get(&name)) {
+        backend.quota.forget_reported(name);
+    }
     if ctx.capacity.remove(name) {
         ctx.waiting_claims.capacity_freed();
     }

@@ -354,10 +354,12 @@ fn enforcement(subject: &Subject<'_>, project: u32, file_system: &FileSystem<'_>
     let reported = subject.report.is_some_and(|report| {
         report.file_id == file_id && report.project == Some(project) && report.state == LimitState::InForce
     });
+    // A process may have ended between its report and the change, and somebody uses the project since then.
+    let is_taken = matches!(subject.found, Found::Directory(_)) && !reported && accounted.is_used();
     Enforcement {
         project,
         limits,
-        is_new: !is_tagged && recorded_project(subject) != Some(project),
+        is_new: !is_tagged && (recorded_project(subject) != Some(project) || is_taken),
         set_limits: !is_in_force(limits, accounted.limits),
         tag,
         complete: !tag && (reported || file_system.released.get(&file_id) == Some(&project)),

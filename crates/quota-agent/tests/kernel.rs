@@ -151,7 +151,7 @@ impl Export<'_> {
         self.vm.run(&script).await.unwrap();
     }
 
-    /// Starts the agent anew, and waits until it has looked at everything. It does so again [`POLL`] later.
+    /// Starts the agent again, and waits until it has looked at everything. It does so again [`POLL`] later.
     async fn restart_agent(&self) {
         self.kill_agent().await;
         let usage = format!("{}/{}/usage", self.path, self.quota());
@@ -364,20 +364,25 @@ async fn is_restricted(export: &Export<'_>) {
 
 /// Checks that the tools of the agent stay running: these versions work with a pseudoterminal.
 async fn tools_stay(export: &Export<'_>) {
-    let script = format!(
-        "agent=$(cat /run/agent{}.pid); for tool in $(pidof xfs_quota xfs_io); do grep \"^PPid:.$agent$\" /proc/$tool/status; \
-         done | wc -l",
-        export.path
-    );
-    // They are started anew at each poll.
+    let for_each = |action: &str| {
+        format!(
+            "agent=$(cat /run/agent{}.pid); for tool in $(pidof xfs_quota xfs_io); do \
+             if grep -q \"^PPid:.$agent$\" /proc/$tool/status; then {action}; fi; done",
+            export.path
+        )
+    };
+    let script = for_each("echo $tool");
+    // They are started again at each poll.
     let waited = wait::until("both tools to run", TIMEOUT, async || {
         let output = export.vm.output(&script).await.map_err(|error| error.to_string())?;
-        match output.output.trim() == "2" {
+        match output.output.lines().count() == 2 {
             true => Ok(()),
             false => Err(output.output),
         }
     });
     waited.await.unwrap();
+    // What follows runs in others.
+    export.vm.run(&for_each("kill -9 $tool")).await.unwrap();
 }
 
 async fn sizes_are_enforced(kind: FileSystem, server: Server) {
@@ -646,7 +651,7 @@ async fn the_guide() {
     let vm = &*KernelVm::shared().await.unwrap();
     let script = format!(
         "set -e; truncate -s 300M /run/guide.disk; device=$(losetup -f); losetup $device /run/guide.disk
-         cd $(mktemp -d); touch nfs-operator quota-keys
+         cd $(mktemp -d); touch nfs-operator quota-keys nfs-operator-quota-agent.service; mkdir -p /etc/systemd/system
          {}
          test -x /usr/local/bin/nfs-operator; [ $(stat -c %a /etc/nfs-operator/quota-keys) = 600 ]",
         lines.join("\n").replace("/dev/sdb", "$device")

@@ -1,8 +1,5 @@
 //! Compares the orders on an export with the volumes and archives of a backend, and writes or removes what differs.
 
-use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,9 +36,6 @@ pub(super) struct QuotaSync {
     /// The last volume that was compared, if a comparison was interrupted.
     after: String,
     last_error: String,
-    /// Hashes of the volumes whose claims report why they have no limit.
-    reported: HashSet<u64>,
-    hasher: RandomState,
 }
 
 /// Reason why a comparison was interrupted; it resumes later.
@@ -131,7 +125,7 @@ impl QuotaSync {
                 {
                     let ordered = order_volume(backend, &export, settings, (&volume, bytes)).await;
                     if let Some(OrderedLimit::Nothing(why)) = skip_own_error(&volume, ordered)? {
-                        self.report_unlimited(ctx, &volume, why).await?;
+                        skip_one_object(&volume, report_unlimited_volume(ctx, &volume, why).await)?;
                     }
                 }
                 self.after = volume;
@@ -158,17 +152,21 @@ impl QuotaSync {
         }
         Ok(jittered(INTERVAL))
     }
+}
 
-    /// Reports on the claim of a volume why it has no limit, once.
-    async fn report_unlimited(&mut self, ctx: &Context, volume: &str, why: NoLimit) -> Result<(), SyncError> {
-        let hash = self.hasher.hash_one((volume, why));
-        if !self.reported.contains(&hash)
-            && let Some(claim) = claim_of(ctx, volume).await?
-        {
-            report_unlimited(ctx, &claim, why).await?;
-            self.reported.insert(hash);
-        }
-        Ok(())
+/// Reports on the claim of a volume why the volume has no limit.
+async fn report_unlimited_volume(ctx: &Context, volume: &str, why: NoLimit) -> Result<(), WriteError> {
+    match claim_of(ctx, volume).await? {
+        Some(claim) => report_unlimited(ctx, &claim, why).await,
+        None => Ok(()),
+    }
+}
+
+/// Removes what the claim of a volume reports about its limit.
+async fn clear_volume_report(ctx: &Context, volume: &str) -> Result<(), WriteError> {
+    match claim_of(ctx, volume).await? {
+        Some(claim) => clear_report(ctx, &claim).await,
+        None => Ok(()),
     }
 }
 
@@ -200,9 +198,7 @@ async fn withdraw(ctx: &Context, backend: &Backend) -> Result<Duration, SyncErro
         for volume in batch {
             ticks.tick().await;
             connected(ctx, backend, None)?;
-            if let Some(claim) = claim_of(ctx, &volume).await? {
-                clear_report(ctx, &claim).await?;
-            }
+            skip_one_object(&volume, clear_volume_report(ctx, &volume).await)?;
             after = volume;
         }
     }
@@ -242,5 +238,20 @@ fn skip_own_error<T>(volume: &str, done: Result<T, ExportError>) -> Result<Optio
             Ok(None)
         }
         Ok(done) => Ok(Some(done)),
+    }
+}
+
+/// Ignores that the API server refuses a request about one object, for example because of a webhook: the others are not
+/// delayed.
+fn skip_one_object(volume: &str, done: Result<(), WriteError>) -> Result<(), SyncError> {
+    match done {
+        Err(WriteError::Api { cause, action }) if !matches!(*cause, kube::Error::Api(_)) => {
+            Err(WriteError::Api { cause, action }.into())
+        }
+        Err(error) => {
+            tracing::warn!(volume, "failed to report on the claim about its limit: {error}");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }

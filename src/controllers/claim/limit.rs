@@ -11,11 +11,11 @@ use super::placement::pending_backend;
 use super::provision::{ProvisionAttempt, ProvisionTarget, unresolved};
 use super::report::ProvisionOutcome;
 use crate::api::backend::QuotaSettings;
-use crate::api::conditions::PlannedCondition;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::quota::{OrderedLimit, condition_now, order_provisioned, order_volume, report_unlimited};
-use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, NoOrder, ProvisionedDirectory};
+use export_store::{DirectoryRequest, ExportError, ExportStore, LimitReport, NoLimit, NoOrder, ProvisionedDirectory};
 
 /// Time for which a claim waits for its limit before it reports that. Most limits are in force sooner, and a report would
 /// cost two writes and an event.
@@ -74,6 +74,11 @@ pub(super) async fn order_size(
 ) -> Result<Option<PlannedCondition>, ExportError> {
     Ok(match order_volume(backend, export, settings, volume).await? {
         OrderedLimit::Ordered(found) => unmet(backend, settings, &found),
+        OrderedLimit::Nothing(NoLimit::Changing) if settings.is_required() => Some(PlannedCondition::fails(
+            Reason::LimitPending,
+            "the directory is being changed: its limit is ordered afterwards",
+        )),
+        // It never has one.
         OrderedLimit::Nothing(_) => None,
     })
 }

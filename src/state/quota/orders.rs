@@ -74,7 +74,11 @@ async fn follow(
     let (order, is_new, claim) = match ordered {
         Ordered::Order { order, is_new, claim } => (order, is_new, claim),
         Ordered::Nothing(why) => {
-            backend.quota.forget(volume);
+            match why {
+                NoLimit::Changing => backend.quota.forget(volume),
+                // Its claim reports something else now.
+                NoLimit::Shared | NoLimit::NoRecord => backend.quota.forget_volume(volume),
+            }
             return Ok(OrderedLimit::Nothing(why));
         }
     };

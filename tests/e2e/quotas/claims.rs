@@ -269,7 +269,7 @@ async fn a_shared_directory_is_refused_where_limits_are_required_and_reported_wh
     std::fs::create_dir(env.data().join("common"))?;
     let main = backend_reference(&env, "main");
     let preferred = json!({"spec": {"quota": {"enforce": "Preferred"}}});
-    env.objects.patch(&main, preferred).await?;
+    env.objects.patch(&main, preferred.clone()).await?;
     env.wait_bound(&claim).await?;
     wait_enforced(&env, &claim, "False", "SharedDirectoryUnlimited").await?;
     env.objects.patch(&main, json!({"spec": {"quota": null}})).await?;
@@ -278,5 +278,7 @@ async fn a_shared_directory_is_refused_where_limits_are_required_and_reported_wh
         Some(condition) => Err(condition.to_string()),
     };
     env.objects.wait(&claim, "to report no limit", TIMEOUT, gone).await?;
+    env.objects.patch(&main, preferred).await?;
+    wait_enforced(&env, &claim, "False", "SharedDirectoryUnlimited").await?;
     Ok(())
 }

@@ -54,7 +54,7 @@ pub enum AgentProblem {
     QuotasOff,
     /// The export's root passes its project on to new directories, so they cannot be moved to the trash.
     RootInheritsProject,
-    /// The type of the file system is not supported.
+    /// The type of the file system is not supported. For adapters: the agent for Linux does not start on such a file system.
     FileSystemUnsupported,
     /// A tool is missing or failed.
     ToolFailed,

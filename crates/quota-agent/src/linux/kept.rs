@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 
 use super::tool::{MAX_OUTPUT, Printed, TIMEOUT, Tool};
@@ -33,8 +33,10 @@ pub(super) struct KeptTool {
     mount_point: Option<PathBuf>,
     running: Mutex<Option<Box<Running>>>,
     /// Another version of the tool may print other things, or the machine may have no pseudoterminals: then it is started for
-    /// each script.
+    /// each script, until the next poll.
     is_unusable: AtomicBool,
+    /// It was logged that it is unusable.
+    is_logged: AtomicBool,
 }
 
 /// A process of the tool that waits for a script.
@@ -57,12 +59,14 @@ impl KeptTool {
             mount_point,
             running: Mutex::default(),
             is_unusable: AtomicBool::new(false),
+            is_logged: AtomicBool::new(false),
         }
     }
 
-    /// Starts it anew for the next script: it knows what was mounted when it started.
+    /// Starts it again for the next script: it knows what was mounted when it started, and what failed then may work now.
     pub fn restart(&self) {
         drop(self.take());
+        self.is_unusable.store(false, Ordering::Relaxed);
     }
 
     /// Runs a script, and returns what it printed. The script is run again from its start if the tool ends meanwhile.
@@ -70,15 +74,19 @@ impl KeptTool {
     /// # Errors
     /// As of [`Tool::run`].
     pub async fn run(&self, script: String) -> Result<Printed, QuotasError> {
+        // For both attempts: the next heartbeat comes in time, whatever hangs.
+        let ran = tokio::time::timeout(TIMEOUT, self.try_run(script));
+        ran.await.unwrap_or_else(|_| Err(self.tool.timeout()))
+    }
+
+    async fn try_run(&self, script: String) -> Result<Printed, QuotasError> {
         if let Some(mut running) = self.running().await {
-            match tokio::time::timeout(TIMEOUT, running.run(&script)).await {
-                Ok(Ok((text, errors))) => {
+            match running.run(&script).await {
+                Ok((text, errors)) => {
                     *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
                     return Ok(Printed::new(&text, &errors));
                 }
-                Ok(Err(error)) => tracing::debug!("{} ended while it ran a script: {error}", self.tool.name),
-                // The file system hangs: another process would, too.
-                Err(_) => return Err(self.tool.timeout()),
+                Err(error) => tracing::debug!("{} ended while it ran a script: {error}", self.tool.name),
             }
         }
         self.tool.run(self.arguments, self.mount_point.as_deref(), script).await
@@ -100,10 +108,12 @@ impl KeptTool {
         match started.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(running) => Some(Box::new(running)),
             Err(error) => {
-                tracing::info!(
-                    "{} is started for each change, which takes longer: {error}",
-                    self.tool.name
-                );
+                if !self.is_logged.swap(true, Ordering::Relaxed) {
+                    tracing::info!(
+                        "{} is started for each change, which takes longer: {error}",
+                        self.tool.name
+                    );
+                }
                 self.is_unusable.store(true, Ordering::Relaxed);
                 None
             }
@@ -156,7 +166,8 @@ async fn read_until(stream: &mut (impl AsyncBufRead + Unpin), mark: &[u8]) -> io
     let mut bytes = Vec::new();
     loop {
         let start = bytes.len();
-        if stream.read_until(b'\n', &mut bytes).await? == 0 || bytes.len() as u64 > MAX_OUTPUT {
+        let mut rest = (&mut *stream).take(MAX_OUTPUT.saturating_sub(start as u64));
+        if rest.read_until(b'\n', &mut bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let line = bytes.get(start..).unwrap_or_default();

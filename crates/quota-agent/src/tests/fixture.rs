@@ -317,6 +317,12 @@ impl Fixture {
         Some(file)
     }
 
+    pub fn place_report(&self, cluster: &str, report: &Report) {
+        let folder = self.quota(cluster).join("reports");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(&report.volume), self.seal(cluster).seal(report).unwrap()).unwrap();
+    }
+
     pub fn report(&self, volume: &str) -> Option<Report> {
         self.report_in(CLUSTER, volume)
     }

@@ -211,14 +211,14 @@ async fn an_agent_that_is_killed_at_any_step_is_resumed_by_the_next_one() {
     assert_eq!((expected.reports.len(), expected.limits.len()), (1, 1));
 
     // The operator waits for the next process, or does not notice.
-    for goes_on in [false, true] {
+    for continues in [false, true] {
         for (killed, step) in steps.iter().enumerate() {
-            let context = format!("killed at step {killed} ({step}), the operator goes on: {goes_on}");
+            let context = format!("killed at step {killed} ({step}), the operator continues: {continues}");
             let (fixture, done) = (prepared(), Cell::new(0));
             let (_, ended) = kill_after(killed, run(&fixture, &done)).await;
             assert!(!ended, "{context}");
             assert_true(&fixture, &context);
-            if goes_on {
+            if continues {
                 act(&fixture, &done);
             }
             run(&fixture, &done).await;

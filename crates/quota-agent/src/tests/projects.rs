@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use export_store::quota::{QuotaDirectory, SizeProblem};
+use export_store::quota::{LimitState, QuotaDirectory, Report, SizeProblem};
 
 use super::fixture::{CLUSTER, Fixture, GIB};
 use crate::plan::{Decision, FileSystem, Found, Subject, Wanted, plan};
@@ -120,6 +120,37 @@ async fn an_id_that_somebody_uses_while_its_limit_is_set_is_not_taken() {
     agent.enforce().await;
     assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1001);
     assert_eq!(fixture.fake.limit(1000), Limits::default());
+}
+
+#[tokio::test]
+async fn an_id_that_somebody_uses_after_a_process_reported_it_is_not_taken() {
+    let mut fixture = Fixture::new();
+    fixture.range = "1000-1001".to_owned();
+    let foreign = fixture.make("foreign");
+    fixture.make("a");
+    let order = fixture.order("pvc-1", "a", 1, GIB);
+    fixture.place(CLUSTER, &order);
+    // The process was killed before it set the limit.
+    let report = Report {
+        volume: order.volume.clone(),
+        generation: order.generation,
+        file_id: order.file_id,
+        project: Some(1000),
+        state: LimitState::Pending { visited: 0 },
+        visit: Vec::new(),
+    };
+    fixture.place_report(CLUSTER, &report);
+    let limits = Limits {
+        bytes: Some(5 * GIB),
+        inodes: None,
+    };
+    let (project, inherits) = (1000, true);
+    fixture.fake.set_tag(&foreign, Tag { project, inherits });
+    fixture.fake.0.borrow_mut().limits.insert(1000, limits);
+    let mut agent = fixture.agent();
+    agent.poll().await;
+    assert_eq!(fixture.assert_in_force("pvc-1", "a", GIB), 1001);
+    assert_eq!(fixture.fake.limit(1000), limits);
 }
 
 #[tokio::test]
