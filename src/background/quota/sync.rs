@@ -241,17 +241,25 @@ fn skip_own_error<T>(volume: &str, done: Result<T, ExportError>) -> Result<Optio
     }
 }
 
-/// Ignores that the API server refuses a request about one object, for example because of a webhook: the others are not
-/// delayed.
+/// Ignores that an object is gone, or that the API server refuses a request about it, for example because of a webhook: the
+/// others are not delayed.
 fn skip_one_object(volume: &str, done: Result<(), WriteError>) -> Result<(), SyncError> {
     match done {
-        Err(WriteError::Api { cause, action }) if !matches!(*cause, kube::Error::Api(_)) => {
-            Err(WriteError::Api { cause, action }.into())
-        }
-        Err(error) => {
+        Ok(()) | Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
+        Err(error) if is_refused(&error) => {
             tracing::warn!(volume, "failed to report on the claim about its limit: {error}");
             Ok(())
         }
-        Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns true if the same request would be refused again.
+fn is_refused(error: &WriteError) -> bool {
+    match error {
+        WriteError::Api { cause, .. } => {
+            matches!(&**cause, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+        }
+        _ => false,
     }
 }
