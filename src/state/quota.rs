@@ -231,16 +231,9 @@ impl QuotaState {
         self.state().pending.remove(volume);
     }
 
-    /// Forgets what the claim of a volume reports, once the volume is gone.
+    /// Forgets what the claim of a volume reports: the volume is gone, or the claim reports something else.
     pub fn forget_reported(&self, volume: &str) {
         self.state().reported.remove(volume);
-    }
-
-    /// Forgets a volume that has no limit any more.
-    pub fn forget_volume(&self, volume: &str) {
-        let mut state = self.state();
-        state.pending.remove(volume);
-        state.reported.remove(volume);
     }
 
     /// Returns what the claim of a volume reports, if the agent reports this about its limit.

@@ -32,11 +32,11 @@ pub(crate) struct Folder {
     /// User and group.
     owner: (Uid, Gid),
     inode: u64,
-    /// Is told of each change of this folder, and of those in it, before it is made.
+    /// Called before each change of this folder, and of what is in it.
     observer: Observer,
 }
 
-/// Is told what is about to be done.
+/// Called with the name of a change before it is made.
 pub(crate) type Observer = fn(&str);
 
 /// What distinguishes a file from one that was written later.

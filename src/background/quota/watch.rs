@@ -227,7 +227,8 @@ async fn look(
     let has_volume = ctx.capacity.has_volume(&volume);
     if !has_volume && !backend.has_pending(&volume) {
         // It was deleted, or rolled back.
-        backend.quota.forget_volume(&volume);
+        backend.quota.forget(&volume);
+        backend.quota.forget_reported(&volume);
         return None;
     }
     let found = match export.limit_report(&volume, &pending.order).await {

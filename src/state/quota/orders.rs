@@ -74,10 +74,10 @@ async fn follow(
     let (order, is_new, claim) = match ordered {
         Ordered::Order { order, is_new, claim } => (order, is_new, claim),
         Ordered::Nothing(why) => {
-            match why {
-                NoLimit::Changing => backend.quota.forget(volume),
-                // Its claim reports something else now.
-                NoLimit::Shared | NoLimit::NoRecord => backend.quota.forget_volume(volume),
+            backend.quota.forget(volume);
+            if why != NoLimit::Changing {
+                // Its claim reports that it has no limit.
+                backend.quota.forget_reported(volume);
             }
             return Ok(OrderedLimit::Nothing(why));
         }

@@ -8,6 +8,7 @@ use rig::{TestEnv, wait};
 use serde_json::{Value, json};
 
 use super::agent::{Answer, ScriptedAgent};
+use super::wait_no_condition;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, backend_reference, text};
 
 const SIZE_ENFORCED: &str = "nfs-operator.io/SizeEnforced";
@@ -273,11 +274,7 @@ async fn a_shared_directory_is_refused_where_limits_are_required_and_reported_wh
     env.wait_bound(&claim).await?;
     wait_enforced(&env, &claim, "False", "SharedDirectoryUnlimited").await?;
     env.objects.patch(&main, json!({"spec": {"quota": null}})).await?;
-    let gone = |claim: &Value| match condition(claim, SIZE_ENFORCED) {
-        None => Ok(()),
-        Some(condition) => Err(condition.to_string()),
-    };
-    env.objects.wait(&claim, "to report no limit", TIMEOUT, gone).await?;
+    wait_no_condition(&env, &claim, SIZE_ENFORCED).await?;
     env.objects.patch(&main, preferred).await?;
     wait_enforced(&env, &claim, "False", "SharedDirectoryUnlimited").await?;
     Ok(())

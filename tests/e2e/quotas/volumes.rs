@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use export_store::quota::Order;
 use rig::TestEnv;
-use rig::objects::{condition, reference};
+use rig::objects::reference;
 use serde_json::{Value, json};
 
 use super::agent::{Answer, ScriptedAgent};
+use super::wait_no_condition;
 use crate::backups::{archive_of_backup, backup_of, ready, restoring};
 use crate::support::shared::{self, Failure, TIMEOUT, Test, backend_reference, text};
 
@@ -38,11 +39,7 @@ async fn volumes_that_exist_get_a_limit_and_lose_it_with_the_settings() -> Test 
     env.objects.patch(&main, json!({"spec": {"quota": null}})).await?;
     agent.wait_no_order(&name).await?;
     for (object, kind) in [(&claim, SIZE_ENFORCED), (&main, "QuotasEnforced")] {
-        let gone = |object: &Value| match condition(object, kind) {
-            None => Ok(()),
-            Some(condition) => Err(condition.to_string()),
-        };
-        env.objects.wait(object, "to report no limit", TIMEOUT, gone).await?;
+        wait_no_condition(&env, object, kind).await?;
     }
     Ok(())
 }

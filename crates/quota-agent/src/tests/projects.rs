@@ -78,21 +78,30 @@ async fn ids_in_use_or_listed_are_not_taken() {
     assert!(listed.contains(1000) && listed.contains(1001) && !listed.contains(1002));
 }
 
+fn limited(bytes: u64) -> Limits {
+    Limits {
+        bytes: Some(bytes),
+        inodes: None,
+    }
+}
+
+/// Has somebody else give a directory of their own a project.
+fn somebody_uses(fixture: &Fixture, project: u32) {
+    let inherits = true;
+    fixture
+        .fake
+        .set_tag(&fixture.make("foreign"), Tag { project, inherits });
+}
+
 #[tokio::test]
 async fn an_id_that_somebody_uses_since_the_last_poll_is_left_alone() {
     let mut fixture = Fixture::new();
     fixture.range = "1000-1002".to_owned();
-    let foreign = fixture.make("foreign");
     fixture.make("a");
     let mut agent = fixture.agent();
     agent.poll().await;
     // One is used, and the other one is about to be.
-    let (project, inherits) = (1000, true);
-    fixture.fake.set_tag(&foreign, Tag { project, inherits });
-    let limited = |bytes| Limits {
-        bytes: Some(bytes),
-        inodes: None,
-    };
+    somebody_uses(&fixture, 1000);
     let limits = [(1000, limited(5 * GIB)), (1001, limited(6 * GIB))];
     fixture.fake.0.borrow_mut().limits.extend(limits);
     fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
@@ -126,7 +135,6 @@ async fn an_id_that_somebody_uses_while_its_limit_is_set_is_not_taken() {
 async fn an_id_that_somebody_uses_after_a_process_reported_it_is_not_taken() {
     let mut fixture = Fixture::new();
     fixture.range = "1000-1001".to_owned();
-    let foreign = fixture.make("foreign");
     fixture.make("a");
     let order = fixture.order("pvc-1", "a", 1, GIB);
     fixture.place(CLUSTER, &order);
@@ -140,12 +148,8 @@ async fn an_id_that_somebody_uses_after_a_process_reported_it_is_not_taken() {
         visit: Vec::new(),
     };
     fixture.place_report(CLUSTER, &report);
-    let limits = Limits {
-        bytes: Some(5 * GIB),
-        inodes: None,
-    };
-    let (project, inherits) = (1000, true);
-    fixture.fake.set_tag(&foreign, Tag { project, inherits });
+    let limits = limited(5 * GIB);
+    somebody_uses(&fixture, 1000);
     fixture.fake.0.borrow_mut().limits.insert(1000, limits);
     let mut agent = fixture.agent();
     agent.poll().await;
@@ -157,12 +161,10 @@ async fn an_id_that_somebody_uses_after_a_process_reported_it_is_not_taken() {
 async fn a_volume_for_which_no_other_id_is_free_fails_and_takes_none() {
     let mut fixture = Fixture::new();
     fixture.range = "1000-1000".to_owned();
-    let foreign = fixture.make("foreign");
     fixture.make("a");
     let mut agent = fixture.agent();
     agent.poll().await;
-    let (project, inherits) = (1000, true);
-    fixture.fake.set_tag(&foreign, Tag { project, inherits });
+    somebody_uses(&fixture, 1000);
     fixture.place(CLUSTER, &fixture.order("pvc-1", "a", 1, GIB));
     agent.enforce().await;
     fixture.assert_failed("pvc-1", SizeProblem::ProjectsExhausted);

@@ -50,9 +50,9 @@ fn is_released(archive: &Value) -> bool {
 pub struct Released(BTreeSet<(String, String)>);
 
 impl Released {
-    /// Records what becomes of the archive that an object describes, also if an archive of a volume has no status yet. A
-    /// backup that waits because its name is taken describes none: what has the name stays as it is, whatever becomes of
-    /// the object.
+    /// Records whether the archive that an object describes is kept, also if an archive of a volume has no status yet. A
+    /// backup that waits because its name is taken describes none: what has the name stays as it is, even if the object is
+    /// deleted.
     pub fn observe(&mut self, archive: &Value) {
         let backend = match is_backup(archive) {
             true => Some(text(archive, "/status/backendName")).filter(|backend| !backend.is_empty()),
