@@ -19,7 +19,11 @@ pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let progress = Mutex::new(Progress::new(setting("FROM", 1), setting("SEEDS", 10_000)));
     let limit = usize::try_from(setting("FAILURES", 10)).unwrap_or(usize::MAX);
-    let scenario = |seed| Scenario::from_settings(settings).with_seed(seed);
+    let scenario = |seed| {
+        let mut settings = settings.clone();
+        settings.insert("SEED", seed);
+        Scenario::from_settings(&settings)
+    };
     let locked = || progress.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
         for _ in 0..setting("JOBS", processors) {

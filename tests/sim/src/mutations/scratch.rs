@@ -60,7 +60,8 @@ impl Scratch {
     }
 
     /// Builds the simulation. Each mutation is built for few seeds: a build takes a third of the time, and a seed a third
-    /// more.
+    /// more. Without optimization across the units of a crate, which goes wrong where only some of them are built again:
+    /// names that one unit refers to no longer exist in the others.
     pub fn build(&self) -> io::Result<()> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
@@ -68,6 +69,7 @@ impl Scratch {
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_PROFILE_SIM_INCREMENTAL", "true")
+            .env("CARGO_PROFILE_SIM_LTO", "off")
             .env("CARGO_PROFILE_SIM_OPT_LEVEL", "1")
             .env("CARGO_PROFILE_SIM_CODEGEN_UNITS", "256")
             .output()?;

@@ -38,8 +38,6 @@ const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const REMOTE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 /// Time between two looks of the binder and of the oracle.
 const STEP: Duration = Duration::from_millis(250);
-/// Time between two actions, at most.
-const PAUSE: Duration = Duration::from_secs(4);
 /// Time that the operator has to settle everything once faults have stopped.
 const SETTLE: Duration = Duration::from_secs(1800);
 /// Time that it has to purge what has expired. An archive is checked at least once an hour: if the clock was behind at the
@@ -165,7 +163,7 @@ impl World {
             if action == self.scenario.actions / 4 {
                 self.snapshot = Some(self.api.snapshot());
             }
-            self.pass(self.chance.duration(PAUSE)).await?;
+            self.pass(self.chance.duration(self.scenario.pause())).await?;
             if self.scenario.executes(action) {
                 self.actions = action + 1;
                 self.act()?;

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
+
+use crate::chance::Chance;
 
 /// A kind of thing that may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub struct Scenario {
     pub actions: u32,
     /// Number of replicas of the operator, at most.
     pub replicas: u32,
+    /// Time between two actions, at most, in milliseconds.
+    pause: u32,
     /// The kinds that do not happen.
     without: u32,
     /// The actions that are left out: a bit for each [`CHUNKS`]th part of them.
@@ -53,14 +58,19 @@ pub struct Scenario {
 
 /// Number of parts of a run that can be left out.
 pub const CHUNKS: u32 = 64;
+/// Times between two actions, at most, in milliseconds: in some runs, many actions overlap, and in others, each may have
+/// ended before the next.
+const PAUSES: [u32; 4] = [500, 1000, 2000, 4000];
 
 impl Scenario {
     /// Returns everything that may happen in the run of a seed.
     pub fn new(seed: u64) -> Self {
+        let pause = Chance::new(seed, "pause").choose(&PAUSES).copied();
         Self {
             seed,
             actions: 200,
             replicas: 3,
+            pause: pause.unwrap_or(1000),
             without: 0,
             skip: 0,
         }
@@ -75,16 +85,16 @@ impl Scenario {
         Self {
             actions: small("ACTIONS", default.actions),
             replicas: small("REPLICAS", default.replicas),
+            pause: small("PAUSE", default.pause),
             without: off.map(|(kind, _)| kind.bit()).sum(),
             skip: setting("SKIP", 0),
             ..default
         }
     }
 
-    /// Returns the same with another seed.
-    #[must_use]
-    pub fn with_seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    /// Returns the time between two actions, at most.
+    pub fn pause(&self) -> Duration {
+        Duration::from_millis(self.pause.into())
     }
 
     /// Returns the same with another number of actions.
@@ -136,6 +146,9 @@ impl fmt::Display for Scenario {
         write!(f, "SEED={} ACTIONS={}", self.seed, self.actions)?;
         if self.replicas != default.replicas {
             write!(f, " REPLICAS={}", self.replicas)?;
+        }
+        if self.pause != default.pause {
+            write!(f, " PAUSE={}", self.pause)?;
         }
         for (_, name) in Kind::ALL.iter().filter(|(kind, _)| !self.has(*kind)) {
             write!(f, " {name}=0")?;
