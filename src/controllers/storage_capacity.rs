@@ -167,7 +167,7 @@ impl Publisher {
         };
         let fields = json!({"capacity": segment.quantity(), "maximumVolumeSize": segment.quantity()});
         let action = "update a CSIStorageCapacity";
-        writes::apply(&self.api, &object, managers::STORAGE_CAPACITY, fields, false, action).await?;
+        writes::apply(&self.api, &object, managers::STORAGE_CAPACITY, fields, action).await?;
         object.capacity = Some(segment.quantity());
         object.maximum_volume_size.clone_from(&object.capacity);
         self.updated.insert(name.clone(), Instant::now());

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::core::Status;
+use kube::core::{Request, Status};
 use kube::{Api, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::runtime::api_error::api_error_text;
@@ -112,12 +113,45 @@ pub async fn apply<K>(
     api: &Api<K>,
     object: &K,
     manager: &str,
+    fields: Value,
+    action: &'static str,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    apply_to(api, object, manager, fields, false, action).await
+}
+
+/// Applies the status of an object, like [`apply`]; if there is a `version`, only to this version of the object. It is
+/// serialized when the result is first polled: often, it turns out that the object has it already.
+pub async fn apply_status<K>(
+    api: &Api<K>,
+    object: &K,
+    manager: &str,
+    status: &impl Serialize,
+    version: Option<String>,
+    action: &'static str,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let mut fields = json!({"status": status});
+    if let Some(version) = version {
+        merge(&mut fields, json!({"metadata": {"resourceVersion": version}}));
+    }
+    apply_to(api, object, manager, fields, true, action).await
+}
+
+async fn apply_to<K>(
+    api: &Api<K>,
+    object: &K,
+    manager: &str,
     mut fields: Value,
     status: bool,
     action: &'static str,
 ) -> Result<(), WriteError>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource<DynamicType = ()> + Clone,
 {
     let name = object.name_any();
     merge(
@@ -129,12 +163,31 @@ where
         }),
     );
     let params = PatchParams::apply(manager).force();
-    let written = if status {
-        api.patch_status(&name, &params, &Patch::Apply(&fields)).await.map(drop)
-    } else {
-        api.patch(&name, &params, &Patch::Apply(&fields)).await.map(drop)
-    };
+    let written = send(api, &name, &params, Patch::Apply(fields), status).await;
     written.map_err(WriteError::classify(action))
+}
+
+/// Sends a patch whose result nobody needs, because the watch brings it, too: it is not decoded. While the request waits and
+/// runs, only its bytes are in memory, not the fields that they are made of, which are several times as large.
+async fn send<K>(
+    api: &Api<K>,
+    name: &str,
+    params: &PatchParams,
+    patch: Patch<Value>,
+    status: bool,
+) -> Result<(), kube::Error>
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let request = Request::new(api.resource_url());
+    let request = match status {
+        true => request.patch_subresource("status", name, params, &patch),
+        false => request.patch(name, params, &patch),
+    };
+    drop(patch);
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    let answer: Result<IgnoredAny, _> = api.clone().into_client().request(request).await;
+    answer.map(drop)
 }
 
 /// Merges `fields` into the status of an object of a built-in kind, with its UID. Lists with a merge key are merged by it:
@@ -155,10 +208,8 @@ where
         field_manager: Some(manager.to_owned()),
         ..PatchParams::default()
     };
-    let patched = api
-        .patch_status(&object.name_any(), &params, &Patch::Strategic(&fields))
-        .await;
-    patched.map(drop).map_err(WriteError::classify(action))
+    let patched = send(api, &object.name_any(), &params, Patch::Strategic(fields), true).await;
+    patched.map_err(WriteError::classify(action))
 }
 
 /// Sets an object's finalizers if the object has not changed since it was read.
@@ -166,9 +217,16 @@ pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) 
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let fields = json!({"metadata": {"finalizers": finalizers}});
-    let patched = patch_as_read(api, object, fields, false, "set the finalizers").await;
-    patched.map(drop)
+    let fields = as_read(object, json!({"metadata": {"finalizers": finalizers}}));
+    let patched = send(
+        api,
+        &object.name_any(),
+        &PatchParams::default(),
+        Patch::Merge(fields),
+        false,
+    )
+    .await;
+    patched.map_err(WriteError::classify("set the finalizers"))
 }
 
 /// Removes another component's annotation from an object if the object has not changed since it was read.
@@ -181,8 +239,23 @@ pub async fn remove_annotation_if_unchanged<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let fields = json!({"metadata": {"annotations": {annotation: null}}});
-    patch_as_read(api, object, fields, false, action).await.map(drop)
+    let fields = as_read(object, json!({"metadata": {"annotations": {annotation: null}}}));
+    let patched = send(
+        api,
+        &object.name_any(),
+        &PatchParams::default(),
+        Patch::Merge(fields),
+        false,
+    )
+    .await;
+    patched.map_err(WriteError::classify(action))
+}
+
+/// Returns fields with the UID and the resourceVersion of an object: preconditions of a write.
+fn as_read<K: Resource<DynamicType = ()>>(object: &K, mut fields: Value) -> Value {
+    let precondition = json!({"metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}});
+    merge(&mut fields, precondition);
+    fields
 }
 
 /// Merges `fields` into an object if it has not changed since it was read, and returns it. If it has changed, or if another
@@ -190,15 +263,14 @@ where
 pub async fn patch_as_read<K>(
     api: &Api<K>,
     object: &K,
-    mut fields: Value,
+    fields: Value,
     status: bool,
     action: &'static str,
 ) -> Result<K, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let precondition = json!({"metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}});
-    merge(&mut fields, precondition);
+    let fields = as_read(object, fields);
     let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&fields));
     let patched = if status {
         api.patch_status(&name, &params, &patch).await
@@ -319,9 +391,16 @@ where
         {"op": "remove", "path": path},
     ]))
     .map_err(kube::Error::SerdeError)?;
-    let patch: Patch<()> = Patch::Json(operations);
-    match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
-        Ok(_) => Ok(Patched::Yes),
+    match send(
+        api,
+        &object.name_any(),
+        &PatchParams::default(),
+        Patch::Json(operations),
+        false,
+    )
+    .await
+    {
+        Ok(()) => Ok(Patched::Yes),
         Err(error) => match http_status(&error) {
             Some(404) => Ok(Patched::NotFound),
             Some(409 | 422) => Ok(Patched::Changed),

@@ -78,8 +78,8 @@ pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &TreeU
         unread_directories: number(content.unread),
     };
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
-    let (fields, action) = (json!({"status": {"usage": usage}}), "write the usage of an archive");
-    ignore_deleted(writes::apply(&api, archive, managers::USAGE, fields, true, action).await)
+    let (status, action) = (json!({"usage": usage}), "write the usage of an archive");
+    ignore_deleted(writes::apply_status(&api, archive, managers::USAGE, &status, None, action).await)
 }
 
 fn annotations(figures: &VolumeUsage, now: Timestamp) -> Value {
@@ -103,7 +103,7 @@ async fn write(ctx: &Context, volume: &PersistentVolume, annotations: Value) -> 
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let fields = json!({"metadata": {"annotations": annotations}});
     let action = "write the usage of a volume";
-    ignore_deleted(writes::apply(&api, volume, managers::USAGE, fields, false, action).await)
+    ignore_deleted(writes::apply(&api, volume, managers::USAGE, fields, action).await)
 }
 
 /// Ignores that an object no longer exists: it needs no usage.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
-use serde_json::json;
 
 use super::backup;
 use super::expiry::{acquire_purge_slot, read_retention, requeue_expired_siblings};
@@ -272,9 +271,9 @@ pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
         .status
         .clone()
         .map(|status| NfsArchiveStatus { usage: None, ..status });
-    let fields = json!({ "metadata": {"resourceVersion": object.resource_version()}, "status": planned });
+    let version = object.resource_version();
     let (api, action) = (ops::api(ctx), "write the archive's status");
-    let write = writes::apply(&api, object, managers::STATUS, fields, true, action);
+    let write = writes::apply_status(&api, object, managers::STATUS, &planned, version, action);
     let cached = Cached::new(&object.metadata, managers::STATUS, previous.as_ref());
     let written = ctx.last_written.write_unless_current(&cached, &planned, write);
     match written.await {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::probe::{Probe, probe};
@@ -297,15 +296,8 @@ fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
 }
 
 async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendStatus) -> Result<(), WriteError> {
-    let (api, fields) = (api(ctx), json!({"status": status}));
-    let write = writes::apply(
-        &api,
-        object,
-        managers::STATUS,
-        fields,
-        true,
-        "write the backend's status",
-    );
+    let (api, action) = (api(ctx), "write the backend's status");
+    let write = writes::apply_status(&api, object, managers::STATUS, status, None, action);
     let cached = Cached::new(&object.metadata, managers::STATUS, object.status.as_ref());
     let written = ctx.last_written.write_unless_current(&cached, status, write);
     written.await.map(drop)

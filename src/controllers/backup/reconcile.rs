@@ -6,7 +6,6 @@ use std::time::Duration;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use serde_json::json;
 
 use super::cleanup::clean_up;
 use super::plan::{BackupStep, Observed, Report};
@@ -128,9 +127,9 @@ async fn write_status(
 ) -> Result<bool, WriteError> {
     let planned = status(backup, archive, report, ctx.clock.now());
     // With the resourceVersion, an old description cannot replace a newer one, nor that of another object of the name.
-    let fields = json!({"metadata": {"resourceVersion": backup.resource_version()}, "status": planned});
+    let version = backup.resource_version();
     let (api, action) = (api(ctx, backup), "write the status of the backup");
-    let write = writes::apply(&api, backup, managers::STATUS, fields, true, action);
+    let write = writes::apply_status(&api, backup, managers::STATUS, &planned, version, action);
     let cached = Cached::new(&backup.metadata, managers::STATUS, backup.status.as_ref());
     let written = ctx.last_written.write_unless_current(&cached, &planned, write);
     match written.await {

@@ -49,7 +49,7 @@ async fn write_placed_on(
     let api = claims(ctx, claim);
     let placement = claim.annotations().get(PLACED_ON).map(String::as_str);
     let cached = cached_placement(claim, &placement);
-    let write = writes::apply(&api, claim, managers::PLACEMENT, fields, false, action);
+    let write = writes::apply(&api, claim, managers::PLACEMENT, fields, action);
     ctx.last_written
         .write_unless_current(&cached, &backend, write)
         .await

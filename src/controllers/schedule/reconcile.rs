@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
-use serde_json::json;
 
 use super::prune::prune;
 use super::run::request_backups;
@@ -140,15 +139,8 @@ async fn write_status(ctx: &Context, schedule: &NfsBackupSchedule, report: &Repo
     let planned = status(schedule, report, ctx.clock.now());
     let namespace = schedule.namespace().unwrap_or_default();
     let api: Api<NfsBackupSchedule> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
-    let fields = json!({"metadata": {"resourceVersion": schedule.resource_version()}, "status": planned});
-    let write = writes::apply(
-        &api,
-        schedule,
-        managers::STATUS,
-        fields,
-        true,
-        "write the status of the schedule",
-    );
+    let (version, action) = (schedule.resource_version(), "write the status of the schedule");
+    let write = writes::apply_status(&api, schedule, managers::STATUS, &planned, version, action);
     let cached = Cached::new(&schedule.metadata, managers::STATUS, schedule.status.as_ref());
     match ctx.last_written.write_unless_current(&cached, &planned, write).await {
         Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
