@@ -316,20 +316,21 @@ where
     removed.map(drop).map_err(WriteError::action("remove an annotation"))
 }
 
-/// Adds a finalizer to an object unless it is being deleted. If the object changed, its next event adds the finalizer.
-pub async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
+/// Adds a finalizer to an object unless it is being deleted. Returns false if the object has changed, so that it is not known
+/// whether it has the finalizer.
+pub async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<bool, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     if object.meta().deletion_timestamp.is_some() {
-        return Ok(());
+        return Ok(true);
     }
     let Some(finalizers) = with_finalizer(object.meta(), finalizer, true) else {
-        return Ok(());
+        return Ok(true);
     };
     match set_finalizers(api, object, &finalizers).await {
-        Err(WriteError::Conflict | WriteError::NotFound | WriteError::Replaced) => Ok(()),
-        written => written,
+        Err(WriteError::Conflict | WriteError::NotFound | WriteError::Replaced) => Ok(false),
+        written => written.map(|()| true),
     }
 }
 
@@ -435,7 +436,36 @@ pub fn merge(into: &mut Value, from: Value) {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::{Request, Response};
+    use k8s_openapi::api::core::v1::PersistentVolume;
+    use kube::Client;
+    use kube::client::Body;
+    use tower::{BoxError, service_fn};
+
     use super::*;
+
+    #[tokio::test]
+    async fn an_object_that_changed_is_not_known_to_have_the_finalizer() {
+        for (code, expected) in [(200, Ok(true)), (404, Ok(false)), (409, Ok(false)), (500, Err(()))] {
+            let answer = move |_: Request<Body>| {
+                let status = json!({"status": "Failure", "code": code, "message": "", "reason": ""});
+                let answer = Response::builder()
+                    .status(code)
+                    .body(Body::from(status.to_string().into_bytes()));
+                std::future::ready(answer.map_err(BoxError::from))
+            };
+            let api: Api<PersistentVolume> = Api::all(Client::new(service_fn(answer), "default"));
+            let mut object = PersistentVolume::default();
+            object.metadata.name = Some("pvc-1".to_owned());
+            let added = add_finalizer(&api, &object, "ours").await;
+            assert_eq!(added.map_err(drop), expected, "{code}");
+            object.metadata.finalizers = Some(vec!["ours".to_owned()]);
+            assert!(
+                add_finalizer(&api, &object, "ours").await.is_ok_and(|has| has),
+                "{code}"
+            );
+        }
+    }
 
     /// Returns the answer of an API server. tests/e2e/faults/replaced_objects.rs provokes these answers.
     fn answer(code: u16, message: &str, fields: &[&str]) -> kube::Error {

@@ -366,7 +366,7 @@ pub enum ExportError {
         /// The archived volume.
         volume: String,
     },
-    /// The archive is being restored to another claim, or purged.
+    /// The archive is being restored to another claim, or purged, or kept without an object.
     #[error("volume {volume} is {state}: it can't be restored now")]
     ArchiveTaken {
         /// The archived volume.

@@ -44,7 +44,10 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     if was_just_probed(&backend, &object) {
         return Ok(Action::requeue(MIN_INTERVAL));
     }
-    writes::add_finalizer(&api(&ctx), &*object, BACKEND_FINALIZER).await?;
+    if !writes::add_finalizer(&api(&ctx), &*object, BACKEND_FINALIZER).await? {
+        // Without it, the object could vanish with its volumes and with the only beacon that its export may have.
+        return Ok(Action::requeue(writes::AFTER_CONFLICT));
+    }
     let began = Instant::now();
     let probe = probe(&ctx, &object, &backend).await;
     let took = began.elapsed();

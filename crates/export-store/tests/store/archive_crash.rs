@@ -353,6 +353,10 @@ async fn a_released_archive_stays_released_after_a_restart_until_it_has_an_objec
     next.recover(&|_: &str| false).await.unwrap();
     assert!(next.is_released("pvc-1") && next.has_archive("pvc-1"));
     assert_eq!(next.count_archives(), 1);
+    // No object would end the restore.
+    let refused = next.provision(&restore("1", file_id)).await.unwrap_err();
+    assert_eq!(refused.kind(), export_store::ErrorKind::ArchiveBusy, "{refused}");
+    assert_eq!(fixture.records(), ["pvc-1"]);
     let names: Vec<String> = next.released_archives().into_iter().map(|found| found.name).collect();
     assert_eq!(names, ["pvc-1"]);
     assert!(fixture.on_disk(ARCHIVE).join("mine").exists());
@@ -362,4 +366,5 @@ async fn a_released_archive_stays_released_after_a_restart_until_it_has_an_objec
     assert!(!next.is_released("pvc-1"));
     let found = next.find_archive("pvc-1").await.unwrap().unwrap();
     assert!(!found.archive.released);
+    next.provision(&restore("1", file_id)).await.unwrap();
 }
