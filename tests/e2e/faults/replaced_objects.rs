@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, Client, Resource, ResourceExt};
 use nfs_operator::api::NfsBackend;
-use nfs_operator::runtime::writes::{WriteError, apply, patch_as_read};
+use nfs_operator::runtime::writes::{WriteError, apply, apply_status, patch_as_read};
 use rig::TestEnv;
 use rig::objects::merge;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,8 @@ where
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     // An empty status would change nothing, and the API server accepts such an apply whatever the UID is.
-    let status = || json!({"status": {"conditions": [condition]}});
+    let status = json!({"conditions": [condition]});
+    let with_status = json!({"status": status});
     let result = |written| match written {
         Ok(()) => "Ok",
         Err(WriteError::NotFound) => "NotFound",
@@ -33,10 +34,10 @@ where
         Err(WriteError::Api { .. }) => "Api",
     };
     [
-        result(apply(api, object, "test", fields(), false, "write").await),
-        result(apply(api, object, "test", status(), true, "write").await),
+        result(apply(api, object, "test", fields(), "write").await),
+        result(apply_status(api, object, "test", &status, None, "write").await),
         result(patch_as_read(api, object, fields(), false, "write").await.map(drop)),
-        result(patch_as_read(api, object, status(), true, "write").await.map(drop)),
+        result(patch_as_read(api, object, with_status, true, "write").await.map(drop)),
     ]
 }
 
