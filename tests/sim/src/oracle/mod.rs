@@ -37,7 +37,7 @@ use sources::Backups;
 use trees::{Fate, Tree, TreeKey};
 
 use disk::is_within;
-pub use disk::{DISK, Disk};
+pub use disk::{DISK, Disk, OWN_FOLDER};
 pub use kept::KeptArchives;
 
 /// The kinds of objects that it looks at.
@@ -170,14 +170,22 @@ impl Oracle {
         (self.api.revision_of(&KINDS), newest.collect())
     }
 
-    /// Returns the volumes and where they are. No two share a directory, and none lies in another.
+    /// Returns the volumes and where they are, except those that administrators created themselves, and those that share a
+    /// directory of strangers. No two others have the same directory, and none lies in another.
     fn volumes(&self) -> Result<Vec<Located>, Violation> {
         let mut located: Vec<Located> = Vec::new();
         for volume in self.api.all("persistentvolumes") {
+            if !text(&volume, "/metadata/labels/static").is_empty() {
+                continue;
+            }
             let Some((site, directory)) = self.sites.of_volume(&volume) else {
                 let path = text(&volume, "/spec/nfs/path");
                 return Err(Violation(format!("volume {} is at {path}", name(&volume))));
             };
+            // Volumes share what belongs to strangers.
+            if self.is_above_strangers(site, directory) {
+                continue;
+            }
             let overlaps = |other: &&Located| {
                 other.site == site && (is_within(directory, &other.directory) || is_within(&other.directory, directory))
             };

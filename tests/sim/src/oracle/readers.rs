@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::claims::tenant;
-use super::disk::Disk;
+use super::disk::{Disk, Occurrence};
 use super::{Located, Oracle, Violation};
 use crate::actors::nodes::DataFile;
 use crate::objects::{at, name, text};
@@ -28,6 +28,23 @@ impl Readers {
     }
 }
 
+/// Checks that a file with several names is either in one volume or in none: backups share files, and a pod writes to those of
+/// its volume.
+fn check_names(found: &Occurrence, is_volume: impl Fn(&str) -> bool) -> Result<(), Violation> {
+    let volume_of = |path: &String| {
+        let mut above = path.match_indices('/').filter_map(|(end, _)| path.get(..end));
+        above.find(|above| is_volume(above)).map(str::to_owned)
+    };
+    let volumes: BTreeSet<Option<String>> = found.paths.iter().map(volume_of).collect();
+    match volumes.len() > 1 {
+        true => Err(Violation(format!(
+            "one file of a volume is at {}",
+            found.paths.join(", ")
+        ))),
+        false => Ok(()),
+    }
+}
+
 impl Oracle {
     /// A volume contains what was written through its claim and, if the claim asked for other data, what its namespace may
     /// read.
@@ -41,6 +58,9 @@ impl Oracle {
             })
             .collect();
         for (site, disk) in disks.iter().enumerate() {
+            for found in disk.data.values().filter(|found| found.paths.len() > 1) {
+                check_names(found, |above| directories.contains_key(&(site, above)))?;
+            }
             let found = disk.data.values();
             for (file, path) in found.flat_map(|found| found.paths.iter().map(|path| (&found.file, path))) {
                 let mut above = path.match_indices('/').filter_map(|(end, _)| path.get(..end));

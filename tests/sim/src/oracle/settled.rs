@@ -236,7 +236,7 @@ impl Oracle {
         reported
     }
 
-    fn is_above_strangers(&self, site: usize, path: &str) -> bool {
+    pub(super) fn is_above_strangers(&self, site: usize, path: &str) -> bool {
         let files = self.strangers.get(site);
         files.is_some_and(|files| files.keys().any(|file| file.starts_with(&format!("{path}/"))))
     }

@@ -6,6 +6,7 @@ mod processes;
 mod quiet;
 mod restored;
 mod scenario;
+mod special_cases;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -93,6 +94,8 @@ struct World {
     chance: Chance,
     /// Decides about everything that only happens with [`Kind::FollowUps`].
     follow_ups: Chance,
+    /// Decides about the situation that is arranged at the end.
+    special_cases: Chance,
     trace: Trace,
     /// Number of actions so far.
     actions: u32,
@@ -148,6 +151,7 @@ impl World {
             snapshot: None,
             chance: Chance::new(seed, "world"),
             follow_ups: Chance::new(seed, "follow-ups"),
+            special_cases: Chance::new(seed, "special cases"),
             scenario,
             api,
             server,
@@ -189,7 +193,8 @@ impl World {
         self.settle().await?;
         self.storage.repair();
         self.settle().await?;
-        self.clean_up().await
+        self.clean_up().await?;
+        self.have_special_case().await
     }
 
     /// Lets time pass, in which the binder works and the oracle looks at each change.

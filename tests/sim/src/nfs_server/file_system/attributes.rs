@@ -47,6 +47,7 @@ impl FileSystem {
             TimeChange::Now => now,
             TimeChange::To(time) => time,
         };
+        let inherits_mode = self.options.inherited_mode.is_some();
         let inode = self.inode_mut(ino)?;
         if changes.uid.is_some() || changes.gid.is_some() {
             inode.uid = changes.uid.unwrap_or(inode.uid);
@@ -56,7 +57,7 @@ impl FileSystem {
                 inode.mode &= !PRIVILEGES;
             }
         }
-        if let Some(mode) = changes.mode {
+        if let Some(mode) = changes.mode.filter(|_| inode.directory().is_none() || !inherits_mode) {
             inode.mode = mode & 0o7777;
             if caller.uid != 0 && !caller.is_in(inode.gid) {
                 inode.mode &= !0o2000;

@@ -78,6 +78,9 @@ pub struct FileSystemOptions {
     pub xattrs: bool,
     /// Maximum number of hard links.
     pub link_max: usize,
+    /// Mode of each directory that is created, whatever is requested then and later, as where access control lists are
+    /// inherited.
+    pub inherited_mode: Option<u32>,
 }
 
 impl Default for FileSystemOptions {
@@ -98,6 +101,7 @@ impl Default for FileSystemOptions {
             time_resolution: 1,
             xattrs: true,
             link_max: 65_000,
+            inherited_mode: None,
         }
     }
 }

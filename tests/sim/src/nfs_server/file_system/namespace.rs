@@ -77,7 +77,8 @@ impl FileSystem {
             Kind::Symlink(_) => 0o777,
             _ => 0o644,
         };
-        let mut mode = set.mode.unwrap_or(default) & 0o7777;
+        let inherited = self.options.inherited_mode.filter(|_| is_directory);
+        let mut mode = inherited.or(set.mode).unwrap_or(default) & 0o7777;
         if is_directory && inherits_group {
             mode |= 0o2000;
         }

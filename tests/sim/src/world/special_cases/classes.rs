@@ -1,0 +1,252 @@
+//! What administrators and users request.
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::disk::{content, make_file, rewrite};
+use super::{CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
+use crate::actors::administrator::ADOPTING;
+use crate::objects::{name, text, uid, volume_path};
+use crate::oracle::Violation;
+use crate::world::{STEP, World};
+
+const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
+/// Groups for volumes.
+const GROUPS: std::ops::RangeInclusive<u32> = 5000..=5009;
+
+impl World {
+    /// Two namespaces share the directory of the strangers, which the oracle watches (data-safety rule 26).
+    pub(super) async fn share_a_directory(&mut self) -> Result<(), Violation> {
+        self.create_class("shared", &[("existing", "Share"), ("pathPattern", "strangers")])?;
+        let volume = self.provision((NAMESPACE, CLAIM), "shared").await?;
+        self.provision((OTHER_NAMESPACE, CLAIM), "shared").await?;
+        // Its record decides, whatever the volume says.
+        self.patch_volume(
+            &volume,
+            &json!({"metadata": {"annotations": {"nfs-operator.io/on-delete": "archive"}}}),
+        )?;
+        self.delete_claim((NAMESPACE, CLAIM))?;
+        self.settle().await
+    }
+
+    /// A claim names the directory that the claim of another namespace left: it does not get it (data-safety rule 19).
+    pub(super) async fn name_the_directory_of_another_namespace(&mut self) -> Result<(), Violation> {
+        self.create_class("by-name", &[("existing", "Adopt"), ("pathPattern", "${pvc.name}")])?;
+        let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
+        let retained = [("nfs-operator.io/on-delete", "retain")];
+        self.create_claim(first, "by-name", &retained, &json!({}))?;
+        self.wait_until("a claim is bound", |world| world.volume_of(first))
+            .await?;
+        self.write_file(first).await?;
+        self.delete_claim(first)?;
+        self.settle().await?;
+        self.create_claim(second, "by-name", &[], &json!({}))?;
+        self.check_that("a claim got the directory of another namespace", |world| {
+            world.volume_of(second).is_none()
+        })
+        .await
+    }
+
+    /// Each volume has a group of its own (data-safety rule 25).
+    pub(super) async fn give_each_volume_a_group(&mut self) -> Result<(), Violation> {
+        self.change_backend(&json!({"directory": {"gidRange": {"min": GROUPS.start(), "max": GROUPS.end()}}}))?;
+        self.pass(LOOK * 5).await?;
+        let mut groups = Vec::new();
+        for number in 0..3 {
+            let volume = self
+                .provision((NAMESPACE, &format!("{CLAIM}-{number}")), "archived")
+                .await?;
+            let group = self.on_disk(|disk| Ok(disk.inode(find(disk, &volume.directory)?)?.gid))?;
+            if !GROUPS.contains(&group) || groups.contains(&group) {
+                return Err(broken(format!(
+                    "volume {} has group {group}, after {groups:?}",
+                    volume.name
+                )));
+            }
+            groups.push(group);
+        }
+        self.change_backend(&json!({"directory": {"gidRange": null}}))?;
+        Ok(())
+    }
+
+    /// A file changes between two backups and keeps its size and time: each backup has its own content. Then a claim asks for a
+    /// backup to be moved whose files are in another backup: the oracle checks that they are not in the
+    /// volume (data-safety rule 28).
+    pub(super) async fn move_a_backup(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "archived").await?;
+        let notes = format!("{}/notes", volume.directory);
+        self.on_disk(|disk| make_file(disk, &notes, b"first"))?;
+        for (backup, found) in [("special-1", b"first"), ("special-2", b"other")] {
+            self.on_disk(|disk| rewrite(disk, &notes, found))?;
+            // What changed just before a backup is not linked by the next one.
+            self.pass(DONE).await?;
+            let reference = json!({"claimRef": {"namespace": NAMESPACE, "name": CLAIM}});
+            self.administer(
+                "POST",
+                ARCHIVES,
+                &json!({"metadata": {"name": backup}, "spec": reference}),
+            )?;
+            self.wait_until("a backup is complete", |world| {
+                let archives = world.api.all("nfsarchives");
+                let mut archives = archives.iter().filter(|archive| name(archive) == backup);
+                archives
+                    .any(|archive| !text(archive, "/status/directory").is_empty())
+                    .then_some(())
+            })
+            .await?;
+            let copy = format!("archived-{backup}/notes");
+            if self.on_disk(|disk| content(disk, &copy))? != *found {
+                return Err(broken(format!("backup {backup} has a former content of a file")));
+            }
+        }
+        let source = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": "special-2"});
+        let restored = (NAMESPACE, "restored");
+        let annotations = [("nfs-operator.io/restore", "move")];
+        self.create_claim(restored, "archived", &annotations, &json!({"dataSourceRef": source}))?;
+        self.wait_until("a claim is restored from a backup", |world| world.volume_of(restored))
+            .await?;
+        self.write_file(restored).await
+    }
+
+    /// The name of a directory leaves room for that of its archive (data-safety rule 9).
+    pub(super) async fn use_a_long_name(&mut self) -> Result<(), Violation> {
+        let long = "long".repeat(60);
+        let claim = (NAMESPACE, long.as_str());
+        let volume = self.provision_with_file(claim, "archived").await?;
+        self.delete_claim(claim)?;
+        self.settle().await?;
+        let archives = self.api.all("nfsarchives");
+        let archive = archives.iter().find(|archive| name(archive) == volume.name);
+        let (found, expected) = (
+            archive.map_or("", |archive| text(archive, "/status/directory")),
+            format!("archived-{}", volume.directory),
+        );
+        match found == expected {
+            true => Ok(()),
+            false => Err(broken(format!("{} was archived as {found}", volume.directory))),
+        }
+    }
+
+    /// The directory of a volume does not have a name like that of an archive (data-safety rule 9).
+    pub(super) async fn use_the_name_of_an_archive(&mut self) -> Result<(), Violation> {
+        self.create_class("by-name", &[("pathPattern", "${pvc.name}")])?;
+        let claim = (NAMESPACE, "archived-special");
+        self.create_claim(claim, "by-name", &[], &json!({}))?;
+        self.check_that("a directory has a name like that of an archive", |world| {
+            world.volume_of(claim).is_none()
+        })
+        .await
+    }
+
+    /// The server gives each new directory its own mode: a claim that requests another one says so (data-safety rule 10).
+    pub(super) async fn refuse_modes(&mut self) -> Result<(), Violation> {
+        self.create_class("strict", &[("mode", "0750")])?;
+        let claim = (NAMESPACE, CLAIM);
+        self.set_inherited_mode(Some(0o777))?;
+        self.create_claim(claim, "strict", &[], &json!({}))?;
+        self.check_that("a claim is bound although its directory has another mode", |world| {
+            world.volume_of(claim).is_none()
+        })
+        .await?;
+        let is_reported = |world: &Self| {
+            let claim = world.claim(claim)?;
+            let conditions = claim.pointer("/status/conditions").and_then(Value::as_array)?;
+            let mut reasons = conditions.iter().map(|condition| text(condition, "/reason"));
+            reasons.any(|reason| reason == "ModeRefused").then_some(())
+        };
+        self.wait_until("a claim reports that its mode was refused", is_reported)
+            .await?;
+        self.set_inherited_mode(None)
+    }
+
+    /// A volume is retained and removed by hand: its directory is not given to the next claim of the name (data-safety rule
+    /// 19).
+    pub(super) async fn remove_a_volume_by_hand(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, ADOPTING).await?;
+        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.delete_claim(claim)?;
+        self.settle().await?;
+        self.administer("DELETE", &volume_path(&volume.name), &json!({}))?;
+        self.settle().await?;
+        self.create_claim(claim, ADOPTING, &[], &json!({}))?;
+        self.check_that("a claim got the directory in the record of another volume", |world| {
+            world.volume_of(claim).is_none()
+        })
+        .await
+    }
+
+    /// A volume is marked as released although its claim exists: it is not reclaimed (data-safety rule 8).
+    pub(super) async fn mark_as_released(&mut self) -> Result<(), Violation> {
+        let volume = self.provision_with_file((NAMESPACE, CLAIM), "deleted").await?;
+        let path = format!("{}/status", volume_path(&volume.name));
+        self.administer("PATCH", &path, &json!({"status": {"phase": "Released"}}))?;
+        let end = Instant::now() + OBSERVED;
+        // The volume controller, which would correct it, does nothing meanwhile.
+        while Instant::now() < end {
+            sleep(STEP).await;
+            self.look()?;
+        }
+        self.settle().await
+    }
+
+    /// Somebody edits the annotations of a volume, which then says something else than its record: it is not reclaimed
+    /// (data-safety rule 8).
+    pub(super) async fn edit_a_volume(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "deleted").await?;
+        let fileid = self.on_disk(|disk| find(disk, &volume.directory))?;
+        let annotate =
+            |fileid: u64| json!({"metadata": {"annotations": {"nfs-operator.io/file-id": fileid.to_string()}}});
+        self.patch_volume(&volume, &annotate(fileid + 1000))?;
+        self.delete_claim(claim)?;
+        let stays = format!("{} was removed, whose record has another fileid", volume.directory);
+        self.check_that(&stays, |world| world.exists(&volume.directory)).await?;
+        self.patch_volume(&volume, &annotate(fileid))?;
+        self.settle().await
+    }
+
+    /// Somebody gives a volume to another claim, and says that its record is that claim's, which it is not: it is not
+    /// reclaimed (data-safety rule 8).
+    pub(super) async fn edit_the_claim_of_a_volume(&mut self) -> Result<(), Violation> {
+        let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
+        let volume = self.provision_with_file(first, "deleted").await?;
+        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.delete_claim(first)?;
+        self.settle().await?;
+        self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
+        let claim = self.claim(second).map(|claim| uid(&claim).to_owned());
+        let annotate = |claim: Option<&str>| json!({"nfs-operator.io/claim-uid": claim});
+        self.patch_volume(
+            &volume,
+            &json!({"metadata": {"annotations": annotate(claim.as_deref())}, "spec": {"claimRef": null}}),
+        )?;
+        self.wait_until("a claim is bound to the volume that it names", |world| {
+            world.volume_of(second)
+        })
+        .await?;
+        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}))?;
+        self.delete_claim(second)?;
+        let stays = format!(
+            "{} was removed, whose record is that of another claim",
+            volume.directory
+        );
+        self.check_that(&stays, |world| world.exists(&volume.directory)).await?;
+        self.patch_volume(&volume, &json!({"metadata": {"annotations": annotate(None)}}))?;
+        self.settle().await
+    }
+
+    fn patch_volume(&self, volume: &Volume, patch: &Value) -> Result<(), Violation> {
+        self.administer("PATCH", &volume_path(&volume.name), patch)
+    }
+
+    fn set_inherited_mode(&self, mode: Option<u32>) -> Result<(), Violation> {
+        self.trace
+            .record("nas", format_args!("gives directories the mode {mode:?}"));
+        self.on_disk(|disk| {
+            disk.options_mut().inherited_mode = mode;
+            Ok(())
+        })
+    }
+}

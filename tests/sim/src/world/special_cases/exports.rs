@@ -1,0 +1,261 @@
+//! What others do on an export.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::disk::{content, make_directory, make_file, mode, remove, rename};
+use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, Volume, broken, find};
+use crate::actors::administrator::EXPORT;
+use crate::nfs_server::FaultRates;
+use crate::nfs_server::file_system::Caller;
+use crate::objects::text;
+use crate::oracle::{OWN_FOLDER, Violation};
+use crate::world::{ADDRESS, STEP, World};
+
+const ROOT: &Caller = &Caller::ROOT;
+/// ID of another cluster, smaller than any other.
+const OTHER_CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
+/// Another name of the server.
+const ALIAS: &str = "alias.example.org";
+/// Time between two looks at a change in progress.
+const MOMENT: Duration = Duration::from_micros(200);
+/// Names that a purge may still remove after a directory was moved: those of the calls already sent.
+const SENT: usize = 6 * 64;
+/// Number of subdirectories in a directory that is purged, and of files in each.
+const PURGED: (usize, usize) = (8, 400);
+
+impl World {
+    /// Somebody lets others enter the operator's folder: no backend may use it (data-safety rule 1).
+    pub(super) async fn open_own_folder(&mut self) -> Result<(), Violation> {
+        self.trace.record("nas", "lets others enter the operator's folder");
+        self.on_disk(|disk| {
+            let folder = find(disk, OWN_FOLDER)?;
+            disk.set_attributes(ROOT, folder, mode(0o777))
+        })?;
+        let is_reported = |world: &Self| {
+            let backends = world.api.all("nfsbackends");
+            let found = backends
+                .iter()
+                .find(|backend| crate::objects::name(backend) == BACKEND)?;
+            let conditions = found.pointer("/status/conditions").and_then(Value::as_array)?;
+            let mut reasons = conditions.iter().map(|condition| text(condition, "/reason"));
+            reasons.any(|reason| reason == "ReservedDirectoryUnsafe").then_some(())
+        };
+        self.wait_until(
+            "the backend reports that others may enter the operator's folder",
+            is_reported,
+        )
+        .await?;
+        self.on_disk(|disk| {
+            let folder = find(disk, OWN_FOLDER)?;
+            disk.set_attributes(ROOT, folder, mode(0o700))
+        })?;
+        self.settle().await
+    }
+
+    /// Somebody moves the directory of a volume into the trash: it is not purged (data-safety rule 6).
+    pub(super) async fn move_into_trash(&mut self) -> Result<(), Violation> {
+        let volume = self.provision_with_file((NAMESPACE, CLAIM), "archived").await?;
+        let misplaced = format!("{}/trash/misplaced", self.cluster_folder()?);
+        let files = self.number_of_names(&volume.directory)?;
+        self.trace
+            .record("nas", format_args!("moves {} into the trash", volume.directory));
+        self.on_disk(|disk| rename(disk, &volume.directory, &misplaced))?;
+        // Without the oracle, which misses the directory.
+        let end = Instant::now() + DONE;
+        while Instant::now() < end {
+            sleep(STEP).await;
+            self.processes.step();
+            self.bind();
+        }
+        if self.number_of_names(&misplaced).unwrap_or(0) != files {
+            return Err(broken(format!(
+                "{} of volume {} was purged, because somebody moved it into the trash",
+                volume.directory, volume.name
+            )));
+        }
+        self.on_disk(|disk| rename(disk, &misplaced, &volume.directory))?;
+        self.settle().await
+    }
+
+    /// Returns the number of names in a tree.
+    fn number_of_names(&self, path: &str) -> Result<usize, Violation> {
+        self.on_disk(|disk| Ok(disk.walk(find(disk, path)?).len()))
+    }
+
+    /// Another cluster has a record of the directory of a volume: the directory is not removed (data-safety rule 20).
+    pub(super) async fn record_in_another_cluster(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "deleted").await?;
+        let other = self.create_other_cluster()?;
+        self.record_there(&other, &volume)?;
+        self.delete_claim(claim)?;
+        let stays = format!("{} was removed, which another cluster has recorded", volume.directory);
+        self.check_that(&stays, |world| world.exists(&volume.directory)).await?;
+        self.on_disk(|disk| remove(disk, &other))?;
+        self.settle().await
+    }
+
+    /// Another cluster records the directory of a claim just after this one: the directory is not used (data-safety rule
+    /// 20).
+    pub(super) async fn record_in_another_cluster_meanwhile(&mut self) -> Result<(), Violation> {
+        let (first, claim) = ((NAMESPACE, "first"), (NAMESPACE, CLAIM));
+        let other = self.create_other_cluster()?;
+        // The records of the other cluster are known from now on.
+        let known = self.provision(first, "deleted").await?;
+        self.slow_down();
+        self.create_claim(claim, "deleted", &[], &json!({}))?;
+        let uid = self.claim(claim).map(|claim| crate::objects::uid(&claim).to_owned());
+        let name = format!("pvc-{}", uid.unwrap_or_default());
+        let volume = Volume {
+            directory: known.directory.replace(&known.name, &name).replace("first", CLAIM),
+            name,
+        };
+        let own = format!("{}/records/{}", self.cluster_folder()?, volume.name);
+        let end = Instant::now() + DONE;
+        while !self.exists(&own) {
+            if Instant::now() >= end {
+                return Err(broken("no record was written for a claim"));
+            }
+            sleep(MOMENT).await;
+            self.bind();
+            self.processes.step();
+        }
+        let is_early = !self.exists(&volume.directory);
+        self.record_there(&other, &volume)?;
+        self.trace
+            .record("world", format_args!("before the directory exists: {is_early}"));
+        if is_early {
+            self.check_that(
+                "a claim is bound whose directory another cluster has recorded",
+                |world| world.volume_of(claim).is_none(),
+            )
+            .await?;
+        }
+        self.on_disk(|disk| remove(disk, &other))?;
+        self.server.with_faults(crate::nfs_server::Faults::clear);
+        self.settle().await
+    }
+
+    /// Lets each call take a while.
+    fn slow_down(&self) {
+        self.server.with_faults(|faults| {
+            faults.set_rates(FaultRates {
+                latency: Duration::from_millis(5),
+                ..FaultRates::default()
+            });
+        });
+    }
+
+    /// Creates the folder of another cluster on the export, without records. Returns its path.
+    fn create_other_cluster(&self) -> Result<String, Violation> {
+        let folder = format!("{OWN_FOLDER}/{OTHER_CLUSTER}");
+        self.trace
+            .record("nas", format_args!("has the folder of another cluster: {folder}"));
+        self.on_disk(|disk| {
+            make_directory(disk, &folder)?;
+            make_directory(disk, &format!("{folder}/records"))
+        })?;
+        Ok(folder)
+    }
+
+    /// Lets another cluster record the directory of a volume.
+    fn record_there(&self, other: &str, volume: &Volume) -> Result<(), Violation> {
+        let own = format!("{}/records/{}", self.cluster_folder()?, volume.name);
+        self.trace.record(
+            "nas",
+            format_args!("has a record of {} of another cluster", volume.directory),
+        );
+        self.on_disk(|disk| {
+            let record = content(disk, &own)?;
+            make_file(disk, &format!("{other}/records/{}", volume.name), &record)
+        })
+    }
+
+    /// A volume of somebody else is at the same directory, and names the server differently: the directory is not moved
+    /// (data-safety rule 16).
+    pub(super) async fn use_another_name_of_the_server(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "deleted").await?;
+        self.network.name(ALIAS, ADDRESS);
+        let path = "/api/v1/persistentvolumes";
+        let source = json!({"server": ALIAS, "path": format!("{EXPORT}/{}", volume.directory)});
+        self.administer(
+            "POST",
+            path,
+            &json!({"metadata": {"name": "static", "labels": {"static": "true"}}, "spec": {"capacity": {"storage": "1Mi"},
+                "accessModes": ["ReadWriteMany"], "persistentVolumeReclaimPolicy": "Retain", "nfs": source}}),
+        )?;
+        self.pass(LOOK * 5).await?;
+        self.delete_claim(claim)?;
+        let stays = format!("{} was removed, which another volume has by an alias", volume.directory);
+        self.check_that(&stays, |world| world.exists(&volume.directory)).await?;
+        self.administer("DELETE", &format!("{path}/static"), &json!({}))?;
+        self.settle().await
+    }
+
+    /// Somebody moves a directory out of the trash while it is purged: what is left in it stays (data-safety rule 23).
+    pub(super) async fn move_out_of_trash(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision(claim, "deleted").await?;
+        let (subdirectories, files) = PURGED;
+        self.on_disk(|disk| {
+            for subdirectory in 0..subdirectories {
+                let subdirectory = format!("{}/{subdirectory}", volume.directory);
+                make_directory(disk, &subdirectory)?;
+                for file in 0..files {
+                    make_file(disk, &format!("{subdirectory}/{file}"), b"")?;
+                }
+            }
+            Ok(())
+        })?;
+        let all = self.number_of_names(&volume.directory)?;
+        let trash = format!("{}/trash", self.cluster_folder()?);
+        self.slow_down();
+        self.delete_claim(claim)?;
+        let end = Instant::now() + DONE;
+        let (name, left) = loop {
+            if Instant::now() >= end {
+                return Err(broken("a deleted directory is not purged"));
+            }
+            sleep(MOMENT).await;
+            self.bind();
+            self.processes.step();
+            let Some(name) = self.name_in(&trash)? else { continue };
+            // Once, so that the oracle knows that it was deleted.
+            self.look()?;
+            let left = self.number_of_names(&format!("{trash}/{name}")).unwrap_or(0);
+            if left < all {
+                break (name, left);
+            }
+        };
+        if left > SENT {
+            self.trace.record(
+                "nas",
+                format_args!("moves a directory with {left} names out of the trash"),
+            );
+            self.on_disk(|disk| rename(disk, &format!("{trash}/{name}"), "rescued"))?;
+            self.pass(DONE).await?;
+            let rescued = self.number_of_names("rescued").unwrap_or(0);
+            if rescued + SENT < left {
+                return Err(broken(format!(
+                    "of {left} names that were moved out of the trash, the purge left {rescued}"
+                )));
+            }
+            self.on_disk(|disk| remove(disk, "rescued"))?;
+        }
+        self.server.with_faults(crate::nfs_server::Faults::clear);
+        self.settle().await
+    }
+
+    /// Returns a name in a directory.
+    fn name_in(&self, path: &str) -> Result<Option<String>, Violation> {
+        self.on_disk(|disk| {
+            let (_, directory) = disk.directory(find(disk, path)?)?;
+            let name = directory.entries().next();
+            Ok(name.map(|entry| String::from_utf8_lossy(&entry.name).into_owned()))
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! Situations that chance never brings about: at the end of a run, one of them is arranged. Only what the operator may not
+//! do in it is checked, and that everything is settled afterwards.
+
+mod classes;
+mod disk;
+mod exports;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Kind, World};
+use crate::actors::users::NAMESPACES;
+use crate::actors::{archives, namespaces};
+use crate::api_server::Key;
+use crate::nfs_server::FileSystem;
+use crate::nfs_server::file_system::{Caller, Ino};
+use crate::nfs_server::status::NfsResult;
+use crate::objects::{claim_path, text, uid};
+use crate::oracle::{DISK, OWN_FOLDER, Violation};
+
+/// Time in which the operator has to do what nothing prevents.
+const DONE: Duration = Duration::from_secs(300);
+/// Time in which it does nothing of what it may not do.
+const OBSERVED: Duration = Duration::from_secs(120);
+/// Time between two looks for it.
+const LOOK: Duration = Duration::from_secs(1);
+/// The backend that is used.
+const BACKEND: &str = "main";
+/// Namespace of the claims.
+const NAMESPACE: &str = NAMESPACES[0];
+/// Another namespace.
+const OTHER_NAMESPACE: &str = NAMESPACES[1];
+/// Name of a claim.
+const CLAIM: &str = "special";
+
+/// Returns the object at a path on a disk, as its administrator finds it.
+fn find(disk: &FileSystem, path: &str) -> NfsResult<Ino> {
+    path.split('/')
+        .filter(|name| !name.is_empty())
+        .try_fold(disk.root(), |directory, name| {
+            disk.lookup(&Caller::ROOT, directory, name.as_bytes())
+        })
+}
+
+fn broken(cause: impl Into<String>) -> Violation {
+    Violation(cause.into())
+}
+
+/// The volume of a claim.
+#[derive(Debug, Clone)]
+struct Volume {
+    name: String,
+    /// Its directory on the export.
+    directory: String,
+}
+
+impl World {
+    /// Arranges one of the situations, or none.
+    pub(super) async fn have_special_case(&mut self) -> Result<(), Violation> {
+        if !self.scenario.has(Kind::FollowUps) {
+            return Ok(());
+        }
+        namespaces::create_missing(&self.api, &self.trace);
+        self.reset_backend()?;
+        let case = self.special_cases.below(20);
+        self.trace.record("world", format_args!("special case {case}"));
+        match case {
+            0 => self.open_own_folder().await?,
+            1 => self.move_into_trash().await?,
+            2 => self.record_in_another_cluster().await?,
+            3 => self.record_in_another_cluster_meanwhile().await?,
+            4 => self.use_another_name_of_the_server().await?,
+            5 => self.move_out_of_trash().await?,
+            6 => self.share_a_directory().await?,
+            7 => self.name_the_directory_of_another_namespace().await?,
+            8 => self.give_each_volume_a_group().await?,
+            9 => self.move_a_backup().await?,
+            10 => self.use_a_long_name().await?,
+            11 => self.use_the_name_of_an_archive().await?,
+            12 => self.refuse_modes().await?,
+            13 => self.remove_a_volume_by_hand().await?,
+            14 => self.mark_as_released().await?,
+            15 => self.edit_a_volume().await?,
+            16 => self.edit_the_claim_of_a_volume().await?,
+            _ => return Ok(()),
+        }
+        self.users.delete_all();
+        self.settle().await?;
+        archives::delete_all(&self.api, &self.trace);
+        self.settle().await
+    }
+
+    /// Lets the backend serve claims with the policy of their classes.
+    fn reset_backend(&self) -> Result<(), Violation> {
+        self.change_backend(&json!({"suspend": false,
+            "archivePolicy": {"onDelete": "Archive", "retention": null, "keepLast": null}}))
+    }
+
+    fn change_backend(&self, spec: &Value) -> Result<(), Violation> {
+        let path = format!("/apis/nfs-operator.io/v1alpha1/nfsbackends/{BACKEND}");
+        self.administer("PATCH", &path, &json!({"spec": spec}))
+    }
+
+    /// Sends a request that is not refused.
+    fn administer(&self, method: &str, path: &str, body: &Value) -> Result<(), Violation> {
+        self.trace.record("admin", format_args!("{method} {path} {body}"));
+        let done = self.api.call("admin", method, path, body).map(drop);
+        done.map_err(|refusal| broken(format!("{method} {path}: {}", refusal.status)))
+    }
+
+    /// Creates a class on the backend.
+    fn create_class(&self, name: &str, parameters: &[(&str, &str)]) -> Result<(), Violation> {
+        let parameters: serde_json::Map<String, Value> = parameters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect();
+        self.administer(
+            "POST",
+            "/apis/storage.k8s.io/v1/storageclasses",
+            &json!({"metadata": {"name": name}, "provisioner": "nfs-operator.io/nfs", "parameters": parameters}),
+        )
+    }
+
+    /// Creates a claim of a class on the backend, with this in its spec.
+    fn create_claim(
+        &self,
+        (namespace, name): (&str, &str),
+        class: &str,
+        annotations: &[(&str, &str)],
+        more: &Value,
+    ) -> Result<(), Violation> {
+        let mut all = json!({"nfs-operator.io/backend": BACKEND});
+        let mut spec = json!({"accessModes": ["ReadWriteMany"], "storageClassName": class,
+            "resources": {"requests": {"storage": "256Mi"}}});
+        if let Some(all) = all.as_object_mut() {
+            all.extend(
+                annotations
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), json!(value))),
+            );
+        }
+        if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
+            spec.extend(more.clone());
+        }
+        self.administer(
+            "POST",
+            &format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"),
+            &json!({"metadata": {"name": name, "annotations": all}, "spec": spec}),
+        )
+    }
+
+    fn delete_claim(&self, (namespace, name): (&str, &str)) -> Result<(), Violation> {
+        self.administer("DELETE", &claim_path(namespace, name), &json!({}))
+    }
+
+    fn claim(&self, (namespace, name): (&str, &str)) -> Option<Arc<Value>> {
+        self.api.get(&Key {
+            plural: "persistentvolumeclaims",
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Returns the volume of a claim that is bound.
+    fn volume_of(&self, claim: (&str, &str)) -> Option<Volume> {
+        let claim = self
+            .claim(claim)
+            .filter(|claim| text(claim, "/status/phase") == "Bound")?;
+        let volume = self.api.get(&Key {
+            plural: "persistentvolumes",
+            namespace: String::new(),
+            name: text(&claim, "/spec/volumeName").to_owned(),
+        })?;
+        let (_, directory) = self.sites.of_volume(&volume)?;
+        Some(Volume {
+            name: crate::objects::name(&volume).to_owned(),
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Creates a claim, and returns its volume once it is bound.
+    async fn provision(&mut self, claim: (&str, &str), class: &str) -> Result<Volume, Violation> {
+        self.create_claim(claim, class, &[], &json!({}))?;
+        self.wait_until("a claim is bound", |world| world.volume_of(claim))
+            .await
+    }
+
+    /// Creates a claim, and lets a pod write a file into its volume.
+    async fn provision_with_file(&mut self, claim: (&str, &str), class: &str) -> Result<Volume, Violation> {
+        let volume = self.provision(claim, class).await?;
+        self.write_file(claim).await?;
+        Ok(volume)
+    }
+
+    async fn write_file(&mut self, claim: (&str, &str)) -> Result<(), Violation> {
+        let object = self.claim(claim).map(|claim| uid(&claim).to_owned());
+        let written = self
+            .nodes
+            .write(|uid| object.as_deref() != Some(uid))
+            .map_err(Violation)?;
+        if let Some(written) = written {
+            self.oracle.written(written);
+        }
+        self.pass(LOOK).await
+    }
+
+    /// Waits for something.
+    async fn wait_until<T>(&mut self, what: &str, found: impl Fn(&Self) -> Option<T>) -> Result<T, Violation> {
+        let end = Instant::now() + DONE;
+        loop {
+            if let Some(found) = found(self) {
+                return Ok(found);
+            }
+            if Instant::now() >= end {
+                return Err(broken(format!("not within {} s: {what}", DONE.as_secs())));
+            }
+            self.pass(LOOK).await?;
+        }
+    }
+
+    /// Checks for a while that something stays so.
+    async fn check_that(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> Result<(), Violation> {
+        let end = Instant::now() + OBSERVED;
+        while Instant::now() < end {
+            self.pass(LOOK).await?;
+            if !is_so(self) {
+                return Err(broken(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Works on the disk as its administrator.
+    fn on_disk<T>(&self, work: impl FnOnce(&mut FileSystem) -> NfsResult<T>) -> Result<T, Violation> {
+        let done = self.server.administer(DISK, work);
+        done.map_err(|status| broken(format!("the administrator of the disk fails: {status:?}")))
+    }
+
+    /// Returns true if something is at a path of the export.
+    fn exists(&self, path: &str) -> bool {
+        self.on_disk(|disk| find(disk, path)).is_ok()
+    }
+
+    /// Returns the path of the folder of the cluster on the export.
+    fn cluster_folder(&self) -> Result<String, Violation> {
+        self.on_disk(|disk| {
+            let folders = disk.walk(find(disk, OWN_FOLDER)?);
+            let records = folders
+                .iter()
+                .map(|found| String::from_utf8_lossy(&found.path).into_owned())
+                .find_map(|path| path.strip_suffix("/records").map(str::to_owned));
+            records.ok_or(crate::nfs_server::status::NfsStat::NOENT)
+        })
+    }
+}
