@@ -224,14 +224,14 @@ fn check_restore_allowed(
     if observed.archive.terms.held {
         return Err(ExportError::ArchiveHeld { volume: volume.clone() });
     }
+    if observed.archive.shares_files() {
+        let volume = volume.clone();
+        return Err(ExportError::ArchiveSharesFiles { volume });
+    }
     // Its object was deleted since the claim was checked. Nothing would end the restore and remove the archive's record.
     if observed.archive.released {
         let (volume, state) = (volume.clone(), "kept without an NfsArchive");
         return Err(ExportError::ArchiveTaken { volume, state });
-    }
-    if observed.archive.shares_files() {
-        let volume = volume.clone();
-        return Err(ExportError::ArchiveSharesFiles { volume });
     }
     archives::refuse_while_copied(store, volume)
 }
