@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_file, rewrite};
-use super::{CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
+use super::{CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
 use crate::actors::administrator::ADOPTING;
 use crate::objects::{name, text, uid, volume_path};
 use crate::oracle::Violation;
@@ -49,8 +49,8 @@ impl World {
 
     /// Each volume has a group of its own (data-safety rule 25).
     pub(super) async fn give_each_volume_a_group(&mut self) -> Result<(), Violation> {
-        self.change_backend(&json!({"directory": {"gidRange": {"min": GROUPS.start(), "max": GROUPS.end()}}}))?;
-        self.pass(LOOK * 5).await?;
+        self.change_backend(&json!({"directory": {"gidRange": {"min": GROUPS.start(), "max": GROUPS.end()}}}))
+            .await?;
         let mut groups = Vec::new();
         for number in 0..3 {
             let volume = self
@@ -65,8 +65,7 @@ impl World {
             }
             groups.push(group);
         }
-        self.change_backend(&json!({"directory": {"gidRange": null}}))?;
-        Ok(())
+        self.change_backend(&json!({"directory": {"gidRange": null}})).await
     }
 
     /// A file changes between two backups and keeps its size and time: each backup has its own content. Then a claim asks for a

@@ -64,7 +64,7 @@ impl World {
             return Ok(());
         }
         namespaces::create_missing(&self.api, &self.trace);
-        self.reset_backend()?;
+        self.reset_backend().await?;
         let case = self.special_cases.below(20);
         self.trace.record("world", format_args!("special case {case}"));
         match case {
@@ -94,14 +94,25 @@ impl World {
     }
 
     /// Lets the backend serve claims with the policy of their classes.
-    fn reset_backend(&self) -> Result<(), Violation> {
-        self.change_backend(&json!({"suspend": false,
-            "archivePolicy": {"onDelete": "Archive", "retention": null, "keepLast": null}}))
+    async fn reset_backend(&mut self) -> Result<(), Violation> {
+        let spec = json!({"suspend": false,
+            "archivePolicy": {"onDelete": "Archive", "retention": null, "keepLast": null}});
+        self.change_backend(&spec).await
     }
 
-    fn change_backend(&self, spec: &Value) -> Result<(), Violation> {
+    /// Changes the backend, and waits until the operator has noticed it: its watch may be slow.
+    async fn change_backend(&mut self, spec: &Value) -> Result<(), Violation> {
         let path = format!("/apis/nfs-operator.io/v1alpha1/nfsbackends/{BACKEND}");
-        self.administer("PATCH", &path, &json!({"spec": spec}))
+        self.administer("PATCH", &path, &json!({"spec": spec}))?;
+        self.wait_until("a changed backend is probed", |world| {
+            let backends = world.api.all("nfsbackends");
+            let backend = backends
+                .iter()
+                .find(|backend| crate::objects::name(backend) == BACKEND)?;
+            let generation = |field| backend.pointer(field).and_then(Value::as_i64);
+            (generation("/status/observedGeneration") == generation("/metadata/generation")).then_some(())
+        })
+        .await
     }
 
     /// Sends a request that is not refused.
