@@ -4,13 +4,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_file, rewrite};
-use super::{CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
+use super::{ARCHIVES, CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
 use crate::actors::administrator::ADOPTING;
 use crate::objects::{name, text, uid, volume_path};
 use crate::oracle::Violation;
 use crate::world::{STEP, World};
 
-const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
 /// Groups for volumes.
 const GROUPS: std::ops::RangeInclusive<u32> = 5000..=5009;
 
@@ -234,10 +233,6 @@ impl World {
         self.check_that(&stays, |world| world.exists(&volume.directory)).await?;
         self.patch_volume(&volume, &json!({"metadata": {"annotations": annotate(None)}}))?;
         self.settle().await
-    }
-
-    fn patch_volume(&self, volume: &Volume, patch: &Value) -> Result<(), Violation> {
-        self.administer("PATCH", &volume_path(&volume.name), patch)
     }
 
     fn set_inherited_mode(&self, mode: Option<u32>) -> Result<(), Violation> {

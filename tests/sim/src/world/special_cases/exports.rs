@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use nfs_client::FsId;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
-use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, Volume, broken, find};
+use super::{ARCHIVES, BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OTHER_NAMESPACE, Volume, broken, find};
 use crate::actors::administrator::EXPORT;
-use crate::nfs_server::FaultRates;
 use crate::nfs_server::file_system::Caller;
+use crate::nfs_server::{FaultRates, Place};
 use crate::objects::text;
-use crate::oracle::{OWN_FOLDER, Violation};
+use crate::oracle::{DISK, OWN_FOLDER, Violation};
 use crate::world::{ADDRESS, STEP, World};
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -25,6 +26,10 @@ const MOMENT: Duration = Duration::from_micros(200);
 const SENT: usize = 6 * 64;
 /// Number of subdirectories in a directory that is purged, and of files in each.
 const PURGED: (usize, usize) = (8, 400);
+/// The same of one that is copied.
+const COPIED: (usize, usize) = (8, 50);
+/// Directory with the snapshots of the server.
+const SNAPSHOTS: &str = ".snapshot";
 
 impl World {
     /// Somebody lets others enter the operator's folder: no backend may use it (data-safety rule 1).
@@ -200,17 +205,7 @@ impl World {
     pub(super) async fn move_out_of_trash(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
         let volume = self.provision(claim, "deleted").await?;
-        let (subdirectories, files) = PURGED;
-        self.on_disk(|disk| {
-            for subdirectory in 0..subdirectories {
-                let subdirectory = format!("{}/{subdirectory}", volume.directory);
-                make_directory(disk, &subdirectory)?;
-                for file in 0..files {
-                    make_file(disk, &format!("{subdirectory}/{file}"), b"")?;
-                }
-            }
-            Ok(())
-        })?;
+        self.fill(&volume.directory, PURGED)?;
         let all = self.number_of_names(&volume.directory)?;
         let trash = format!("{}/trash", self.cluster_folder()?);
         self.slow_down();
@@ -248,6 +243,100 @@ impl World {
         }
         self.server.with_faults(crate::nfs_server::Faults::clear);
         self.settle().await
+    }
+
+    /// The source of a clone is deleted while it is copied: no claim gets a part of it (data-safety rule 23).
+    pub(super) async fn delete_the_source_of_a_copy(&mut self) -> Result<(), Violation> {
+        let (source, clone) = ((NAMESPACE, CLAIM), (NAMESPACE, "clone"));
+        let volume = self.provision(source, "deleted").await?;
+        let (subdirectories, files) = COPIED;
+        self.fill(&volume.directory, COPIED)?;
+        let staging = format!("{}/staging", self.cluster_folder()?);
+        self.slow_down();
+        let reference = json!({"kind": "PersistentVolumeClaim", "name": CLAIM});
+        self.create_claim(clone, "deleted", &[], &json!({"dataSource": reference}))?;
+        let end = Instant::now() + DONE;
+        while self.number_of_names(&staging).unwrap_or(0) < files {
+            if Instant::now() >= end {
+                return Err(broken("a claim is not copied"));
+            }
+            sleep(MOMENT).await;
+            self.bind();
+            self.processes.step();
+        }
+        self.delete_claim(source)?;
+        let is_complete = |world: &Self, copy: &Volume| {
+            let found = world.number_of_names(&copy.directory).unwrap_or(0);
+            found > subdirectories * files
+        };
+        self.check_that(
+            "a claim has a part of its source, which was deleted during the copy",
+            |world| world.volume_of(clone).is_none_or(|copy| is_complete(world, &copy)),
+        )
+        .await?;
+        self.server.with_faults(crate::nfs_server::Faults::clear);
+        Ok(())
+    }
+
+    /// A snapshot is older than the claim that an administrator gave a volume: no backup of that claim has what it shows
+    /// (data-safety rule 29).
+    pub(super) async fn copy_the_snapshot_of_another_claim(&mut self) -> Result<(), Violation> {
+        let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
+        let volume = self.provision_with_file(first, "deleted").await?;
+        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        let place = self.make_snapshot()?;
+        self.delete_claim(first)?;
+        self.pass(LOOK * 5).await?;
+        self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
+        self.patch_volume(&volume, &json!({"spec": {"claimRef": null}}))?;
+        self.wait_until("a claim is bound to the volume that it names", |world| {
+            world.volume_of(second)
+        })
+        .await?;
+        self.pass(LOOK * 5).await?;
+        let spec = json!({"claimRef": {"namespace": OTHER_NAMESPACE, "name": CLAIM}, "consistency": "Required"});
+        self.administer("POST", ARCHIVES, &json!({"metadata": {"name": CLAIM}, "spec": spec}))?;
+        self.check_that("a backup was copied from a snapshot of another claim", |world| {
+            let archives = world.api.all("nfsarchives");
+            let found = archives.iter().find(|archive| crate::objects::name(archive) == CLAIM);
+            found.is_none_or(|archive| text(archive, "/status/directory").is_empty())
+        })
+        .await?;
+        self.server.unmount(&place);
+        self.on_disk(|disk| remove(disk, SNAPSHOTS))
+    }
+
+    /// Takes a snapshot that clients can read. Returns where it is mounted.
+    fn make_snapshot(&self) -> Result<Place, Violation> {
+        let ino = self.on_disk(|disk| {
+            make_directory(disk, SNAPSHOTS)?;
+            make_directory(disk, &format!("{SNAPSHOTS}/one"))
+        })?;
+        let snapshot = self.server.snapshot(DISK);
+        let mut snapshot = snapshot.map_err(|status| broken(format!("there is no disk: {status:?}")))?;
+        // A file system of its own, whose objects have the same numbers.
+        snapshot.options_mut().fsid = FsId { major: 99, minor: 0 };
+        self.server.insert_disk("snapshot", snapshot);
+        let place = Place {
+            disk: DISK.to_owned(),
+            ino,
+        };
+        self.server.mount(place.clone(), "snapshot");
+        Ok(place)
+    }
+
+    /// Creates so many subdirectories in a directory, and so many files in each.
+    fn fill(&self, directory: &str, (subdirectories, files): (usize, usize)) -> Result<(), Violation> {
+        self.on_disk(|disk| {
+            for subdirectory in 0..subdirectories {
+                let subdirectory = format!("{directory}/{subdirectory}");
+                make_directory(disk, &subdirectory)?;
+                for file in 0..files {
+                    make_file(disk, &format!("{subdirectory}/{file}"), b"")?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Returns a name in a directory.

@@ -18,7 +18,7 @@ use crate::api_server::Key;
 use crate::nfs_server::FileSystem;
 use crate::nfs_server::file_system::{Caller, Ino};
 use crate::nfs_server::status::NfsResult;
-use crate::objects::{claim_path, text, uid};
+use crate::objects::{claim_path, text, uid, volume_path};
 use crate::oracle::{DISK, OWN_FOLDER, Violation};
 
 /// Time in which the operator has to do what nothing prevents.
@@ -27,6 +27,8 @@ const DONE: Duration = Duration::from_secs(300);
 const OBSERVED: Duration = Duration::from_secs(120);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_secs(1);
+/// Path of archives in the API.
+const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
 /// The backend that is used.
 const BACKEND: &str = "main";
 /// Namespace of the claims.
@@ -85,6 +87,8 @@ impl World {
             14 => self.mark_as_released().await?,
             15 => self.edit_a_volume().await?,
             16 => self.edit_the_claim_of_a_volume().await?,
+            17 => self.delete_the_source_of_a_copy().await?,
+            18 => self.copy_the_snapshot_of_another_claim().await?,
             _ => return Ok(()),
         }
         self.users.delete_all();
@@ -161,6 +165,10 @@ impl World {
             &format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"),
             &json!({"metadata": {"name": name, "annotations": all}, "spec": spec}),
         )
+    }
+
+    fn patch_volume(&self, volume: &Volume, patch: &Value) -> Result<(), Violation> {
+        self.administer("PATCH", &volume_path(&volume.name), patch)
     }
 
     fn delete_claim(&self, (namespace, name): (&str, &str)) -> Result<(), Violation> {
