@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_file, rewrite};
-use super::{ARCHIVES, CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
+use super::{ARCHIVES, CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
 use crate::actors::administrator::ADOPTING;
 use crate::objects::{name, text, uid, volume_path};
 use crate::oracle::Violation;
