@@ -222,8 +222,7 @@ sim: need-rust ## Run the operator in simulated clusters, each from a seed (SEED
 .PHONY: sim-test
 sim-test: need-rust
 	@echo "500 simulated clusters, and whether a seed always gives the same run"
-	@# For so few seeds: the build takes a third of the time, and a seed a third more.
-	@CARGO_PROFILE_SIM_OPT_LEVEL=1 cargo build -q --profile sim -p sim
+	@cargo build -q --profile sim -p sim
 	@target/sim/sim regressions
 	@target/sim/sim twice SEEDS=20
 	@target/sim/sim many SEEDS=500
