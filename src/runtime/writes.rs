@@ -217,16 +217,8 @@ pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) 
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let fields = as_read(object, json!({"metadata": {"finalizers": finalizers}}));
-    let patched = send(
-        api,
-        &object.name_any(),
-        &PatchParams::default(),
-        Patch::Merge(fields),
-        false,
-    )
-    .await;
-    patched.map_err(WriteError::classify("set the finalizers"))
+    let fields = json!({"metadata": {"finalizers": finalizers}});
+    merge_as_read(api, object, fields, "set the finalizers").await
 }
 
 /// Removes another component's annotation from an object if the object has not changed since it was read.
@@ -239,15 +231,17 @@ pub async fn remove_annotation_if_unchanged<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let fields = as_read(object, json!({"metadata": {"annotations": {annotation: null}}}));
-    let patched = send(
-        api,
-        &object.name_any(),
-        &PatchParams::default(),
-        Patch::Merge(fields),
-        false,
-    )
-    .await;
+    let fields = json!({"metadata": {"annotations": {annotation: null}}});
+    merge_as_read(api, object, fields, action).await
+}
+
+/// Merges `fields` into an object, as [`patch_as_read`] does, and does not decode the result.
+async fn merge_as_read<K>(api: &Api<K>, object: &K, fields: Value, action: &'static str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone,
+{
+    let (params, patch) = (PatchParams::default(), Patch::Merge(as_read(object, fields)));
+    let patched = send(api, &object.name_any(), &params, patch, false).await;
     patched.map_err(WriteError::classify(action))
 }
 
