@@ -59,6 +59,13 @@ pub fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     finalizers.is_some_and(|finalizers| finalizers.iter().any(|found| found == finalizer))
 }
 
+/// Returns true if a condition of an object has this reason.
+pub fn has_reason(object: &Value, reason: &str) -> bool {
+    let conditions = at(object, "/status/conditions").and_then(Value::as_array);
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| text(condition, "/reason") == reason)
+}
+
 /// Returns the path of a claim in the API.
 pub fn claim_path(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")

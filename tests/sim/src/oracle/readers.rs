@@ -28,13 +28,15 @@ impl Readers {
     }
 }
 
+/// Returns the directories above a path, from the top.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').filter_map(|(end, _)| path.get(..end))
+}
+
 /// Checks that a file with several names is either in one volume or in none: backups share files, and a pod writes to those of
 /// its volume.
 fn check_names(found: &Occurrence, is_volume: impl Fn(&str) -> bool) -> Result<(), Violation> {
-    let volume_of = |path: &String| {
-        let mut above = path.match_indices('/').filter_map(|(end, _)| path.get(..end));
-        above.find(|above| is_volume(above)).map(str::to_owned)
-    };
+    let volume_of = |path: &String| above(path).find(|above| is_volume(above)).map(str::to_owned);
     let volumes: BTreeSet<Option<String>> = found.paths.iter().map(volume_of).collect();
     match volumes.len() > 1 {
         true => Err(Violation(format!(
@@ -63,8 +65,7 @@ impl Oracle {
             }
             let found = disk.data.values();
             for (file, path) in found.flat_map(|found| found.paths.iter().map(|path| (&found.file, path))) {
-                let mut above = path.match_indices('/').filter_map(|(end, _)| path.get(..end));
-                let owner = above.find_map(|above| directories.get(&(site, above)));
+                let owner = above(path).find_map(|above| directories.get(&(site, above)));
                 // A volume that an administrator made available belongs to nobody.
                 let Some(owner) = owner.filter(|owner| !owner.is_empty()) else {
                     continue;

@@ -238,6 +238,6 @@ impl Oracle {
 
     pub(super) fn is_above_strangers(&self, site: usize, path: &str) -> bool {
         let files = self.strangers.get(site);
-        files.is_some_and(|files| files.keys().any(|file| file.starts_with(&format!("{path}/"))))
+        files.is_some_and(|files| files.keys().any(|file| is_within(file, path)))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::World;
 use crate::api_server::ApiServer;
-use crate::objects::{name, namespace, text};
+use crate::objects::{has_reason, name, namespace, text};
 use crate::oracle::Violation;
 
 /// Time for which the operator is observed. A claim that waits reports another cause after five and a half minutes at the
@@ -121,18 +121,10 @@ impl World {
 
 /// Returns the claims whose source cannot be copied.
 fn with_unsuitable_source(api: &ApiServer) -> Vec<String> {
-    let has = |claim: &Value| {
-        let conditions = claim.pointer("/status/conditions").and_then(Value::as_array);
-        let mut reasons = conditions
-            .into_iter()
-            .flatten()
-            .map(|condition| text(condition, "/reason"));
-        reasons.any(|reason| reason == UNSUITABLE)
-    };
     let claims = api.all("persistentvolumeclaims");
     claims
         .iter()
-        .filter(|claim| has(claim))
+        .filter(|claim| has_reason(claim, UNSUITABLE))
         .map(|claim| claim_key(claim))
         .collect()
 }

@@ -1,12 +1,12 @@
 //! What administrators and users request.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_file, rewrite};
 use super::{ARCHIVES, CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
 use crate::actors::administrator::ADOPTING;
-use crate::objects::{name, text, uid, volume_path};
+use crate::objects::{has_reason, uid, volume_path};
 use crate::oracle::Violation;
 use crate::world::{STEP, World};
 
@@ -86,11 +86,7 @@ impl World {
                 &json!({"metadata": {"name": backup}, "spec": reference}),
             )?;
             self.wait_until("a backup is complete", |world| {
-                let archives = world.api.all("nfsarchives");
-                let mut archives = archives.iter().filter(|archive| name(archive) == backup);
-                archives
-                    .any(|archive| !text(archive, "/status/directory").is_empty())
-                    .then_some(())
+                (!world.archived_directory(backup).is_empty()).then_some(())
             })
             .await?;
             let copy = format!("archived-{backup}/notes");
@@ -114,13 +110,8 @@ impl World {
         let volume = self.provision_with_file(claim, "archived").await?;
         self.delete_claim(claim)?;
         self.settle().await?;
-        let archives = self.api.all("nfsarchives");
-        let archive = archives.iter().find(|archive| name(archive) == volume.name);
-        let (found, expected) = (
-            archive.map_or("", |archive| text(archive, "/status/directory")),
-            format!("archived-{}", volume.directory),
-        );
-        match found == expected {
+        let found = self.archived_directory(&volume.name);
+        match found == format!("archived-{}", volume.directory) {
             true => Ok(()),
             false => Err(broken(format!("{} was archived as {found}", volume.directory))),
         }
@@ -149,9 +140,7 @@ impl World {
         .await?;
         let is_reported = |world: &Self| {
             let claim = world.claim(claim)?;
-            let conditions = claim.pointer("/status/conditions").and_then(Value::as_array)?;
-            let mut reasons = conditions.iter().map(|condition| text(condition, "/reason"));
-            reasons.any(|reason| reason == "ModeRefused").then_some(())
+            has_reason(&claim, "ModeRefused").then_some(())
         };
         self.wait_until("a claim reports that its mode was refused", is_reported)
             .await?;

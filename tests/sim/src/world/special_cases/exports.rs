@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nfs_client::FsId;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
@@ -11,7 +11,7 @@ use super::{ARCHIVES, BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OTHER_NAMESPACE, Vo
 use crate::actors::administrator::EXPORT;
 use crate::nfs_server::file_system::Caller;
 use crate::nfs_server::{FaultRates, Place};
-use crate::objects::text;
+use crate::objects::has_reason;
 use crate::oracle::{DISK, OWN_FOLDER, Violation};
 use crate::world::{ADDRESS, STEP, World};
 
@@ -40,13 +40,8 @@ impl World {
             disk.set_attributes(ROOT, folder, mode(0o777))
         })?;
         let is_reported = |world: &Self| {
-            let backends = world.api.all("nfsbackends");
-            let found = backends
-                .iter()
-                .find(|backend| crate::objects::name(backend) == BACKEND)?;
-            let conditions = found.pointer("/status/conditions").and_then(Value::as_array)?;
-            let mut reasons = conditions.iter().map(|condition| text(condition, "/reason"));
-            reasons.any(|reason| reason == "ReservedDirectoryUnsafe").then_some(())
+            let backend = world.object("nfsbackends", ("", BACKEND))?;
+            has_reason(&backend, "ReservedDirectoryUnsafe").then_some(())
         };
         self.wait_until(
             "the backend reports that others may enter the operator's folder",
@@ -121,12 +116,7 @@ impl World {
         let own = format!("{}/records/{}", self.cluster_folder()?, volume.name);
         let end = Instant::now() + DONE;
         while !self.exists(&own) {
-            if Instant::now() >= end {
-                return Err(broken("no record was written for a claim"));
-            }
-            sleep(MOMENT).await;
-            self.bind();
-            self.processes.step();
+            self.observe_until(end, "no record was written for a claim").await?;
         }
         let is_early = !self.exists(&volume.directory);
         self.record_there(&other, &volume)?;
@@ -142,6 +132,17 @@ impl World {
         self.on_disk(|disk| remove(disk, &other))?;
         self.server.with_faults(crate::nfs_server::Faults::clear);
         self.settle().await
+    }
+
+    /// Lets a moment of a change in progress pass, without the oracle. Fails at the end of the time for it.
+    async fn observe_until(&mut self, end: Instant, otherwise: &str) -> Result<(), Violation> {
+        if Instant::now() >= end {
+            return Err(broken(otherwise));
+        }
+        sleep(MOMENT).await;
+        self.bind();
+        self.processes.step();
+        Ok(())
     }
 
     /// Lets each call take a while.
@@ -212,12 +213,7 @@ impl World {
         self.delete_claim(claim)?;
         let end = Instant::now() + DONE;
         let (name, left) = loop {
-            if Instant::now() >= end {
-                return Err(broken("a deleted directory is not purged"));
-            }
-            sleep(MOMENT).await;
-            self.bind();
-            self.processes.step();
+            self.observe_until(end, "a deleted directory is not purged").await?;
             let Some(name) = self.name_in(&trash)? else { continue };
             // Once, so that the oracle knows that it was deleted.
             self.look()?;
@@ -257,12 +253,7 @@ impl World {
         self.create_claim(clone, "deleted", &[], &json!({"dataSource": reference}))?;
         let end = Instant::now() + DONE;
         while self.number_of_names(&staging).unwrap_or(0) < files {
-            if Instant::now() >= end {
-                return Err(broken("a claim is not copied"));
-            }
-            sleep(MOMENT).await;
-            self.bind();
-            self.processes.step();
+            self.observe_until(end, "a claim is not copied").await?;
         }
         self.delete_claim(source)?;
         let is_complete = |world: &Self, copy: &Volume| {
@@ -297,9 +288,7 @@ impl World {
         let spec = json!({"claimRef": {"namespace": OTHER_NAMESPACE, "name": CLAIM}, "consistency": "Required"});
         self.administer("POST", ARCHIVES, &json!({"metadata": {"name": CLAIM}, "spec": spec}))?;
         self.check_that("a backup was copied from a snapshot of another claim", |world| {
-            let archives = world.api.all("nfsarchives");
-            let found = archives.iter().find(|archive| crate::objects::name(archive) == CLAIM);
-            found.is_none_or(|archive| text(archive, "/status/directory").is_empty())
+            world.archived_directory(CLAIM).is_empty()
         })
         .await?;
         self.server.unmount(&place);

@@ -109,10 +109,7 @@ impl World {
         let path = format!("/apis/nfs-operator.io/v1alpha1/nfsbackends/{BACKEND}");
         self.administer("PATCH", &path, &json!({"spec": spec}))?;
         self.wait_until("a changed backend is probed", |world| {
-            let backends = world.api.all("nfsbackends");
-            let backend = backends
-                .iter()
-                .find(|backend| crate::objects::name(backend) == BACKEND)?;
+            let backend = world.object("nfsbackends", ("", BACKEND))?;
             let generation = |field| backend.pointer(field).and_then(Value::as_i64);
             (generation("/status/observedGeneration") == generation("/metadata/generation")).then_some(())
         })
@@ -175,12 +172,22 @@ impl World {
         self.administer("DELETE", &claim_path(namespace, name), &json!({}))
     }
 
-    fn claim(&self, (namespace, name): (&str, &str)) -> Option<Arc<Value>> {
+    fn object(&self, plural: &'static str, (namespace, name): (&str, &str)) -> Option<Arc<Value>> {
         self.api.get(&Key {
-            plural: "persistentvolumeclaims",
+            plural,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         })
+    }
+
+    fn claim(&self, claim: (&str, &str)) -> Option<Arc<Value>> {
+        self.object("persistentvolumeclaims", claim)
+    }
+
+    /// Returns the directory of an archive, or nothing as long as it has none.
+    fn archived_directory(&self, name: &str) -> String {
+        let archive = self.object("nfsarchives", ("", name));
+        archive.map_or_else(String::new, |archive| text(&archive, "/status/directory").to_owned())
     }
 
     /// Returns the volume of a claim that is bound.
@@ -188,11 +195,7 @@ impl World {
         let claim = self
             .claim(claim)
             .filter(|claim| text(claim, "/status/phase") == "Bound")?;
-        let volume = self.api.get(&Key {
-            plural: "persistentvolumes",
-            namespace: String::new(),
-            name: text(&claim, "/spec/volumeName").to_owned(),
-        })?;
+        let volume = self.object("persistentvolumes", ("", text(&claim, "/spec/volumeName")))?;
         let (_, directory) = self.sites.of_volume(&volume)?;
         Some(Volume {
             name: crate::objects::name(&volume).to_owned(),
