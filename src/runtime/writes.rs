@@ -328,6 +328,21 @@ where
     }
 }
 
+/// Removes a finalizer from an object if the object has not changed since it was read. Succeeds if the object no longer
+/// exists.
+pub async fn remove_finalizer_as_read<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let Some(finalizers) = with_finalizer(object.meta(), finalizer, false) else {
+        return Ok(());
+    };
+    match set_finalizers(api, object, &finalizers).await {
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
+        written => written,
+    }
+}
+
 /// Removes a finalizer from an object, which may have changed since `object` was read: other controllers remove their
 /// finalizers at the same time. Succeeds if the object no longer exists.
 pub async fn drop_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
+use super::reconcile::Described;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::archive_object::is_of_claim;
@@ -16,37 +17,36 @@ use export_store::{ExportStore, RecordedArchive, SignatureStatus};
 pub(super) enum FoundRecord {
     /// The archive, and the name of its backend.
     Archive(Box<RecordedArchive>, String),
-    /// The records that were read contain none of this name.
-    None(RecordsRead),
+    /// The records that were read contain none of this name, and those of this backend were not read.
+    None(Option<UnreadBackend>),
     /// The record cannot be read now.
     Unreadable(PlannedCondition),
     /// The object cannot have the archive of its name: the reason.
     Refused(PlannedCondition),
 }
 
-/// Backends whose records were read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RecordsRead {
-    /// All backends.
-    All,
-    /// All but those that cannot be used at present.
-    Reachable,
-    /// Some backends were not probed yet.
-    NotYet,
+/// A backend whose records were not read.
+#[derive(Debug)]
+pub(super) struct UnreadBackend {
+    name: String,
+    /// It was probed, and cannot be used at present.
+    is_probed: bool,
 }
 
 /// Searches the record that has the name of an object. Reads only a record that is known to exist, or that a reserved name
 /// suggests: the archive of a volume that had a claim when the records were read is not known.
 pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundRecord {
     let name = object.name_any();
-    let mut read = RecordsRead::All;
+    let mut unread: Option<UnreadBackend> = None;
     let mut found: Option<(Box<RecordedArchive>, String)> = None;
     for known in ctx.stores.backends.state() {
         let Some((backend, export)) = recovered_export(ctx, &known.name_any()) else {
-            read = match (read, is_probed(ctx, &known.name_any())) {
-                (RecordsRead::NotYet, _) | (_, false) => RecordsRead::NotYet,
-                (_, true) => RecordsRead::Reachable,
-            };
+            let name = known.name_any();
+            let is_probed = is_probed(ctx, &name);
+            // One that was not probed yet tells more: it may be the backend of a backup.
+            if unread.as_ref().is_none_or(|unread| unread.is_probed) {
+                unread = Some(UnreadBackend { name, is_probed });
+            }
             continue;
         };
         if !export.has_archive(&name) && !object.has_reserved_name() {
@@ -68,7 +68,7 @@ pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundReco
         found = Some((Box::new(recorded), backend.name.clone()));
     }
     match found {
-        None => FoundRecord::None(read),
+        None => FoundRecord::None(unread),
         Some((recorded, backend)) => match check(object, &recorded, &backend) {
             Ok(()) => FoundRecord::Archive(recorded, backend),
             Err(condition) => FoundRecord::Refused(condition),
@@ -128,12 +128,21 @@ fn ambiguous(name: &str, one: &str, other: &str) -> PlannedCondition {
     )
 }
 
-/// Returns the condition of an object that has no record, and may be neither a backup nor an archive whose record was not
-/// read. Returns `None` if it is a requested backup.
-pub(super) fn without_record(object: &NfsArchive, read: RecordsRead) -> Option<PlannedCondition> {
+/// Returns what an object is for which no record was found: as long as records were not read, an object with a reserved
+/// name may be an archive, whose legal hold and whose deletion must not be lost.
+pub(super) fn without_record(object: &NfsArchive, unread: Option<UnreadBackend>) -> Described {
     let name = object.name_any();
-    match (object.has_reserved_name(), read) {
-        (true, RecordsRead::All) => Some(PlannedCondition::fails(
+    match unread {
+        Some(unread) if object.has_reserved_name() || !unread.is_probed => {
+            Described::Unknown(PlannedCondition::unknown(
+                Reason::NotProbed,
+                format!(
+                    "waits until the records of all backends were read: backend {} may have a record of {name}, see its conditions",
+                    unread.name
+                ),
+            ))
+        }
+        None if object.has_reserved_name() => Described::Refused(PlannedCondition::fails(
             Reason::ArchiveNameReserved,
             format!(
                 "names that begin with `pvc-` are reserved for archives of deleted volumes, and no backend has a record of \
@@ -141,12 +150,45 @@ pub(super) fn without_record(object: &NfsArchive, read: RecordsRead) -> Option<P
                  delete this object"
             ),
         )),
-        (true, RecordsRead::Reachable | RecordsRead::NotYet) | (false, RecordsRead::NotYet) => {
-            Some(PlannedCondition::unknown(
-                Reason::NotProbed,
-                format!("waits until the records of all backends were read, one of which may have a record of {name}"),
-            ))
+        Some(_) | None => Described::Backup,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_may_be_an_archive_waits_until_all_records_were_read() {
+        let is = |name: &str, unread: Option<bool>| {
+            let claim = json!({"namespace": "team", "name": "data"});
+            let object = json!({"metadata": {"name": name}, "spec": {"claimRef": claim}});
+            let unread = unread.map(|is_probed| UnreadBackend {
+                name: "main".to_owned(),
+                is_probed,
+            });
+            match without_record(&serde_json::from_value(object).unwrap(), unread) {
+                Described::Unknown(condition) => {
+                    assert!(condition.message.contains("backend main"), "{}", condition.message);
+                    "unknown"
+                }
+                Described::Refused(_) => "refused",
+                Described::Backup => "backup",
+                Described::Archive(_) => "archive",
+            }
+        };
+        for (name, unread, expected) in [
+            ("pvc-1", None, "refused"),
+            ("pvc-1", Some(true), "unknown"),
+            ("pvc-1", Some(false), "unknown"),
+            ("backup", None, "backup"),
+            ("backup", Some(true), "backup"),
+            ("backup", Some(false), "unknown"),
+        ] {
+            assert_eq!(is(name, unread), expected, "{name} {unread:?}");
         }
-        (false, RecordsRead::All | RecordsRead::Reachable) => None,
     }
 }

@@ -179,8 +179,8 @@ pub async fn restore_terms(ctx: &Context, object: &NfsArchive, terms: &Retention
     }
 }
 
-/// Records that the data of an archive are kept without an object, and lets the object go. The record is first: from then
-/// on, no object is created for it.
+/// Records that the data of an archive are kept without an object, and lets the object go unless it changed since it was
+/// read: its deletion policy may be another one by now. The record is first: from then on, no object is created for it.
 pub async fn release(
     ctx: &Context,
     object: &NfsArchive,
@@ -188,7 +188,7 @@ pub async fn release(
     archive: &ArchiveRef,
 ) -> Result<(), OpsError> {
     export.release_archive(archive).await?;
-    remove_finalizer(ctx, object).await?;
+    writes::remove_finalizer_as_read(&api(ctx), object, ARCHIVE_FINALIZER).await?;
     let (claim, observed) = (&object.spec.claim_ref, object.observed());
     let note = format!(
         "deleted with deletionPolicy Retain: {} stays on backend {}; to import it again, create an NfsArchive with this name \

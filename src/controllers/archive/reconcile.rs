@@ -59,7 +59,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
 }
 
 /// What an object is.
-enum Described {
+pub(super) enum Described {
     /// An archive. The status in memory describes it; that of the object may not, yet.
     Archive(Arc<NfsArchive>),
     /// A requested backup that is not complete.
@@ -87,10 +87,7 @@ async fn describe(ctx: &Context, object: &Arc<NfsArchive>) -> Described {
             }
             Described::Archive(Arc::new(described(object, &recorded, &backend)))
         }
-        FoundRecord::None(read) => match import::without_record(object, read) {
-            Some(condition) => Described::Refused(condition),
-            None => Described::Backup,
-        },
+        FoundRecord::None(unread) => import::without_record(object, unread),
         FoundRecord::Unreadable(condition) => Described::Unknown(condition),
         FoundRecord::Refused(condition) => Described::Refused(condition),
     }
@@ -105,6 +102,10 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
     }
     let (step, report) = plan(&observation.observed);
     let status_changed = write_status(ctx, &object, &report).await?;
+    if status_changed && step == ArchiveStep::Release {
+        // Its finalizer is only removed from the object as it was read.
+        return Ok(Action::requeue(NEXT_STEP_DELAY));
+    }
     if !status_changed && step == ArchiveStep::NoOp {
         requeue_expired_siblings(ctx, &object);
         ensure_view(ctx, &object).await?;

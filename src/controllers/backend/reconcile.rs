@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::probe::{Probe, probe};
 use super::records;
-use super::removal::{deletion_blocker, finalize};
+use super::removal::{deletion_blocker, finalize, retire_beacon};
 use super::status::{self, BeaconPlan, Observed};
 use super::unblocks::{Unblocks, unblocks};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
@@ -57,6 +57,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     }
     let blocker = deletion_blocker(&ctx, &object, &backend, &probe).await;
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
+        retire_beacon(&ctx, &object, &backend, &probe).await;
         return finalize(&ctx, &object, &backend).await;
     }
     let before = reported_reason(&backend, &object);

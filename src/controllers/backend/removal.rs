@@ -8,7 +8,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
 use super::probe::{Probe, remaining_beacons};
-use super::reconcile::api;
+use super::reconcile::{api, probe_interval};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ABANDON_VOLUMES, BACKEND_FINALIZER};
 use crate::api::requests::ids;
@@ -18,7 +18,7 @@ use crate::state::archives::archives_of;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::text::counted;
-use export_store::{ClaimRef, Holder};
+use export_store::{Beacon, ClaimRef, Holder};
 
 /// Returns the reason why a backend that is being deleted cannot be removed yet.
 pub(super) async fn deletion_blocker(
@@ -119,14 +119,37 @@ async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, p
     })
 }
 
-/// Removes the finalizer and forgets the backend. Nothing on its export is changed.
-pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
-    if let Some(finalizers) = writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, false) {
-        match writes::set_finalizers(&api(ctx), object, &finalizers).await {
-            Err(WriteError::NotFound | WriteError::Replaced) => {}
-            written => written?,
-        }
+/// Renews the beacon with one that no status has, before the last backend on an export is removed: if etcd is restored from
+/// a snapshot in which the backend still exists, nothing else shows that the state is an older one.
+///
+/// What fails delays nothing: an export that cannot be used may never return.
+pub(super) async fn retire_beacon(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) {
+    let (Some(identity), Some(export)) = (probe.confirmed(), &probe.export) else {
+        return;
+    };
+    if has_others(ctx, backend, &identity.id) {
+        return;
     }
+    let unknown = Beacon::after(export.beacon().await.as_ref());
+    if let Err(error) = export.renew_beacon(Some(&unknown), probe_interval(object)).await {
+        tracing::warn!(backend = backend.name, "its last beacon is not written: {error}");
+    }
+}
+
+/// Returns true if another backend is on an export, even one that is being deleted: it may still have to work there.
+fn has_others(ctx: &Context, backend: &Backend, export_id: &str) -> bool {
+    let objects = ctx.stores.backends.state();
+    objects.iter().any(|other| {
+        let confirmed = ctx.backends.get(&other.name_any()).and_then(|found| found.confirmed());
+        let reported = other.status.as_ref().and_then(|status| status.export.id.clone());
+        other.name_any() != backend.name
+            && confirmed.map(|identity| identity.id).or(reported).as_deref() == Some(export_id)
+    })
+}
+
+/// Removes the finalizer and forgets the backend.
+pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
+    writes::remove_finalizer_as_read(&api(ctx), object, BACKEND_FINALIZER).await?;
     forget(ctx, &backend.name, &backend.uid);
     tracing::info!(backend = backend.name, "removed the finalizer of a deleted backend");
     Ok(Action::await_change())

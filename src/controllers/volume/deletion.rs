@@ -83,15 +83,18 @@ impl VolumeDeletion {
     }
 
     /// Records on the volume that its directory is retained, unless it says so. The record on the export is removed next: if
-    /// this process ends after that and the backend's policy changes, the next process must not look for it. Not before
-    /// the volume is deleted: another claim could still get it, whose data the backend's policy is for.
+    /// this process ends after that, and the backend's policy or the volume's changes, the next process must not look for
+    /// it. Not before the volume is deleted: another claim could still get it, whose data another policy is for.
     async fn record_retain(&self, deleted: PersistentVolume) -> Result<PersistentVolume, WriteError> {
-        let annotations = deleted.annotations();
+        let (annotations, retained) = (deleted.annotations(), OnDelete::Retain.annotation_value());
+        let is_recorded = annotations
+            .get(VOLUME_ON_DELETE)
+            .is_some_and(|policy| policy == retained);
         // Annotations would turn a volume of nfs-subdir, whose class decides, into one of this operator.
-        if annotations.contains_key(VOLUME_ON_DELETE) || !annotations.contains_key(VOLUME_BACKEND) {
+        if is_recorded || !annotations.contains_key(VOLUME_BACKEND) {
             return Ok(deleted);
         }
-        let fields = json!({"metadata": {"annotations": {VOLUME_ON_DELETE: OnDelete::Retain.annotation_value()}}});
+        let fields = json!({"metadata": {"annotations": {VOLUME_ON_DELETE: retained}}});
         let action = "record that the directory is retained";
         writes::patch_as_read(&self.volumes, &deleted, fields, false, action).await
     }
@@ -126,9 +129,9 @@ mod tests {
 
     /// Decides about a volume on an API server that answers the request to delete it with `code`. Returns the decision, and
     /// the requests with the annotations in them.
-    async fn decide(on_delete: OnDelete, code: u16) -> (bool, Vec<(Method, Value)>) {
+    async fn decide(annotations: Value, on_delete: OnDelete, code: u16) -> (bool, Vec<(Method, Value)>) {
         let volume = json!({"metadata": {"name": "pvc-a", "uid": "u", "resourceVersion": "1", "finalizers": [RECLAIM_FINALIZER],
-            "annotations": {VOLUME_BACKEND: "main"}}});
+            "annotations": annotations}});
         let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
         let (kept, requests) = (json!(volume), Arc::new(Mutex::new(Vec::new())));
         let received = Arc::clone(&requests);
@@ -159,12 +162,23 @@ mod tests {
     async fn only_a_deleted_volume_says_that_its_directory_is_retained() {
         let deletion = || (Method::DELETE, Value::Null);
         let retained = || (Method::PATCH, json!({VOLUME_ON_DELETE: "retain"}));
-        for (on_delete, code, expected) in [
-            (OnDelete::Retain, 200, (true, vec![deletion(), retained()])),
-            (OnDelete::Retain, 409, (false, vec![deletion()])),
-            (OnDelete::Delete, 200, (true, vec![deletion()])),
+        let (plain, of_class) = (
+            json!({VOLUME_BACKEND: "main"}),
+            json!({VOLUME_BACKEND: "main", VOLUME_ON_DELETE: "archive"}),
+        );
+        let already = json!({VOLUME_BACKEND: "main", VOLUME_ON_DELETE: "retain"});
+        for (annotations, on_delete, code, expected) in [
+            (&plain, OnDelete::Retain, 200, (true, vec![deletion(), retained()])),
+            (&plain, OnDelete::Retain, 409, (false, vec![deletion()])),
+            (&plain, OnDelete::Delete, 200, (true, vec![deletion()])),
+            // An administrator retains a volume whose class archives.
+            (&of_class, OnDelete::Retain, 200, (true, vec![deletion(), retained()])),
+            (&already, OnDelete::Retain, 200, (true, vec![deletion()])),
+            // A volume of nfs-subdir.
+            (&json!({}), OnDelete::Retain, 200, (true, vec![deletion()])),
         ] {
-            assert_eq!(decide(on_delete, code).await, expected, "{on_delete:?} {code}");
+            let decided = decide(annotations.clone(), on_delete, code).await;
+            assert_eq!(decided, expected, "{annotations} {on_delete:?} {code}");
         }
     }
 }

@@ -242,3 +242,19 @@ async fn a_cluster_with_a_restored_etcd_changes_nothing_until_its_exports_are_ac
     available(&env, &archive_of(&data)).await?;
     assert_kept(&env, &[&volume])
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_from_before_the_deletion_of_a_backend_is_noticed() -> Test {
+    let mut env = DedicatedCluster::start(frequent_probes()).await?;
+    replace_beacon(&mut env).await?;
+    let snapshot = env.snapshot().await?;
+    env.objects.delete(&main()).await?;
+    env.objects.wait_gone(&main(), TIMEOUT).await?;
+
+    env.operator.kill9().await?;
+    env.cluster.restore(&snapshot).await?;
+    env.operator.restart().await?;
+    let why = ["newer than", "etcd was restored from a backup", ACCEPT];
+    said_of(&env, "Ready", "BeaconMismatch", &why).await?;
+    Ok(())
+}
