@@ -22,6 +22,7 @@ use crate::api::names::DEFAULT_PROVISIONER;
 use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::background::volume_counts;
 use crate::controllers::{claim, storage_capacity};
+use crate::runtime::burst_limit::BurstLimit;
 use crate::runtime::clock::ServerClock;
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::events::Events;
@@ -59,6 +60,8 @@ const CONDITION_WRITES: usize = 8;
 /// Maximum number of backups that request their archive concurrently: few, because any tenant may create thousands of
 /// backups, each of which costs several requests (docs/security.md, Budget).
 const BACKUP_REQUESTS: usize = 4;
+/// Maximum number of backends that are probed at the same time, without those that do not respond.
+const PROBES: usize = 16;
 
 /// The streams and queues that the watches and controllers consume when they start.
 pub(super) struct Wiring {
@@ -171,6 +174,7 @@ pub(super) fn wire(
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
         backup_retries: Backoff::new(options.retries),
+        backend_probes: BurstLimit::new(PROBES),
         backup_slots: FairSemaphore::new(BACKUP_REQUESTS),
         backup_admissions: BackupAdmissions::default(),
         recovery_holds: RecoveryHolds::default(),

@@ -4,6 +4,7 @@ pub mod api_error;
 pub mod api_requests;
 pub mod backend_slots;
 pub mod backup_metrics;
+pub mod burst_limit;
 pub mod clients;
 pub mod clock;
 pub mod concurrency_limiter;

@@ -17,6 +17,7 @@ use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::decide::restore_source::RestoreSource;
 use crate::decide::storage_capacity::is_csi_driver_name;
+use crate::runtime::burst_limit::BurstLimit;
 use crate::runtime::clients::Clients;
 use crate::runtime::clock::{Clock, ServerClock};
 use crate::runtime::concurrency_limiter::{ConcurrencyLimiter, Priority, Slot};
@@ -233,6 +234,8 @@ pub struct Context {
     pub archive_retries: Backoff,
     /// Backoff of backups that wait.
     pub backup_retries: Backoff,
+    /// Limits the backends that are probed at the same time: at a start, all are due at once.
+    pub backend_probes: BurstLimit,
     /// Limits the backups that request an archive concurrently.
     pub backup_slots: FairSemaphore,
     /// Quota of the backups that tenants request.

@@ -44,37 +44,45 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     if was_just_probed(&backend, &object) {
         return Ok(Action::requeue(MIN_INTERVAL));
     }
-    if !writes::add_finalizer(&api(&ctx), &*object, BACKEND_FINALIZER).await? {
+    // Most of the memory of a reconciliation is that of its probe, and at a start, all are due.
+    ctx.backend_probes
+        .run(|| probe_and_report(&ctx, &object, &backend))
+        .await
+}
+
+/// Probes a backend, writes its status, and starts what needs a confirmed export.
+async fn probe_and_report(ctx: &Context, object: &Arc<NfsBackend>, backend: &Backend) -> Result<Action, WriteError> {
+    if !writes::add_finalizer(&api(ctx), &**object, BACKEND_FINALIZER).await? {
         // Without it, the object could vanish with its volumes and with the only beacon that its export may have.
         return Ok(Action::requeue(writes::AFTER_CONFLICT));
     }
     let began = Instant::now();
-    let probe = probe(&ctx, &object, &backend).await;
+    let probe = probe(ctx, object, backend).await;
     let took = began.elapsed();
     if !ctx.write_fence.may_write() {
         // The Lease expired during the probe, which may have failed for that reason alone.
         return Ok(Action::requeue(MIN_INTERVAL));
     }
-    let blocker = deletion_blocker(&ctx, &object, &backend, &probe).await;
+    let blocker = deletion_blocker(ctx, object, backend, &probe).await;
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
-        retire_beacon(&ctx, &object, &backend, &probe).await;
-        return finalize(&ctx, &object, &backend).await;
+        retire_beacon(ctx, object, backend, &probe).await;
+        return finalize(ctx, object, backend).await;
     }
-    let before = reported_reason(&backend, &object);
-    let beacon = plan_beacon(&backend, &probe).await;
+    let before = reported_reason(backend, object);
+    let beacon = plan_beacon(backend, &probe).await;
     let fresh = beacon.fresh.clone();
-    let (ready, status) = apply_probe(&ctx, &object, &backend, (&probe, took), blocker, beacon);
+    let (ready, status) = apply_probe(ctx, object, backend, (&probe, took), blocker, beacon);
     // Measured from here, however long the following writes take: a probe is valid for a limited time.
-    let next_probe = Instant::now() + jittered(probe_delay(&object, &ready));
+    let next_probe = Instant::now() + jittered(probe_delay(object, &ready));
     let first = backend.announcement().is_none();
     if let Some(fresh) = fresh.filter(|fresh| status.export.next_beacon == Some(fresh.next.to_string())) {
         backend.plan_announcement(fresh);
     }
     // Whether the status can be written or not: the next probe finds no transition.
     if before.is_none_or(|before| before != ready.reason.to_string()) {
-        publish_transition(&ctx, &object, &ready);
+        publish_transition(ctx, object, &ready);
     }
-    let written = write_status(&ctx, &object, &status).await;
+    let written = write_status(ctx, object, &status).await;
     if written.is_ok() {
         backend.set_announced();
         if first && backend.next_beacon().is_some() {
@@ -82,7 +90,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
             ctx.request_probe(&backend.name);
         }
     }
-    run_maintenance(&ctx, &object, &backend, &probe).await;
+    run_maintenance(ctx, object, backend, &probe).await;
     written?;
     Ok(Action::requeue(next_probe.saturating_duration_since(Instant::now())))
 }

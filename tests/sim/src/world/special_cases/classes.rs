@@ -128,6 +128,23 @@ impl World {
         .await
     }
 
+    /// An archive with a legal hold has expired: its data stay (data-safety rule 21).
+    pub(super) async fn hold_an_expired_archive(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "archived").await?;
+        self.delete_claim(claim)?;
+        self.settle().await?;
+        let directory = self.archived_directory(&volume.name);
+        let archive = format!("{ARCHIVES}/{}", volume.name);
+        self.administer("PATCH", &archive, &json!({"spec": {"legalHold": true}}))?;
+        let expired = format!("{:.0}", self.api.now());
+        self.administer("PATCH", &archive, &json!({"spec": {"expirationTime": expired}}))?;
+        self.check_that("an archive with a legal hold was purged", |world| {
+            world.exists(&directory)
+        })
+        .await
+    }
+
     /// The server gives each new directory its own mode: a claim that requests another one says so (data-safety rule 10).
     pub(super) async fn refuse_modes(&mut self) -> Result<(), Violation> {
         self.create_class("strict", &[("mode", "0750")])?;

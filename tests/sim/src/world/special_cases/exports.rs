@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
-use super::{ARCHIVES, BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OTHER_NAMESPACE, Volume, broken, find};
+use super::{ARCHIVES, BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
 use crate::actors::administrator::EXPORT;
 use crate::nfs_server::file_system::Caller;
 use crate::nfs_server::{FaultRates, Place};
@@ -63,13 +63,7 @@ impl World {
         self.trace
             .record("nas", format_args!("moves {} into the trash", volume.directory));
         self.on_disk(|disk| rename(disk, &volume.directory, &misplaced))?;
-        // Without the oracle, which misses the directory.
-        let end = Instant::now() + DONE;
-        while Instant::now() < end {
-            sleep(STEP).await;
-            self.processes.step();
-            self.bind();
-        }
+        self.pass_without_oracle(DONE).await;
         if self.number_of_names(&misplaced).unwrap_or(0) != files {
             return Err(broken(format!(
                 "{} of volume {} was purged, because somebody moved it into the trash",
@@ -77,6 +71,45 @@ impl World {
             )));
         }
         self.on_disk(|disk| rename(disk, &misplaced, &volume.directory))?;
+        self.settle().await
+    }
+
+    /// Lets time pass without the oracle, which misses a directory.
+    async fn pass_without_oracle(&mut self, duration: Duration) {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            sleep(STEP).await;
+            self.processes.step();
+            self.bind();
+        }
+    }
+
+    /// Somebody replaces the directory of a volume by another one: that one is not reclaimed (data-safety rule 4).
+    pub(super) async fn replace_a_directory(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision(claim, "archived").await?;
+        let (other, away) = (
+            format!("{}/file", volume.directory),
+            format!("{}-away", volume.directory),
+        );
+        self.trace.record("nas", format_args!("replaces {}", volume.directory));
+        self.on_disk(|disk| {
+            rename(disk, &volume.directory, &away)?;
+            make_directory(disk, &volume.directory)?;
+            make_file(disk, &other, b"of somebody else")
+        })?;
+        self.delete_claim(claim)?;
+        self.pass_without_oracle(OBSERVED).await;
+        if !self.exists(&other) {
+            return Err(broken(format!(
+                "{} was reclaimed, which is not the volume's",
+                volume.directory
+            )));
+        }
+        self.on_disk(|disk| {
+            remove(disk, &volume.directory)?;
+            rename(disk, &away, &volume.directory)
+        })?;
         self.settle().await
     }
 

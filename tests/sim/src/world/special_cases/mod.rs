@@ -67,7 +67,7 @@ impl World {
         }
         namespaces::create_missing(&self.api, &self.trace);
         self.reset_backend().await?;
-        let case = self.special_cases.below(20);
+        let case = self.special_cases.below(22);
         self.trace.record("world", format_args!("special case {case}"));
         match case {
             0 => self.open_own_folder().await?,
@@ -89,6 +89,8 @@ impl World {
             16 => self.edit_the_claim_of_a_volume().await?,
             17 => self.delete_the_source_of_a_copy().await?,
             18 => self.copy_the_snapshot_of_another_claim().await?,
+            19 => self.hold_an_expired_archive().await?,
+            20 => self.replace_a_directory().await?,
             _ => return Ok(()),
         }
         self.users.delete_all();
