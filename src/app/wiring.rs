@@ -175,6 +175,7 @@ pub(super) fn wire(
         archive_retries: Backoff::new(options.retries),
         backup_retries: Backoff::new(options.retries),
         backend_probes: BurstLimit::new(PROBES),
+        backend_removals: tokio::sync::Mutex::default(),
         backup_slots: FairSemaphore::new(BACKUP_REQUESTS),
         backup_admissions: BackupAdmissions::default(),
         recovery_holds: RecoveryHolds::default(),

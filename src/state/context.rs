@@ -236,6 +236,8 @@ pub struct Context {
     pub backup_retries: Backoff,
     /// Limits the backends that are probed at the same time: at a start, all are due at once.
     pub backend_probes: BurstLimit,
+    /// Held while a backend is removed.
+    pub backend_removals: tokio::sync::Mutex<()>,
     /// Limits the backups that request an archive concurrently.
     pub backup_slots: FairSemaphore,
     /// Quota of the backups that tenants request.

@@ -43,7 +43,7 @@ pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundReco
         let Some((backend, export)) = recovered_export(ctx, &known.name_any()) else {
             let name = known.name_any();
             let is_probed = is_probed(ctx, &name);
-            // One that was not probed yet tells more: it may be the backend of a backup.
+            // Rather one that was not probed yet: a backup waits for it, too.
             if unread.as_ref().is_none_or(|unread| unread.is_probed) {
                 unread = Some(UnreadBackend { name, is_probed });
             }

@@ -188,7 +188,7 @@ pub async fn release(
     archive: &ArchiveRef,
 ) -> Result<(), OpsError> {
     export.release_archive(archive).await?;
-    writes::remove_finalizer_as_read(&api(ctx), object, ARCHIVE_FINALIZER).await?;
+    remove_finalizer_as_read(ctx, object).await?;
     let (claim, observed) = (&object.spec.claim_ref, object.observed());
     let note = format!(
         "deleted with deletionPolicy Retain: {} stays on backend {}; to import it again, create an NfsArchive with this name \
@@ -203,6 +203,12 @@ pub async fn release(
 /// Removes the operator's finalizer from an object.
 pub async fn remove_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
     writes::drop_finalizer(&api(ctx), object, ARCHIVE_FINALIZER).await
+}
+
+/// Removes the operator's finalizer from an object unless it changed since it was read: by now, its data may have to be
+/// deleted.
+pub async fn remove_finalizer_as_read(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
+    writes::remove_finalizer_as_read(&api(ctx), object, ARCHIVE_FINALIZER).await
 }
 
 /// Publishes an event about an archive.

@@ -102,8 +102,8 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
     }
     let (step, report) = plan(&observation.observed);
     let status_changed = write_status(ctx, &object, &report).await?;
-    if status_changed && step == ArchiveStep::Release {
-        // Its finalizer is only removed from the object as it was read.
+    if status_changed && matches!(step, ArchiveStep::Release | ArchiveStep::RemoveFinalizer) {
+        // The finalizer is only removed from the object as it was read.
         return Ok(Action::requeue(NEXT_STEP_DELAY));
     }
     if !status_changed && step == ArchiveStep::NoOp {
@@ -159,7 +159,7 @@ async fn execute(
 ) -> Result<Executed, OpsError> {
     match (step, &observation.location) {
         (ArchiveStep::RemoveFinalizer, _) => {
-            ops::remove_finalizer(ctx, object).await?;
+            ops::remove_finalizer_as_read(ctx, object).await?;
             forget(ctx, object);
             Ok(Executed::Finished)
         }

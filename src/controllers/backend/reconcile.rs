@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::probe::{Probe, probe};
 use super::records;
-use super::removal::{deletion_blocker, finalize, retire_beacon};
+use super::removal::{deletion_blocker, remove};
 use super::status::{self, BeaconPlan, Observed};
 use super::unblocks::{Unblocks, unblocks};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
@@ -52,6 +52,14 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
 
 /// Probes a backend, writes its status, and starts what needs a confirmed export.
 async fn probe_and_report(ctx: &Context, object: &Arc<NfsBackend>, backend: &Backend) -> Result<Action, WriteError> {
+    if ctx
+        .backends
+        .get(&backend.name)
+        .is_none_or(|known| known.uid != backend.uid)
+    {
+        // Its object vanished while it waited to be probed.
+        return Ok(Action::await_change());
+    }
     if !writes::add_finalizer(&api(ctx), &**object, BACKEND_FINALIZER).await? {
         // Without it, the object could vanish with its volumes and with the only beacon that its export may have.
         return Ok(Action::requeue(writes::AFTER_CONFLICT));
@@ -65,8 +73,7 @@ async fn probe_and_report(ctx: &Context, object: &Arc<NfsBackend>, backend: &Bac
     }
     let blocker = deletion_blocker(ctx, object, backend, &probe).await;
     if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
-        retire_beacon(ctx, object, backend, &probe).await;
-        return finalize(ctx, object, backend).await;
+        return remove(ctx, object, backend, &probe).await;
     }
     let before = reported_reason(backend, object);
     let beacon = plan_beacon(backend, &probe).await;

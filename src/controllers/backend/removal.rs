@@ -49,9 +49,11 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
             .as_ref()
             .and_then(|status| u64::try_from(status.archives?).ok())
     };
-    // An archive that the probe did not count, for example because its record is damaged, counts if it has an object.
+    // An archive that the probe did not count, for example because its record is damaged, counts if it has an object. So do
+    // those in the status, until it reports none: if this process ends during the removal, the next one may not be able to
+    // count.
     let objects = archives_of(ctx, &backend.name).len() as u64;
-    let archives = probe.archives.or_else(last_known).unwrap_or(0).max(objects);
+    let archives = probe.archives.max(last_known()).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
         format!(
             "waits for {} and {}: delete them, or annotate the backend with {ABANDON_VOLUMES}={} to remove it and leave them \
@@ -119,11 +121,23 @@ async fn beacon_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, p
     })
 }
 
+/// Removes a backend that nothing blocks. One after the other: of the backends on an export, the last one retires its beacon.
+pub(super) async fn remove(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+    probe: &Probe,
+) -> Result<Action, WriteError> {
+    let _turn = ctx.backend_removals.lock().await;
+    retire_beacon(ctx, object, backend, probe).await;
+    finalize(ctx, object, backend).await
+}
+
 /// Renews the beacon with one that no status has, before the last backend on an export is removed: if etcd is restored from
 /// a snapshot in which the backend still exists, nothing else shows that the state is an older one.
 ///
 /// What fails delays nothing: an export that cannot be used may never return.
-pub(super) async fn retire_beacon(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) {
+async fn retire_beacon(ctx: &Context, object: &NfsBackend, backend: &Backend, probe: &Probe) {
     let (Some(identity), Some(export)) = (probe.confirmed(), &probe.export) else {
         return;
     };
@@ -136,19 +150,22 @@ pub(super) async fn retire_beacon(ctx: &Context, object: &NfsBackend, backend: &
     }
 }
 
-/// Returns true if another backend is on an export, even one that is being deleted: it may still have to work there.
+/// Returns true if another backend is on an export. One that is being deleted may still have to work there, until this
+/// process has forgotten it; the cache may have it for longer.
 fn has_others(ctx: &Context, backend: &Backend, export_id: &str) -> bool {
     let objects = ctx.stores.backends.state();
     objects.iter().any(|other| {
-        let confirmed = ctx.backends.get(&other.name_any()).and_then(|found| found.confirmed());
+        let running = ctx.backends.get(&other.name_any());
+        let is_forgotten = running.is_none() && other.metadata.deletion_timestamp.is_some();
+        let confirmed = running.and_then(|running| running.confirmed());
         let reported = other.status.as_ref().and_then(|status| status.export.id.clone());
-        other.name_any() != backend.name
-            && confirmed.map(|identity| identity.id).or(reported).as_deref() == Some(export_id)
+        let is_here = confirmed.map(|identity| identity.id).or(reported).as_deref() == Some(export_id);
+        is_here && !is_forgotten && other.name_any() != backend.name
     })
 }
 
 /// Removes the finalizer and forgets the backend.
-pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
+async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
     writes::remove_finalizer_as_read(&api(ctx), object, BACKEND_FINALIZER).await?;
     forget(ctx, &backend.name, &backend.uid);
     tracing::info!(backend = backend.name, "removed the finalizer of a deleted backend");

@@ -44,7 +44,12 @@ pub(super) async fn wait(
     object: &NfsArchive,
     condition: PlannedCondition,
 ) -> Result<Action, WriteError> {
-    report(ctx, object, BackupOutcome::Waiting(condition)).await
+    let outcome = match object.metadata.deletion_timestamp.is_some() && ops::is_crd_deleting(ctx).await? {
+        // All objects are deleted with their kind. The data stay.
+        true => cleanup::clean_up(ctx, object).await?,
+        false => BackupOutcome::Waiting(condition),
+    };
+    report(ctx, object, outcome).await
 }
 
 /// Reports why an object is neither an archive nor a backup. If it is being deleted, lets it go: it describes nothing.

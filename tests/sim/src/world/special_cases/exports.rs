@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Somebody replaces the directory of a volume by another one: that one is not reclaimed (data-safety rule 4).
+    /// Somebody replaces the directory of a volume with another one, which is not reclaimed (data-safety rule 4).
     pub(super) async fn replace_a_directory(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
         let volume = self.provision(claim, "archived").await?;
