@@ -21,7 +21,7 @@ impl BurstLimit {
     /// Runs the future that `create` returns, once it may run.
     pub async fn run<F: Future>(&self, create: impl FnOnce() -> F) -> F::Output {
         // The semaphore is never closed.
-        let slot = self.0.acquire().await;
+        let slot = self.0.acquire().await.ok();
         let mut running = Box::pin(create());
         match timeout(BRIEF, &mut running).await {
             Ok(output) => output,

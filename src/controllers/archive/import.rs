@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::reconcile::Described;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::archive_object::is_of_claim;
@@ -17,9 +16,9 @@ use export_store::{ExportStore, RecordedArchive, SignatureStatus};
 pub(super) enum FoundRecord {
     /// The archive, and the name of its backend.
     Archive(Box<RecordedArchive>, String),
-    /// The records that were read contain none of this name, and those of this backend were not read.
-    None(Option<UnreadBackend>),
-    /// The record cannot be read now.
+    /// There is none: the object requests a backup.
+    None,
+    /// The record cannot be read now, if there is one.
     Unreadable(PlannedCondition),
     /// The object cannot have the archive of its name: the reason.
     Refused(PlannedCondition),
@@ -27,7 +26,7 @@ pub(super) enum FoundRecord {
 
 /// A backend whose records were not read.
 #[derive(Debug)]
-pub(super) struct UnreadBackend {
+struct UnreadBackend {
     name: String,
     /// It was probed, and cannot be used at present.
     is_probed: bool,
@@ -68,7 +67,7 @@ pub(super) async fn find_record(ctx: &Context, object: &NfsArchive) -> FoundReco
         found = Some((Box::new(recorded), backend.name.clone()));
     }
     match found {
-        None => FoundRecord::None(unread),
+        None => without_record(object, unread),
         Some((recorded, backend)) => match check(object, &recorded, &backend) {
             Ok(()) => FoundRecord::Archive(recorded, backend),
             Err(condition) => FoundRecord::Refused(condition),
@@ -128,13 +127,13 @@ fn ambiguous(name: &str, one: &str, other: &str) -> PlannedCondition {
     )
 }
 
-/// Returns what an object is for which no record was found: as long as records were not read, an object with a reserved
-/// name may be an archive, whose legal hold and whose deletion must not be lost.
-pub(super) fn without_record(object: &NfsArchive, unread: Option<UnreadBackend>) -> Described {
+/// Returns the result of a search that found no record: as long as records were not read, an object with a reserved name may
+/// be an archive, whose legal hold and whose deletion must not be lost.
+fn without_record(object: &NfsArchive, unread: Option<UnreadBackend>) -> FoundRecord {
     let name = object.name_any();
     match unread {
         Some(unread) if object.has_reserved_name() || !unread.is_probed => {
-            Described::Unknown(PlannedCondition::unknown(
+            FoundRecord::Unreadable(PlannedCondition::unknown(
                 Reason::NotProbed,
                 format!(
                     "waits until the records of all backends were read: backend {} may have a record of {name}, see its conditions",
@@ -142,7 +141,7 @@ pub(super) fn without_record(object: &NfsArchive, unread: Option<UnreadBackend>)
                 ),
             ))
         }
-        None if object.has_reserved_name() => Described::Refused(PlannedCondition::fails(
+        None if object.has_reserved_name() => FoundRecord::Refused(PlannedCondition::fails(
             Reason::ArchiveNameReserved,
             format!(
                 "names that begin with `pvc-` are reserved for archives of deleted volumes, and no backend has a record of \
@@ -150,7 +149,7 @@ pub(super) fn without_record(object: &NfsArchive, unread: Option<UnreadBackend>)
                  delete this object"
             ),
         )),
-        Some(_) | None => Described::Backup,
+        Some(_) | None => FoundRecord::None,
     }
 }
 
@@ -171,13 +170,13 @@ mod tests {
                 is_probed,
             });
             match without_record(&serde_json::from_value(object).unwrap(), unread) {
-                Described::Unknown(condition) => {
+                FoundRecord::Unreadable(condition) => {
                     assert!(condition.message.contains("backend main"), "{}", condition.message);
                     "unknown"
                 }
-                Described::Refused(_) => "refused",
-                Described::Backup => "backup",
-                Described::Archive(_) => "archive",
+                FoundRecord::Refused(_) => "refused",
+                FoundRecord::None => "backup",
+                FoundRecord::Archive(..) => "archive",
             }
         };
         for (name, unread, expected) in [

@@ -59,7 +59,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
 }
 
 /// What an object is.
-pub(super) enum Described {
+enum Described {
     /// An archive. The status in memory describes it; that of the object may not, yet.
     Archive(Arc<NfsArchive>),
     /// A requested backup that is not complete.
@@ -87,7 +87,7 @@ async fn describe(ctx: &Context, object: &Arc<NfsArchive>) -> Described {
             }
             Described::Archive(Arc::new(described(object, &recorded, &backend)))
         }
-        FoundRecord::None(unread) => import::without_record(object, unread),
+        FoundRecord::None => Described::Backup,
         FoundRecord::Unreadable(condition) => Described::Unknown(condition),
         FoundRecord::Refused(condition) => Described::Refused(condition),
     }

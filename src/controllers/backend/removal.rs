@@ -130,7 +130,10 @@ pub(super) async fn remove(
 ) -> Result<Action, WriteError> {
     let _turn = ctx.backend_removals.lock().await;
     retire_beacon(ctx, object, backend, probe).await;
-    finalize(ctx, object, backend).await
+    writes::remove_finalizer_as_read(&api(ctx), object, BACKEND_FINALIZER).await?;
+    forget(ctx, &backend.name, &backend.uid);
+    tracing::info!(backend = backend.name, "removed the finalizer of a deleted backend");
+    Ok(Action::await_change())
 }
 
 /// Renews the beacon with one that no status has, before the last backend on an export is removed: if etcd is restored from
@@ -162,14 +165,6 @@ fn has_others(ctx: &Context, backend: &Backend, export_id: &str) -> bool {
         let is_here = confirmed.map(|identity| identity.id).or(reported).as_deref() == Some(export_id);
         is_here && !is_forgotten && other.name_any() != backend.name
     })
-}
-
-/// Removes the finalizer and forgets the backend.
-async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
-    writes::remove_finalizer_as_read(&api(ctx), object, BACKEND_FINALIZER).await?;
-    forget(ctx, &backend.name, &backend.uid);
-    tracing::info!(backend = backend.name, "removed the finalizer of a deleted backend");
-    Ok(Action::await_change())
 }
 
 /// Forgets a backend: releases its root and closes its connection.

@@ -44,12 +44,9 @@ pub(super) async fn wait(
     object: &NfsArchive,
     condition: PlannedCondition,
 ) -> Result<Action, WriteError> {
-    let outcome = match object.metadata.deletion_timestamp.is_some() && ops::is_crd_deleting(ctx).await? {
-        // All objects are deleted with their kind. The data stay.
-        true => cleanup::clean_up(ctx, object).await?,
-        false => BackupOutcome::Waiting(condition),
-    };
-    report(ctx, object, outcome).await
+    // All objects are deleted with their kind. The data stay.
+    let lets_go = object.metadata.deletion_timestamp.is_some() && ops::is_crd_deleting(ctx).await?;
+    wait_unless(lets_go, ctx, object, condition).await
 }
 
 /// Reports why an object is neither an archive nor a backup. If it is being deleted, lets it go: it describes nothing.
@@ -58,10 +55,20 @@ pub(super) async fn refuse(
     object: &NfsArchive,
     condition: PlannedCondition,
 ) -> Result<Action, WriteError> {
-    let outcome = if object.metadata.deletion_timestamp.is_some() {
-        cleanup::clean_up(ctx, object).await?
-    } else {
-        BackupOutcome::Waiting(condition)
+    let lets_go = object.metadata.deletion_timestamp.is_some();
+    wait_unless(lets_go, ctx, object, condition).await
+}
+
+/// Reports what an object waits for, unless it is let go.
+async fn wait_unless(
+    lets_go: bool,
+    ctx: &Context,
+    object: &NfsArchive,
+    condition: PlannedCondition,
+) -> Result<Action, WriteError> {
+    let outcome = match lets_go {
+        true => cleanup::clean_up(ctx, object).await?,
+        false => BackupOutcome::Waiting(condition),
     };
     report(ctx, object, outcome).await
 }

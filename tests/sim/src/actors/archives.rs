@@ -82,7 +82,8 @@ fn set_retention(api: &ApiServer, archive: &Value, spec: &Value, trace: &Trace) 
     }
 }
 
-fn time_in(api: &ApiServer, seconds: i64) -> Value {
+/// Returns a time of the API server's clock, as objects have it.
+pub fn time_in(api: &ApiServer, seconds: i64) -> Value {
     let at = api.now().saturating_add(SignedDuration::from_secs(seconds));
     json!(format!("{:.0}", at.unwrap_or_else(|_| api.now())))
 }

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 use super::disk::{content, make_file, rewrite};
 use super::{ARCHIVES, CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
 use crate::actors::administrator::ADOPTING;
+use crate::actors::archives;
 use crate::objects::{has_reason, uid, volume_path};
 use crate::oracle::Violation;
 use crate::world::{STEP, World};
@@ -136,9 +137,8 @@ impl World {
         self.settle().await?;
         let directory = self.archived_directory(&volume.name);
         let archive = format!("{ARCHIVES}/{}", volume.name);
-        self.administer("PATCH", &archive, &json!({"spec": {"legalHold": true}}))?;
-        let expired = format!("{:.0}", self.api.now());
-        self.administer("PATCH", &archive, &json!({"spec": {"expirationTime": expired}}))?;
+        let terms = json!({"legalHold": true, "expirationTime": archives::time_in(&self.api, 0)});
+        self.administer("PATCH", &archive, &json!({"spec": terms}))?;
         self.check_that("an archive with a legal hold was purged", |world| {
             world.exists(&directory)
         })
