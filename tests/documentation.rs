@@ -12,9 +12,10 @@ use nfs_client::FsStat;
 use nfs_operator::api::backend::QuotaEnforcement;
 use nfs_operator::api::names::{self, NamedObject};
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
+use nfs_operator::runtime::backend_metrics::{BackendFigures, QuotaFigures};
 use nfs_operator::runtime::backend_slots::{BackendSlots, SlotUsage};
 use nfs_operator::runtime::backup_metrics::BackupFigures;
-use nfs_operator::runtime::metrics::{BackendMetrics, Metrics, QuotaMetrics};
+use nfs_operator::runtime::metrics::Metrics;
 use nfs_operator::runtime::process_metrics::ProcessMetrics;
 use nfs_operator::state::copy_jobs::{CopyBackend, CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::usage::{UsageStore, VolumeUsage};
@@ -188,7 +189,7 @@ fn exposition() -> Result<String, std::fmt::Error> {
     metrics.claim_provisioned("class", "", Duration::from_secs(1));
     metrics.volume_reclaimed("class", Duration::from_secs(1));
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
-    let figures = BackendMetrics {
+    let figures = BackendFigures {
         ready: true,
         reason: Reason::AllChecksPassed,
         probe_duration: Duration::ZERO,
@@ -206,13 +207,13 @@ fn exposition() -> Result<String, std::fmt::Error> {
         trash: 0,
         stuck: 0,
         unsigned_records: Some(0),
-        quota: Some(QuotaMetrics {
+        quota: Some(QuotaFigures {
             enforce: QuotaEnforcement::Required,
             reason: Reason::QuotaAgentReady,
             pending: 0,
         }),
     };
-    metrics.backend_probed("backend", &figures, Timestamp::UNIX_EPOCH);
+    metrics.backends.probed("backend", &figures, Timestamp::UNIX_EPOCH);
     drop(metrics.nfs_calls.observer("backend"));
     let slots = SlotUsage {
         limit: 1,
@@ -235,7 +236,9 @@ fn exposition() -> Result<String, std::fmt::Error> {
         last_scan_time: Some(Time(Timestamp::UNIX_EPOCH)),
         ..OrphansStatus::default()
     };
-    metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
+    metrics
+        .backends
+        .scanned("backend", &scanned, Some(Duration::from_secs(1)));
     usage.enable("backend", Some(Timestamp::UNIX_EPOCH));
     let volume = PersistentVolume {
         spec: Some(PersistentVolumeSpec {

@@ -2,6 +2,7 @@
 
 pub mod api_error;
 pub mod api_requests;
+pub mod backend_metrics;
 pub mod backend_slots;
 pub mod backup_metrics;
 pub mod burst_limit;

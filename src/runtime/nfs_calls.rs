@@ -1,41 +1,45 @@
 //! Metrics of the calls to NFS servers.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nfs_client::{CallKind, CallObserver, CallOutcome, NfsError, Status};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-
-use crate::runtime::metrics::BackendLabels;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 
 /// Upper bounds of the buckets, in seconds: few, because every backend has them for each kind of call. A near server
 /// answers most calls within the first ones; the last one is half of the time after which a call fails.
 const BUCKETS: [f64; 6] = [0.002, 0.01, 0.05, 0.25, 1.0, 5.0];
 
 /// The calls to all NFS servers, by backend. Clones share the counters.
-#[derive(Clone)]
-pub struct NfsCalls {
-    seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
-    errors: Family<ErrorLabels, Counter>,
-    connections: Family<BackendLabels, Counter>,
-    connection_failures: Family<BackendLabels, Counter>,
+#[derive(Debug, Clone, Default)]
+pub struct NfsCalls(Arc<Mutex<BTreeMap<String, Arc<BackendCalls>>>>);
+
+/// The calls of one backend, which all of its clients count.
+#[derive(Debug, Default)]
+struct BackendCalls(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// In the order of [`CallKind::ALL`].
+    kinds: [KindCounts; CallKind::ALL.len()],
+    connections: u64,
+    connection_failures: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabels {
-    backend: String,
-    operation: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorLabels {
-    backend: String,
-    operation: &'static str,
-    error: &'static str,
+/// The calls of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct KindCounts {
+    /// Calls in each of the [`BUCKETS`], and those that took longer.
+    buckets: [u64; BUCKETS.len() + 1],
+    /// The time of all calls.
+    total: Duration,
+    /// In the order of [`CallError::ALL`].
+    errors: [u64; CallError::ALL.len()],
 }
 
 /// What went wrong in a call.
@@ -102,122 +106,107 @@ fn operation(kind: CallKind) -> &'static str {
     }
 }
 
-fn labels(backend: &str, kind: CallKind) -> CallLabels {
-    CallLabels {
-        backend: backend.to_owned(),
-        operation: operation(kind),
-    }
-}
-
-fn error_labels(backend: &str, kind: CallKind, error: CallError) -> ErrorLabels {
-    ErrorLabels {
-        backend: backend.to_owned(),
-        operation: operation(kind),
-        error: error.name(),
-    }
-}
-
-impl Default for NfsCalls {
-    fn default() -> Self {
-        Self {
-            seconds: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-            errors: Family::default(),
-            connections: Family::default(),
-            connection_failures: Family::default(),
-        }
-    }
-}
-
 impl NfsCalls {
-    /// Registers the metrics.
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "nfs_operator_nfs_call_duration_seconds",
-            "Time until a call to the NFS server ended, reconnections and retries included, in seconds, by operation: lookup (names and attributes), list, read, write (also copies on the server) or change (names and attributes)",
-            self.seconds.clone(),
-        );
-        registry.register(
-            "nfs_operator_nfs_call_errors",
-            "Failed calls, by error: timeout (no answer in time), connection (none, or lost) or server (an answer such as Io, NoSpace, Access or Stale)",
-            self.errors.clone(),
-        );
-        registry.register(
-            "nfs_operator_nfs_connections",
-            "Connections to the NFS server that were established; a new backend needs two, and one that makes no call for a minute connects again with the next",
-            self.connections.clone(),
-        );
-        registry.register(
-            "nfs_operator_nfs_connection_failures",
-            "Attempts to connect to the NFS server that failed",
-            self.connection_failures.clone(),
-        );
+    fn backends(&self) -> MutexGuard<'_, BTreeMap<String, Arc<BackendCalls>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the observer of a backend's client. All series of the backend exist from now on.
     pub fn observer(&self, backend: &str) -> Arc<dyn CallObserver> {
-        let of_backend = BackendLabels {
-            backend: backend.to_owned(),
-        };
-        Arc::new(BackendCalls {
-            kinds: CallKind::ALL.map(|kind| KindMetrics {
-                seconds: self.seconds.get_or_create_owned(&labels(backend, kind)),
-                errors: CallError::ALL
-                    .map(|error| self.errors.get_or_create_owned(&error_labels(backend, kind, error))),
-            }),
-            connections: self.connections.get_or_create_owned(&of_backend),
-            connection_failures: self.connection_failures.get_or_create_owned(&of_backend),
-        })
+        let mut backends = self.backends();
+        let calls: &Arc<BackendCalls> = backends.entry(backend.to_owned()).or_default();
+        Arc::<BackendCalls>::clone(calls)
     }
 
     /// Removes the series of a backend. What its client still reports is not counted.
     pub fn remove(&self, backend: &str) {
-        for kind in CallKind::ALL {
-            self.seconds.remove(&labels(backend, kind));
-            for error in CallError::ALL {
-                self.errors.remove(&error_labels(backend, kind, error));
-            }
-        }
-        let of_backend = BackendLabels {
-            backend: backend.to_owned(),
-        };
-        self.connections.remove(&of_backend);
-        self.connection_failures.remove(&of_backend);
+        self.backends().remove(backend);
     }
 }
 
-/// The metrics of one backend. Reporting a call looks up no label and allocates nothing.
-#[derive(Debug)]
-struct BackendCalls {
-    /// In the order of [`CallKind::ALL`].
-    kinds: [KindMetrics; CallKind::ALL.len()],
-    connections: Counter,
-    connection_failures: Counter,
-}
-
-#[derive(Debug)]
-struct KindMetrics {
-    seconds: Histogram,
-    /// In the order of [`CallError::ALL`].
-    errors: [Counter; CallError::ALL.len()],
+impl BackendCalls {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl CallObserver for BackendCalls {
     fn call_ended(&self, kind: CallKind, elapsed: Duration, outcome: CallOutcome<'_>) {
+        let mut counts = self.counts();
         // The discriminants are the positions in `ALL`.
-        let Some(of_kind) = self.kinds.get(kind as usize) else {
+        let Some(of_kind) = counts.kinds.get_mut(kind as usize) else {
             return;
         };
-        of_kind.seconds.observe(elapsed.as_secs_f64());
-        if let Some(errors) = CallError::of(outcome).and_then(|error| of_kind.errors.get(error as usize)) {
-            errors.inc();
-        }
+        let bucket = BUCKETS.partition_point(|bound| *bound < elapsed.as_secs_f64());
+        of_kind
+            .buckets
+            .get_mut(bucket)
+            .into_iter()
+            .for_each(|count| *count += 1);
+        of_kind.total += elapsed;
+        let error = CallError::of(outcome).and_then(|error| of_kind.errors.get_mut(error as usize));
+        error.into_iter().for_each(|count| *count += 1);
     }
 
     fn connect_ended(&self, error: Option<&NfsError>) {
+        let mut counts = self.counts();
         match error {
-            None => self.connections.inc(),
-            Some(_) => self.connection_failures.inc(),
-        };
+            None => counts.connections += 1,
+            Some(_) => counts.connection_failures += 1,
+        }
+    }
+}
+
+impl KindCounts {
+    /// Returns the number of calls in each bucket, by its upper bound.
+    fn buckets(&self) -> Vec<(f64, u64)> {
+        BUCKETS.into_iter().chain([f64::MAX]).zip(self.buckets).collect()
+    }
+}
+
+impl Collector for NfsCalls {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let backends = self.backends();
+        let help = "Time until a call to the NFS server ended, reconnections and retries included, in seconds, by operation: lookup (names and attributes), list, read, write (also copies on the server) or change (names and attributes)";
+        let name = "nfs_operator_nfs_call_duration_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (backend, calls) in backends.iter() {
+            for (kind, of_kind) in CallKind::ALL.into_iter().zip(calls.counts().kinds) {
+                let labels = [("backend", backend.as_str()), ("operation", operation(kind))];
+                let (buckets, total) = (of_kind.buckets(), of_kind.total.as_secs_f64());
+                let calls = of_kind.buckets.iter().sum();
+                let mut series = family.encode_family(&labels)?;
+                series.encode_histogram::<NoLabelSet>(total, calls, &buckets, None)?;
+            }
+        }
+        let help = "Failed calls, by error: timeout (no answer in time), connection (none, or lost) or server (an answer such as Io, NoSpace, Access or Stale)";
+        let mut family = encoder.encode_descriptor("nfs_operator_nfs_call_errors", help, None, MetricType::Counter)?;
+        for (backend, calls) in backends.iter() {
+            for (kind, of_kind) in CallKind::ALL.into_iter().zip(calls.counts().kinds) {
+                for (error, count) in CallError::ALL.into_iter().zip(of_kind.errors) {
+                    let labels = [
+                        ("backend", backend.as_str()),
+                        ("operation", operation(kind)),
+                        ("error", error.name()),
+                    ];
+                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let help = "Connections to the NFS server that were established; a new backend needs two, and one that makes no call for a minute connects again with the next";
+        let mut family = encoder.encode_descriptor("nfs_operator_nfs_connections", help, None, MetricType::Counter)?;
+        for (backend, calls) in backends.iter() {
+            let count = ConstCounter::new(calls.counts().connections);
+            count.encode(family.encode_family(&[("backend", backend.as_str())])?)?;
+        }
+        let help = "Attempts to connect to the NFS server that failed";
+        let name = "nfs_operator_nfs_connection_failures";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (backend, calls) in backends.iter() {
+            let count = ConstCounter::new(calls.counts().connection_failures);
+            count.encode(family.encode_family(&[("backend", backend.as_str())])?)?;
+        }
+        Ok(())
     }
 }
 
@@ -225,12 +214,13 @@ impl CallObserver for BackendCalls {
 #[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
     use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
 
     use super::*;
 
     fn text(calls: &NfsCalls) -> String {
         let (mut registry, mut text) = (Registry::default(), String::new());
-        calls.register(&mut registry);
+        registry.register_collector(Box::new(calls.clone()));
         encode(&mut text, &registry).unwrap();
         text
     }

@@ -48,7 +48,7 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
             .and_then(|previous| age(&previous.orphans, ctx.clock.now())),
     );
     if let Some(previous) = previous {
-        ctx.metrics.backend_scanned(&backend.name, &previous.orphans, None);
+        ctx.metrics.backends.scanned(&backend.name, &previous.orphans, None);
         backend.set_last_scan(previous);
     }
     runner::spawn(ctx, backend, OrphanScanner, delay);
@@ -145,7 +145,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
     // A backend that was removed in the meantime no longer has metrics.
     let current = ctx.backends.get(&backend.name);
     if current.is_some_and(|current| current.uid == backend.uid) {
-        ctx.metrics.backend_scanned(&backend.name, &orphans, Some(took));
+        ctx.metrics.backends.scanned(&backend.name, &orphans, Some(took));
     }
     backend.set_last_scan(ScanResult {
         export_id: identity.id.clone(),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::runner;
 use crate::api::NfsBackend;
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
-use crate::runtime::metrics::QuotaMetrics;
+use crate::runtime::backend_metrics::QuotaFigures;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use sync::QuotaSync;
@@ -59,9 +59,9 @@ pub fn condition(backend: &Backend, object: &NfsBackend) -> Option<PlannedCondit
 }
 
 /// Returns the values of the metrics about enforced sizes. `None` without `spec.quota`.
-pub fn figures(backend: &Backend, object: &NfsBackend) -> Option<QuotaMetrics> {
+pub fn figures(backend: &Backend, object: &NfsBackend) -> Option<QuotaFigures> {
     let settings = object.spec.quota.as_ref()?;
-    Some(QuotaMetrics {
+    Some(QuotaFigures {
         enforce: settings.enforce,
         reason: backend.quota.condition(settings, Instant::now()).reason,
         pending: backend.quota.count_pending(),

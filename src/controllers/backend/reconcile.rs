@@ -18,8 +18,8 @@ use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::background::{garbage_collection, orphan_scan, purge, quota, usage};
 use crate::recovery;
+use crate::runtime::backend_metrics::BackendFigures;
 use crate::runtime::events::Severity;
-use crate::runtime::metrics::BackendMetrics;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::{archives_of, backups_of};
@@ -267,7 +267,7 @@ fn apply_probe(
             Severity::Warning => tracing::warn!(backend, %reason, "{}", ready.message),
         }
     }
-    let figures = BackendMetrics {
+    let figures = BackendFigures {
         ready: ready.status == Some(true),
         reason: ready.reason,
         probe_duration: took,
@@ -282,7 +282,7 @@ fn apply_probe(
         unsigned_records: probe.unsigned_records.as_ref().map(|records| records.own.len()),
         quota: quota::figures(backend, object),
     };
-    ctx.metrics.backend_probed(&backend.name, &figures, ctx.clock.now());
+    ctx.metrics.backends.probed(&backend.name, &figures, ctx.clock.now());
     (ready.clone(), status::status(&observed, &ready))
 }
 
