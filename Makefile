@@ -261,7 +261,7 @@ deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known
 KUBE_SCORE := $(CACHE)/kube-score-1.20.0
 $(KUBE_SCORE): | need-go
 	@echo "installing $(notdir $@) into $(CACHE) (a minute, once)"
-	PATH="$$PATH:/usr/local/go/bin" GOBIN=$@.new go install github.com/zegl/kube-score/cmd/kube-score@v$(subst kube-score-,,$(notdir $@))
+	PATH="$$PATH:/usr/local/go/bin" GOBIN=$@.new GOGC=400 go install -trimpath -gcflags=all=-dwarf=false github.com/zegl/kube-score/cmd/kube-score@v$(subst kube-score-,,$(notdir $@))
 	mv $@.new $@
 
 # With a class, so that the pod of `helm test` is among the objects.

@@ -84,6 +84,32 @@ async fn deleting_the_crd_purges_nothing_and_a_held_archive_is_held_again_after_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_that_waits_for_records_goes_with_its_crd() -> Test {
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&env, 1).await?;
+    env.objects.wait_gone(&volumes[0], TIMEOUT).await?;
+    let archive = archive_of(&volumes[0]);
+    env.operator.kill9().await?;
+    env.proxy.refuse(true).await?;
+    // As if the operator had ended before it reported the archive.
+    env.objects.patch_status(&archive, json!({"status": null})).await?;
+    env.operator.restart().await?;
+    let reported = env.objects.wait(&archive, "to wait for the records", TIMEOUT, |found| {
+        let conditions = found["status"]["conditions"].to_string();
+        match conditions.contains("waits until the records of all backends were read") {
+            true => Ok(()),
+            false => Err(conditions),
+        }
+    });
+    reported.await?;
+    env.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
+    let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, KIND);
+    env.objects.wait_gone(&kind, TIMEOUT).await?;
+    assert_eq!(env.names()?.len(), 1, "the data stay");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_released() -> Test {
     let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     let volumes = released(&env, 1).await?;

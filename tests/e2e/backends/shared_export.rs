@@ -2,10 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::pin::pin;
 
+use futures::StreamExt;
+use kube::Api;
+use kube::api::{WatchEvent, WatchParams};
+use nfs_operator::api::NfsBackend;
 use rig::objects::{condition, merge, reference};
 use serde_json::{Value, json};
 
+use crate::recovery::cluster_loss::{clusters, renewed};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 
@@ -92,5 +98,46 @@ async fn backends_on_one_export_leave_each_others_volumes_alone_and_both_archive
     assert_eq!(env.names()?.len(), left.len() + 3, "{:?}", env.names()?);
     assert!(left.iter().all(|directory| directory.join("data").exists()));
     assert_eq!(warnings(&env)?, warned);
+    Ok(())
+}
+
+/// Returns the beacons that any backend's status had since a version of the objects, until this many backends were removed.
+async fn reported_beacons(env: &DedicatedCluster, version: &str, removed: usize) -> Result<BTreeSet<String>, Failure> {
+    let api: Api<NfsBackend> = Api::all(env.objects.client());
+    let mut events = pin!(api.watch(&WatchParams::default(), version).await?);
+    let (mut beacons, mut left) = (BTreeSet::new(), removed);
+    while left > 0 {
+        let object = match events.next().await.ok_or("the watch ended")?? {
+            WatchEvent::Modified(object) => object,
+            WatchEvent::Deleted(object) => {
+                left -= 1;
+                object
+            }
+            _ => continue,
+        };
+        let export = object.status.unwrap_or_default().export;
+        beacons.extend([export.beacon, export.next_beacon].into_iter().flatten());
+    }
+    Ok(beacons)
+}
+
+/// Were etcd restored from a snapshot with these backends, nothing else on the export would differ from it.
+#[tokio::test]
+async fn backends_that_are_removed_together_leave_a_beacon_that_no_status_had() -> Test {
+    let spec = json!({"probeInterval": "1s"});
+    let env = DedicatedCluster::start(spec.clone()).await?;
+    let second = env
+        .backend(json!({"metadata": {"name": "second"}, "spec": spec}))
+        .await?;
+    renewed(&env, "").await?;
+    let backends = env.objects.list(&second).await?;
+    for backend in &backends {
+        env.objects.delete(backend).await?;
+    }
+    let reported = reported_beacons(&env, text(&second, "/metadata/resourceVersion"), backends.len());
+    let reported = tokio::time::timeout(TIMEOUT, reported).await??;
+    let file: Value = serde_json::from_slice(&fs::read(clusters(&env)?.remove(0).join("beacon"))?)?;
+    let left = text(&file, "/beacon");
+    assert!(reported.len() > 1 && !reported.contains(left), "{left}, {reported:?}");
     Ok(())
 }

@@ -49,6 +49,7 @@ pub mod cluster;
 mod error;
 mod go_nfs;
 pub mod kernel_vm;
+mod manifests;
 mod memory_cgroup;
 pub mod nfs_server;
 pub mod node;

@@ -10,11 +10,14 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use crate::{
     cluster::Cluster,
     error::{Error, Result, ResultExt},
+    manifests::Manifests,
     memory_cgroup::MemoryCgroup,
+    objects::Objects,
     ports,
     process::{Process, ProcessSpec, cpu_seconds, while_running},
     run_dir::RunDir,
@@ -26,6 +29,8 @@ use crate::{
 pub(crate) const SERVICE_ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
 /// The username of that ServiceAccount in audit logs.
 pub(crate) const USERNAME: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
+/// The API server serves a new kind after a second on an idle machine.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Its watches must be in sync; that takes a second on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// Its pod has a grace period of 30 s; a machine that stalls takes longer.
@@ -100,19 +105,22 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Installs the CRDs, the operator's ServiceAccount with its RBAC rules and the admission policies as an
-    /// administrator does, and returns a kubeconfig for that account.
+    /// Installs the CRDs, the operator's ServiceAccount with its RBAC rules and the admission policies, as an
+    /// administrator does with `kubectl`, and returns a kubeconfig for that account.
     pub async fn install(cluster: &Cluster) -> Result<OperatorKubeconfig> {
-        Self::install_from(cluster, &repository_root()).await
+        static OF_REPOSITORY: OnceCell<Manifests> = OnceCell::const_new();
+        let manifests = OF_REPOSITORY.get_or_try_init(async || manifests(&repository_root()));
+        Self::install_with(cluster, manifests.await?).await
     }
 
     /// Like [`Self::install`], with the files of another checkout of this repository, for an operator that was built there.
     pub(crate) async fn install_from(cluster: &Cluster, checkout: &Path) -> Result<OperatorKubeconfig> {
-        cluster.apply_crds(&checkout.join("crds")).await?;
-        cluster.apply_path(&checkout.join("config/rbac")).await?;
-        cluster.apply_path(&checkout.join("config/admission")).await?;
-        cluster.apply(&account_policy(checkout)?).await?;
-        cluster.apply(&storage_capacity(checkout)?).await?;
+        Self::install_with(cluster, &manifests(checkout)?).await
+    }
+
+    async fn install_with(cluster: &Cluster, manifests: &Manifests) -> Result<OperatorKubeconfig> {
+        let objects = Objects::new(cluster.client().await?);
+        manifests.apply(&objects, INSTALL_TIMEOUT).await?;
         Self::kubeconfig(cluster).await
     }
 
@@ -285,6 +293,15 @@ fn account_policy(checkout: &Path) -> Result<String> {
         .chain(["k8s-sigs.io/nfs-subdir-external-provisioner"]);
     let names: Vec<String> = names.map(String::from).chain(aliases).collect();
     Ok(text.replace("['nfs-operator.io/nfs']", &format!("['{}']", names.join("', '"))))
+}
+
+/// Reads what an installation consists of.
+fn manifests(checkout: &Path) -> Result<Manifests> {
+    Manifests::new(&checkout.join("crds"))?
+        .kustomization(&checkout.join("config/rbac"))?
+        .kustomization(&checkout.join("config/admission"))?
+        .text(&account_policy(checkout)?)?
+        .text(&storage_capacity(checkout)?)
 }
 
 /// Returns the CSIDriver and the permissions of `config/storage-capacity`. Only an overlay can apply that directory.

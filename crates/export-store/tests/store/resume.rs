@@ -527,11 +527,6 @@ async fn a_resumed_backup_that_is_interrupted_before_any_call_keeps_what_was_cop
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resumed_backup_that_is_interrupted_after_any_call_keeps_what_was_copied() {
-    interrupted_anywhere(VersionChoice::Auto, Direction::Down).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumed_backup_that_is_interrupted_after_any_call_over_nfsv3_keeps_what_was_copied() {
     interrupted_anywhere(VersionChoice::Exactly(Protocol::V3), Direction::Down).await;
 }

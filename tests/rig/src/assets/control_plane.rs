@@ -11,10 +11,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{BuildDir, Kubernetes, Progress, cache_dir, find_go, find_program, lock_cache, short_hash};
+use super::{BuildDir, Kubernetes, Progress, cache_dir, find_go, find_program, go_build, lock_cache, short_hash};
 use crate::{
     error::{Error, Result, ResultExt},
-    process::{command_bound_to_parent, run},
+    process::run,
 };
 
 /// The source of the program, the same for each version of Kubernetes. It is embedded, so that a built rig works without
@@ -101,13 +101,12 @@ async fn build(go: &Path, kubernetes: Kubernetes, work: &BuildDir) -> Result<()>
 
     let (major, minor) = kubernetes.major_and_minor();
     let variable = "k8s.io/component-base/version.git";
-    let link = format!("-s -w -X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
-    // An orphaned compiler would run for minutes.
-    let mut command = command_bound_to_parent(go);
+    let link = format!("-X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
+    let mut command = go_build(go, "build", &link);
     // `-v` prints each package when it is compiled.
-    command.args(["build", "-v", "-trimpath", "-ldflags", &link]);
-    command.args(["-o", "control-plane", "."]);
-    command.env("CGO_ENABLED", "0").current_dir(work.path());
+    command
+        .args(["-v", "-o", "control-plane", "."])
+        .current_dir(work.path());
     let join = tokio::task::spawn_blocking(move || compile(command, &progress)).await;
     join.with_context(|| "build the control plane".into())?
 }

@@ -4,11 +4,8 @@ use std::{path::PathBuf, process::Command};
 
 use sha2::{Digest, Sha256};
 
-use super::{BuildDir, Progress, cache_dir, find_go, lock_cache, short_hash};
-use crate::{
-    error::Result,
-    process::{command_bound_to_parent, run},
-};
+use super::{BuildDir, Progress, cache_dir, find_go, go_build, lock_cache, short_hash};
+use crate::{error::Result, process::run};
 
 /// The source of the program. It is embedded, so that a built rig works without the repository.
 const SOURCES: [(&str, &str); 3] = [
@@ -35,9 +32,8 @@ pub(crate) async fn find_or_build() -> Result<PathBuf> {
         let mut download = Command::new(&go);
         download.args(["mod", "download"]).current_dir(work.path());
         run(download).await?;
-        let mut build = command_bound_to_parent(&go);
-        build.args(["build", "-trimpath", "-ldflags", "-s -w", "-o", "go-nfs", "."]);
-        build.env("CGO_ENABLED", "0").current_dir(work.path());
+        let mut build = go_build(&go, "build", "");
+        build.args(["-o", "go-nfs", "."]).current_dir(work.path());
         run(build).await?;
         work.publish("go-nfs", &program)?;
         progress.done("built go-nfs");

@@ -2,11 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{BuildDir, Progress, cache_dir, find_go, lock_cache};
-use crate::{
-    error::Result,
-    process::{command_bound_to_parent, run},
-};
+use super::{BuildDir, Progress, cache_dir, find_go, go_build, lock_cache};
+use crate::{error::Result, process::run};
 
 /// A major version of Helm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +47,9 @@ async fn build(module: &str, version: &str, program: &Path) -> Result<()> {
         "building Helm {version} with Go; this takes some minutes, once"
     ));
     let work = BuildDir::new("helm")?;
-    // An orphaned compiler would run for minutes.
-    let mut command = command_bound_to_parent(go);
-    command.args(["install", "-trimpath", "-ldflags", "-s -w"]);
+    let mut command = go_build(&go, "install", "");
     command.arg(format!("{module}@{version}"));
-    command.env("CGO_ENABLED", "0").env("GOBIN", work.path());
-    command.current_dir(work.path());
+    command.env("GOBIN", work.path()).current_dir(work.path());
     run(command).await?;
     work.publish("helm", program)?;
     progress.done(&format!("built Helm {version}"));
