@@ -222,10 +222,10 @@ sim: need-rust ## Run the operator in simulated clusters, each from a seed (SEED
 .PHONY: sim-test
 sim-test: need-rust
 	@echo "500 simulated clusters, and whether a seed always gives the same run"
-	@cargo build -q --profile sim -p sim
-	@target/sim/sim regressions
-	@target/sim/sim twice SEEDS=20
-	@target/sim/sim many SEEDS=500
+	@cargo build -q --profile sim-test -p sim
+	@target/sim-test/sim regressions
+	@target/sim-test/sim twice SEEDS=20
+	@target/sim-test/sim many SEEDS=500
 
 .PHONY: sim-mutations
 sim-mutations: need-rust ## Revert one safeguard after the other, and update in docs/reliability.md after how many seeds the simulation detects it (SEEDS=20000 NAME=beacon-is-not-checked); hours
@@ -257,7 +257,7 @@ deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known
 	@if $(DENY)/bin/cargo-deny fetch db; then $(DENY)/bin/cargo-deny check --disable-fetch advisories; \
 	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; $(if $(REQUIRE_ADVISORIES),exit 1;) fi
 
-# A tool that checks the chart.
+# A tool that checks the chart. It is built like the Go programs of the rig (tests/rig/src/assets/mod.rs).
 KUBE_SCORE := $(CACHE)/kube-score-1.20.0
 $(KUBE_SCORE): | need-go
 	@echo "installing $(notdir $@) into $(CACHE) (a minute, once)"

@@ -52,7 +52,7 @@ impl BackendTask for Purger {
         };
         match export.purge_trash(limits).await {
             Ok(report) => {
-                ctx.metrics.backends.purged(&backend.name, report.removed, 0);
+                ctx.metrics.backends.trash_purged(&backend.name, report.removed);
                 if report.removed > 0 || report.failed > 0 {
                     tracing::info!(
                         backend = backend.name,

@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::api::backend::QuotaEnforcement;
 use crate::api::{OrphanKind, OrphansStatus, Reason};
+use crate::runtime::metrics::encode_series;
 use nfs_client::FsStat;
 
 /// The values that a probe of a backend measures: the name after `nfs_operator_backend_`, and the help text.
@@ -126,14 +127,14 @@ impl BackendFigures {
 pub struct BackendMetrics(Arc<Mutex<BTreeMap<String, Entry>>>);
 
 /// What is known of one backend.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Entry {
     probed: Option<Probed>,
     scanned: Option<Scanned>,
 }
 
-/// What has values since the first probe.
-#[derive(Debug)]
+/// The values that exist from the first probe on.
+#[derive(Debug, Clone)]
 struct Probed {
     /// In the order of [`PROBED`].
     values: [Option<f64>; PROBED.len()],
@@ -146,7 +147,7 @@ struct Probed {
 }
 
 /// The last orphan scan.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Scanned {
     /// In the order of [`OrphanKind::ALL`].
     orphans: [i64; OrphanKind::ALL.len()],
@@ -178,12 +179,21 @@ impl BackendMetrics {
         probed.quota = figures.quota;
     }
 
-    /// Adds names that were removed from a backend's trash, and archives that were moved there. A purge may end after its
-    /// backend was deleted, so no entry is created.
-    pub fn purged(&self, backend: &str, names: u64, archives: u64) {
-        if let Some(probed) = self.entries().get_mut(backend).and_then(|entry| entry.probed.as_mut()) {
-            probed.purged_names += names;
-            probed.purged_archives += archives;
+    /// Adds names that were removed from a backend's trash. A purge may end after its backend was deleted, so nothing is
+    /// added for a backend that is not known.
+    pub fn trash_purged(&self, backend: &str, names: u64) {
+        self.change_probed(backend, |probed| probed.purged_names += names);
+    }
+
+    /// Records an archive that was moved to the trash, unless its backend was deleted.
+    pub fn archive_purged(&self, backend: &str) {
+        self.change_probed(backend, |probed| probed.purged_archives += 1);
+    }
+
+    fn change_probed(&self, backend: &str, change: impl FnOnce(&mut Probed)) {
+        let mut entries = self.entries();
+        if let Some(probed) = entries.get_mut(backend).and_then(|entry| entry.probed.as_mut()) {
+            change(probed);
         }
     }
 
@@ -215,24 +225,20 @@ fn encode<L: EncodeLabelSet, M: EncodeMetric + TypedMetric>(
     (name, help): (&str, &str),
     series: impl Iterator<Item = (L, M)>,
 ) -> fmt::Result {
-    let name = format!("nfs_operator_backend_{name}");
-    let mut family = encoder.encode_descriptor(&name, help, None, M::TYPE)?;
-    for (labels, value) in series {
-        value.encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+    encode_series(encoder, (&format!("nfs_operator_backend_{name}"), help), series)
 }
 
 /// Returns the labels of a metric with one series for each backend.
-fn of(backend: &str) -> [(&'static str, &str); 1] {
+fn backend_label(backend: &str) -> [(&'static str, &str); 1] {
     [("backend", backend)]
 }
 
 impl Collector for BackendMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let entries = self.entries();
+        // A copy, so that nothing is locked while the text is written.
+        let entries = self.entries().clone();
         let (mut probed, mut scanned) = (Vec::new(), Vec::new());
-        for (backend, entry) in entries.iter() {
+        for (backend, entry) in &entries {
             probed.extend(entry.probed.as_ref().map(|probed| (backend.as_str(), probed)));
             scanned.extend(entry.scanned.as_ref().map(|scanned| (backend.as_str(), scanned)));
         }
@@ -242,10 +248,10 @@ impl Collector for BackendMetrics {
 }
 
 fn encode_probed(encoder: &mut DescriptorEncoder<'_>, probed: &[(&str, &Probed)]) -> fmt::Result {
-    for (place, metric) in PROBED.into_iter().enumerate() {
+    for (index, metric) in PROBED.into_iter().enumerate() {
         let gauges = probed.iter().filter_map(|(backend, probed)| {
-            let value = probed.values.get(place).copied().flatten()?;
-            Some((of(backend), ConstGauge::new(value)))
+            let value = probed.values.get(index).copied().flatten()?;
+            Some((backend_label(backend), ConstGauge::new(value)))
         });
         encode(encoder, metric, gauges)?;
     }
@@ -277,17 +283,17 @@ fn encode_probed(encoder: &mut DescriptorEncoder<'_>, probed: &[(&str, &Probed)]
     encode(encoder, ("quotas_enforced_reason", help), reasons)?;
     let pending = quotas
         .iter()
-        .map(|(backend, quota)| (of(backend), ConstGauge::new(quota.pending)));
+        .map(|(backend, quota)| (backend_label(backend), ConstGauge::new(quota.pending)));
     let help = "Volumes and claims whose limit was ordered from the quota agent and is not in force, as of the last probe; only with spec.quota";
     encode(encoder, ("pending_limits", help), pending)?;
     let names = probed
         .iter()
-        .map(|(backend, probed)| (of(backend), ConstCounter::new(probed.purged_names)));
+        .map(|(backend, probed)| (backend_label(backend), ConstCounter::new(probed.purged_names)));
     let help = "Files, links and directories that this process removed from the trash; backends on one export have one trash, and the first of them counts";
     encode(encoder, ("trash_purged", help), names)?;
     let archives = probed
         .iter()
-        .map(|(backend, probed)| (of(backend), ConstCounter::new(probed.purged_archives)));
+        .map(|(backend, probed)| (backend_label(backend), ConstCounter::new(probed.purged_archives)));
     let help = "Archives that this process moved to the trash: expired ones, and those whose object was deleted";
     encode(encoder, ("archives_purged", help), archives)
 }
@@ -302,13 +308,13 @@ fn encode_scanned(encoder: &mut DescriptorEncoder<'_>, scanned: &[(&str, &Scanne
     encode(encoder, ("orphans", help), orphans)?;
     let ended = scanned.iter().filter_map(|(backend, scanned)| {
         let ended = scanned.ended?.as_second();
-        Some((of(backend), ConstGauge::new(ended)))
+        Some((backend_label(backend), ConstGauge::new(ended)))
     });
     let help = "Time when the last orphan scan ended, as a Unix timestamp";
     encode(encoder, ("last_scan_timestamp_seconds", help), ended)?;
     let took = scanned.iter().filter_map(|(backend, scanned)| {
         let took = scanned.took?.as_secs_f64();
-        Some((of(backend), ConstGauge::new(took)))
+        Some((backend_label(backend), ConstGauge::new(took)))
     });
     let help = "Duration of the last orphan scan; absent until this process has completed one";
     encode(encoder, ("scan_duration_seconds", help), took)
@@ -354,11 +360,11 @@ mod tests {
         };
         metrics.backends.probed("main", &no_figures(), Timestamp::UNIX_EPOCH);
         assert_eq!(purged(&metrics), series(0, 0));
-        metrics.backends.purged("main", 0, 1);
-        metrics.backends.purged("main", 7, 0);
+        metrics.backends.archive_purged("main");
+        metrics.backends.trash_purged("main", 7);
         assert_eq!(purged(&metrics), series(1, 7));
         metrics.remove_backend("main");
-        metrics.backends.purged("main", 1, 0);
+        metrics.backends.trash_purged("main", 1);
         assert_eq!(purged(&metrics), Vec::<String>::new());
     }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::runtime::api_requests::ApiRequests;
@@ -87,6 +87,19 @@ impl Collector for WaitingClaims {
         }
         Ok(())
     }
+}
+
+/// Encodes a metric: its name, the help text, and the labels and value of each series.
+pub(super) fn encode_series<L: EncodeLabelSet, M: EncodeMetric + TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    series: impl Iterator<Item = (L, M)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    for (labels, value) in series {
+        value.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 /// Returns a histogram with buckets that double from 10 ms (one claim, near server) to 5 min (a claim with retries).

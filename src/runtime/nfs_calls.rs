@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use nfs_client::{CallKind, CallObserver, CallOutcome, NfsError, Status};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
+
+use crate::runtime::metrics::encode_series;
 
 /// Upper bounds of the buckets, in seconds: few, because every backend has them for each kind of call. A near server
 /// answers most calls within the first ones; the last one is half of the time after which a call fails.
@@ -23,7 +25,7 @@ pub struct NfsCalls(Arc<Mutex<BTreeMap<String, Arc<BackendCalls>>>>);
 #[derive(Debug, Default)]
 struct BackendCalls(Mutex<Counts>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     /// In the order of [`CallKind::ALL`].
     kinds: [KindCounts; CallKind::ALL.len()],
@@ -113,9 +115,7 @@ impl NfsCalls {
 
     /// Returns the observer of a backend's client. All series of the backend exist from now on.
     pub fn observer(&self, backend: &str) -> Arc<dyn CallObserver> {
-        let mut backends = self.backends();
-        let calls: &Arc<BackendCalls> = backends.entry(backend.to_owned()).or_default();
-        Arc::<BackendCalls>::clone(calls)
+        Arc::clone(self.backends().entry(backend.to_owned()).or_default()) as _
     }
 
     /// Removes the series of a backend. What its client still reports is not counted.
@@ -138,14 +138,13 @@ impl CallObserver for BackendCalls {
             return;
         };
         let bucket = BUCKETS.partition_point(|bound| *bound < elapsed.as_secs_f64());
-        of_kind
-            .buckets
-            .get_mut(bucket)
-            .into_iter()
-            .for_each(|count| *count += 1);
+        if let Some(count) = of_kind.buckets.get_mut(bucket) {
+            *count += 1;
+        }
         of_kind.total += elapsed;
-        let error = CallError::of(outcome).and_then(|error| of_kind.errors.get_mut(error as usize));
-        error.into_iter().for_each(|count| *count += 1);
+        if let Some(count) = CallError::of(outcome).and_then(|error| of_kind.errors.get_mut(error as usize)) {
+            *count += 1;
+        }
     }
 
     fn connect_ended(&self, error: Option<&NfsError>) {
@@ -160,53 +159,50 @@ impl CallObserver for BackendCalls {
 impl KindCounts {
     /// Returns the number of calls in each bucket, by its upper bound.
     fn buckets(&self) -> Vec<(f64, u64)> {
-        BUCKETS.into_iter().chain([f64::MAX]).zip(self.buckets).collect()
+        BUCKETS.into_iter().chain([f64::INFINITY]).zip(self.buckets).collect()
     }
 }
 
 impl Collector for NfsCalls {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let backends = self.backends();
+        // Nothing is locked while the text is written.
+        let backends: Vec<(String, Counts)> = {
+            let backends = self.backends();
+            let counts = |(backend, calls): (&String, &Arc<BackendCalls>)| (backend.clone(), *calls.counts());
+            backends.iter().map(counts).collect()
+        };
+        let kinds = || {
+            backends.iter().flat_map(|(backend, counts)| {
+                let labels = move |kind| [("backend", backend.as_str()), ("operation", operation(kind))];
+                let of_kind = move |(kind, counts)| (labels(kind), counts);
+                CallKind::ALL.into_iter().zip(&counts.kinds).map(of_kind)
+            })
+        };
         let help = "Time until a call to the NFS server ended, reconnections and retries included, in seconds, by operation: lookup (names and attributes), list, read, write (also copies on the server) or change (names and attributes)";
         let name = "nfs_operator_nfs_call_duration_seconds";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (backend, calls) in backends.iter() {
-            for (kind, of_kind) in CallKind::ALL.into_iter().zip(calls.counts().kinds) {
-                let labels = [("backend", backend.as_str()), ("operation", operation(kind))];
-                let (buckets, total) = (of_kind.buckets(), of_kind.total.as_secs_f64());
-                let calls = of_kind.buckets.iter().sum();
-                let mut series = family.encode_family(&labels)?;
-                series.encode_histogram::<NoLabelSet>(total, calls, &buckets, None)?;
-            }
+        for (labels, counts) in kinds() {
+            let (calls, seconds) = (counts.buckets.iter().sum(), counts.total.as_secs_f64());
+            let mut series = family.encode_family(&labels)?;
+            series.encode_histogram::<NoLabelSet>(seconds, calls, &counts.buckets(), None)?;
         }
         let help = "Failed calls, by error: timeout (no answer in time), connection (none, or lost) or server (an answer such as Io, NoSpace, Access or Stale)";
-        let mut family = encoder.encode_descriptor("nfs_operator_nfs_call_errors", help, None, MetricType::Counter)?;
-        for (backend, calls) in backends.iter() {
-            for (kind, of_kind) in CallKind::ALL.into_iter().zip(calls.counts().kinds) {
-                for (error, count) in CallError::ALL.into_iter().zip(of_kind.errors) {
-                    let labels = [
-                        ("backend", backend.as_str()),
-                        ("operation", operation(kind)),
-                        ("error", error.name()),
-                    ];
-                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-                }
-            }
-        }
+        let errors = kinds().flat_map(|([backend, operation], counts)| {
+            let labels = move |error: CallError| [backend, operation, ("error", error.name())];
+            let of_error = move |(error, count)| (labels(error), ConstCounter::new(count));
+            CallError::ALL.into_iter().zip(counts.errors).map(of_error)
+        });
+        encode_series(&mut encoder, ("nfs_operator_nfs_call_errors", help), errors)?;
+        let of_backends = |count: fn(&Counts) -> u64| {
+            let series = backends.iter();
+            series.map(move |(backend, counts)| ([("backend", backend.as_str())], ConstCounter::new(count(counts))))
+        };
         let help = "Connections to the NFS server that were established; a new backend needs two, and one that makes no call for a minute connects again with the next";
-        let mut family = encoder.encode_descriptor("nfs_operator_nfs_connections", help, None, MetricType::Counter)?;
-        for (backend, calls) in backends.iter() {
-            let count = ConstCounter::new(calls.counts().connections);
-            count.encode(family.encode_family(&[("backend", backend.as_str())])?)?;
-        }
+        let connections = of_backends(|counts| counts.connections);
+        encode_series(&mut encoder, ("nfs_operator_nfs_connections", help), connections)?;
         let help = "Attempts to connect to the NFS server that failed";
-        let name = "nfs_operator_nfs_connection_failures";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (backend, calls) in backends.iter() {
-            let count = ConstCounter::new(calls.counts().connection_failures);
-            count.encode(family.encode_family(&[("backend", backend.as_str())])?)?;
-        }
-        Ok(())
+        let failures = of_backends(|counts| counts.connection_failures);
+        encode_series(&mut encoder, ("nfs_operator_nfs_connection_failures", help), failures)
     }
 }
 
@@ -260,6 +256,9 @@ mod tests {
             ),
             (CallKind::Write, seconds(2), CallOutcome::Failed(&lost)),
             (CallKind::List, seconds(10), CallOutcome::Failed(&silent)),
+            // A bucket includes its upper bound.
+            (CallKind::Read, seconds(5), CallOutcome::Answered(None)),
+            (CallKind::Read, seconds(6), CallOutcome::Answered(None)),
         ] {
             main.call_ended(kind, elapsed, outcome);
         }
@@ -269,7 +268,12 @@ mod tests {
         let name = "nfs_operator_nfs_call_";
         for series in [
             format!(r#"{name}duration_seconds_count{{backend="main",operation="lookup"}} 2"#),
-            format!(r#"{name}duration_seconds_count{{backend="main",operation="read"}} 0"#),
+            format!(r#"{name}duration_seconds_count{{backend="main",operation="read"}} 2"#),
+            format!(r#"{name}duration_seconds_sum{{backend="main",operation="read"}} 11.0"#),
+            format!(r#"{name}duration_seconds_bucket{{le="1.0",backend="main",operation="read"}} 0"#),
+            format!(r#"{name}duration_seconds_bucket{{le="5.0",backend="main",operation="read"}} 1"#),
+            format!(r#"{name}duration_seconds_bucket{{le="+Inf",backend="main",operation="read"}} 2"#),
+            format!(r#"{name}duration_seconds_count{{backend="other",operation="read"}} 0"#),
             format!(r#"{name}duration_seconds_bucket{{le="1.0",backend="main",operation="change"}} 1"#),
             format!(r#"{name}duration_seconds_bucket{{le="5.0",backend="main",operation="change"}} 2"#),
             format!(r#"{name}errors_total{{backend="main",operation="lookup",error="server"}} 0"#),

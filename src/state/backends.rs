@@ -382,6 +382,12 @@ impl BackendRegistry {
             .cloned()
     }
 
+    /// Returns false for a backend that was forgotten in the meantime, even if another one has its name now.
+    pub fn is_current(&self, backend: &Backend) -> bool {
+        self.get(&backend.name)
+            .is_some_and(|current| current.uid == backend.uid)
+    }
+
     /// Returns the backend that is responsible for what the backends on an export share, such as the trash: the first one
     /// by name whose last probe confirmed the export and could write to it, or that confirmed it if none could write.
     pub fn first_on_export(&self, export_id: &str) -> Option<Arc<Backend>> {

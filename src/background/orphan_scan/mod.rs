@@ -143,8 +143,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
         "scanned for orphans"
     );
     // A backend that was removed in the meantime no longer has metrics.
-    let current = ctx.backends.get(&backend.name);
-    if current.is_some_and(|current| current.uid == backend.uid) {
+    if ctx.backends.is_current(backend) {
         ctx.metrics.backends.scanned(&backend.name, &orphans, Some(took));
     }
     backend.set_last_scan(ScanResult {

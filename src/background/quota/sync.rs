@@ -216,11 +216,7 @@ fn connected(
     settings: Option<&QuotaSettings>,
 ) -> Result<Arc<ExportStore>, SyncError> {
     let known = backend.last_probe();
-    let is_current = ctx
-        .backends
-        .get(&backend.name)
-        .is_some_and(|now| now.uid == backend.uid);
-    if !is_current || known.object.spec.quota.as_ref() != settings {
+    if !ctx.backends.is_current(backend) || known.object.spec.quota.as_ref() != settings {
         return Err(SyncError::Changed);
     }
     if ctx.shutdown.is_cancelled() {

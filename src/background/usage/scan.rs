@@ -262,9 +262,7 @@ impl<'a> UsageScan<'a> {
 
 fn is_requested(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> bool {
     let known = backend.last_probe();
-    ctx.backends
-        .get(&backend.name)
-        .is_some_and(|now| now.uid == backend.uid)
+    ctx.backends.is_current(backend)
         && known.object.spec.usage.is_some()
         && !is_halted(&known.object, &known.ready)
         && backend

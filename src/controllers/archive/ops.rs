@@ -78,7 +78,7 @@ impl ArchiveOps<'_> {
             "moved {directory} of claim {}/{} into the trash",
             claim.namespace, claim.name
         );
-        self.ctx.metrics.backends.purged(&self.backend.name, 0, 1);
+        self.ctx.metrics.backends.archive_purged(&self.backend.name);
         self.finish(Reason::ArchivePurged, &note).await?;
         Ok(true)
     }

@@ -52,11 +52,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
 
 /// Probes a backend, writes its status, and starts what needs a confirmed export.
 async fn probe_and_report(ctx: &Context, object: &Arc<NfsBackend>, backend: &Backend) -> Result<Action, WriteError> {
-    if ctx
-        .backends
-        .get(&backend.name)
-        .is_none_or(|known| known.uid != backend.uid)
-    {
+    if !ctx.backends.is_current(backend) {
         // Its object vanished while it waited to be probed.
         return Ok(Action::await_change());
     }
@@ -67,6 +63,13 @@ async fn probe_and_report(ctx: &Context, object: &Arc<NfsBackend>, backend: &Bac
     let began = Instant::now();
     let probe = probe(ctx, object, backend).await;
     let took = began.elapsed();
+    if !ctx.backends.is_current(backend) {
+        if ctx.backends.get(&backend.name).is_none() {
+            // The probe may have connected again, and the calls of a connection are counted.
+            ctx.metrics.remove_backend(&backend.name);
+        }
+        return Ok(Action::await_change());
+    }
     if !ctx.write_fence.may_write() {
         // The Lease expired during the probe, which may have failed for that reason alone.
         return Ok(Action::requeue(MIN_INTERVAL));

@@ -12,6 +12,13 @@ use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const KIND: &str = "nfsarchives.nfs-operator.io";
 
+/// Deletes the kind of archives, with all of its objects.
+async fn delete_kind(env: &DedicatedCluster) -> Test {
+    env.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
+    let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, KIND);
+    Ok(env.objects.wait_gone(&kind, TIMEOUT).await?)
+}
+
 /// Creates claims with data and deletes them. Returns their volumes.
 async fn released(env: &DedicatedCluster, count: usize) -> Result<Vec<Value>, Failure> {
     let mut volumes = Vec::new();
@@ -65,9 +72,7 @@ async fn deleting_the_crd_purges_nothing_and_a_held_archive_is_held_again_after_
         state => Err(state.to_owned()),
     };
     env.objects.wait(&held, "to be Held", TIMEOUT, word).await?;
-    env.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
-    let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, KIND);
-    env.objects.wait_gone(&kind, TIMEOUT).await?;
+    delete_kind(&env).await?;
     assert_eq!(env.names()?.len(), 3, "the data stay");
     env.operator.kill9().await?;
     env.cluster
@@ -89,6 +94,9 @@ async fn an_archive_that_waits_for_records_goes_with_its_crd() -> Test {
     let volumes = released(&env, 1).await?;
     env.objects.wait_gone(&volumes[0], TIMEOUT).await?;
     let archive = archive_of(&volumes[0]);
+    env.objects
+        .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
+        .await?;
     env.operator.kill9().await?;
     env.proxy.refuse(true).await?;
     // As if the operator had ended before it reported the archive.
@@ -102,9 +110,9 @@ async fn an_archive_that_waits_for_records_goes_with_its_crd() -> Test {
         }
     });
     reported.await?;
-    env.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
-    let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, KIND);
-    env.objects.wait_gone(&kind, TIMEOUT).await?;
+    delete_kind(&env).await?;
+    env.proxy.refuse(false).await?;
+    said_of(&env, "Ready", "AllChecksPassed", &[]).await?;
     assert_eq!(env.names()?.len(), 1, "the data stay");
     Ok(())
 }

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::{Error, Result, manifests::parse};
 
 /// Fields whose contents are types of Kubernetes, which documents them.
 const KUBERNETES_TYPES: [&str; 3] = ["conditions", "nodeAffinity", "selector"];
@@ -29,8 +28,7 @@ annotations of claims in [classes and claims](classes.md), the flags of the prog
 /// [`Error::Usage`] if the input is not YAML or contains something other than a CRD.
 pub fn render(crds: &str) -> Result<String> {
     let mut page = INTRODUCTION.to_owned();
-    for document in serde_norway::Deserializer::from_str(crds) {
-        let crd = Value::deserialize(document).map_err(|error| Error::Usage(format!("crds/: {error}")))?;
+    for crd in parse(crds)? {
         kind(&crd, &mut page).ok_or_else(|| Error::Usage("crds/ contains an object that is not a CRD".into()))?;
     }
     Ok(page)

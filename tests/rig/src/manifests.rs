@@ -8,22 +8,23 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Result, ResultExt},
-    objects::{Objects, merge},
+    error::{Error, Result, ResultExt},
+    objects::{Objects, describe, merge},
+    wait,
 };
 
 /// The objects of an installation.
 #[derive(Debug)]
 pub(crate) struct Manifests {
-    /// The definitions of the operator's kinds.
-    definitions: Vec<Value>,
+    /// The CRDs.
+    crds: Vec<Value>,
     /// Other objects. Those of each group are applied after those of the one before.
     groups: Vec<Vec<Value>>,
 }
 
 /// A kustomization as `config` has them. One with other fields cannot be read: it would be applied incompletely.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Kustomization {
     #[serde(rename = "apiVersion")]
     _api_version: String,
@@ -41,15 +42,15 @@ struct Labels {
 }
 
 impl Manifests {
-    /// Reads the definitions in a folder.
+    /// Reads the CRDs in a folder.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         let action = || format!("list {}", folder.display());
-        let mut definitions = Vec::new();
+        let mut crds = Vec::new();
         for entry in fs::read_dir(folder).with_context(action)? {
-            definitions.extend(read(&entry.with_context(action)?.path())?);
+            crds.extend(read(&entry.with_context(action)?.path())?);
         }
         Ok(Self {
-            definitions,
+            crds,
             groups: Vec::new(),
         })
     }
@@ -79,27 +80,40 @@ impl Manifests {
         Ok(self)
     }
 
-    /// Applies all objects, and waits until the API server serves the kinds, at most for `timeout`.
+    /// Replaces the objects that have the kind and the name of one in a text.
+    pub(crate) fn replaced(mut self, text: &str) -> Result<Self> {
+        for new in parse(text)? {
+            let name = describe(&new);
+            let former = self.groups.iter_mut().flatten().find(|object| describe(object) == name);
+            *former.ok_or_else(|| Error::Usage(format!("there is no {name} to replace")))? = new;
+        }
+        Ok(self)
+    }
+
+    /// Applies all objects, and waits until the API server serves the CRDs. Each takes at most `timeout`.
     pub(crate) async fn apply(&self, objects: &Objects, timeout: Duration) -> Result<()> {
-        apply_together(objects, &self.definitions).await?;
+        apply_together(objects, &self.crds, timeout).await?;
         for group in &self.groups {
             let is_namespace = |object: &&Value| object["kind"] == "Namespace";
             let (namespaces, others): (Vec<_>, Vec<_>) = group.iter().partition(is_namespace);
-            apply_together(objects, namespaces).await?;
-            apply_together(objects, others).await?;
+            apply_together(objects, namespaces, timeout).await?;
+            apply_together(objects, others, timeout).await?;
         }
-        for definition in &self.definitions {
-            let established = objects.wait_condition(definition, "Established", "True", None, timeout);
-            established.await?;
-        }
-        Ok(())
+        let established = |crd| objects.wait_condition(crd, "Established", "True", None, timeout);
+        try_join_all(self.crds.iter().map(established)).await.map(drop)
     }
 }
 
-async fn apply_together(client: &Objects, objects: impl IntoIterator<Item = &Value>) -> Result<()> {
-    try_join_all(objects.into_iter().map(|object| client.apply(object)))
-        .await
-        .map(drop)
+/// Applies objects at the same time. As kubectl does, repeats what the API server is too busy for.
+async fn apply_together(client: &Objects, objects: impl IntoIterator<Item = &Value>, timeout: Duration) -> Result<()> {
+    let apply = async |object: &Value| {
+        let what = format!("{} to be applied", describe(object));
+        let applied = wait::until(&what, timeout, async || {
+            client.apply(object).await.map_err(|error| error.to_string())
+        });
+        applied.await.map(drop)
+    };
+    try_join_all(objects.into_iter().map(apply)).await.map(drop)
 }
 
 /// Reads the objects in a file.
@@ -109,7 +123,7 @@ fn read(path: &Path) -> Result<Vec<Value>> {
 }
 
 /// Returns the objects in a text, of which `---` separates the documents.
-fn parse(text: &str) -> Result<Vec<Value>> {
+pub(crate) fn parse(text: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(text).map(Value::deserialize);
     let documents: std::result::Result<Vec<_>, _> = documents.collect();
     let mut objects = documents.with_context(|| "read a manifest".into())?;

@@ -353,7 +353,7 @@ fn to_value(object: DynamicObject) -> Result<Value> {
     serde_json::to_value(object).with_context(|| "convert an object".into())
 }
 
-fn describe(object: &Value) -> String {
+pub(crate) fn describe(object: &Value) -> String {
     let part = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
     format!("{} {}", part("/kind"), part("/metadata/name"))
 }

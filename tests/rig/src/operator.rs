@@ -300,7 +300,7 @@ fn manifests(checkout: &Path) -> Result<Manifests> {
     Manifests::new(&checkout.join("crds"))?
         .kustomization(&checkout.join("config/rbac"))?
         .kustomization(&checkout.join("config/admission"))?
-        .text(&account_policy(checkout)?)?
+        .replaced(&account_policy(checkout)?)?
         .text(&storage_capacity(checkout)?)
 }
 

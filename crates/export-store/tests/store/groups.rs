@@ -91,7 +91,7 @@ async fn a_crash_at_any_moment_neither_loses_a_group_nor_gives_it_away_twice() {
     for nth in 0.. {
         let uid = format!("n{nth}");
         let crashing = in_range(&uid);
-        let died = dies(&fixture, Direction::Down, nth, move |store| {
+        let died = dies(&fixture, Direction::Up, nth, move |store| {
             Box::pin(async move {
                 let _ = store.provision(&crashing).await;
             })

@@ -255,15 +255,15 @@ fn find_go(product: &str, alternative: &str) -> Result<PathBuf> {
     })
 }
 
-/// Returns a command that builds a Go program without what nobody here uses, debug information, in a tenth less time. The
-/// program is linked with `link`. The compiler is killed when this process exits: it would run for minutes.
+/// Returns a command that builds a Go program without debug information, which nobody here uses: that takes a tenth less
+/// time. The program is linked with `link`. The command is killed when this process exits: it would run for minutes.
 ///
 /// `verb` is `build` or `install`.
 fn go_build(go: &Path, verb: &str, link: &str) -> Command {
     let mut command = command_bound_to_parent(go);
     command.args([verb, "-trimpath", "-gcflags=all=-dwarf=false"]);
     command.args(["-ldflags", &format!("-s -w {link}")]);
-    // The compiler of a package needs little memory, and spends much of its time to keep it so.
+    // The compiler needs little memory for a package: collecting its garbage less often takes less time.
     command.env("CGO_ENABLED", "0").env("GOGC", "400");
     command
 }

@@ -3,11 +3,11 @@
 use std::{fmt, fs, path::Path};
 
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject};
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::{
     error::{Error, Result, ResultExt},
+    manifests::parse,
     operator::SERVICE_ACCOUNT,
 };
 
@@ -83,14 +83,7 @@ pub(super) fn read_grants(config: &Path) -> Result<Vec<Grant>> {
     }
     // The order of directory entries is undefined.
     texts.sort();
-    let objects: Result<Vec<Value>> = texts.iter().flat_map(|text| documents(text)).collect();
-    resolve_grants(&objects?)
-}
-
-fn documents(text: &str) -> impl Iterator<Item = Result<Value>> {
-    serde_norway::Deserializer::from_str(text).map(|document| {
-        Value::deserialize(document).map_err(|error| Error::Usage(format!("failed to parse config/rbac: {error}")))
-    })
+    resolve_grants(&parse(&texts.join("\n---\n"))?)
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
