@@ -61,7 +61,7 @@ const OF_A_WAITING_CLAIM: usize = 3000;
 const OF_A_WAITING_COPY: usize = 1500;
 /// The object as it is and as it was at the last probe, its tasks, its connection and its metrics; and its share of the
 /// connections to the API server that the first probes needed.
-const OF_A_BACKEND: usize = 40_000;
+const OF_A_BACKEND: usize = 36_000;
 
 /// Returns the bytes that this thread has allocated and not freed.
 fn held() -> u64 {

@@ -8,7 +8,7 @@ use std::{
 use crate::error::{Error, Result};
 
 /// Pause after the first check.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest pause between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 

@@ -128,6 +128,8 @@ async fn start_servers(run: &RunDir, backends: usize) -> Result<Vec<NfsServer>> 
             exports: exports
                 .map(|number| Export::new(format!("/{}", name(number))))
                 .collect(),
+            // The default of nfs-ganesha. Idle clients renew the shorter lease of tests every 2.5 seconds.
+            lease_seconds: 60,
             ..NfsOptions::default()
         };
         NfsServer::start_with(run, options, &ganesha)
