@@ -32,6 +32,8 @@ static EXAMPLES: LazyLock<HashMap<String, PathBuf>> = LazyLock::new(|| {
         .args([
             "build",
             "--quiet",
+            // With the features of a test of the workspace: those of one package alone build all dependencies once more.
+            "--workspace",
             "--examples",
             "--message-format",
             "json",
