@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::runtime::metrics::encode_series;
 
 /// Use of a limit on concurrent work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,14 +68,14 @@ impl Collector for SlotMetrics {
         let backends = self.0.get().map(|read| read()).unwrap_or_default();
         for (name, help, field) in METRICS {
             let name = format!("nfs_operator_backend_{name}");
-            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for slots in &backends {
-                for (work, usage) in &slots.work {
+            let series = backends.iter().flat_map(|slots| {
+                slots.work.iter().map(move |(work, usage)| {
                     let labels = [("backend", slots.backend.as_str()), ("work", work)];
                     let value = i64::try_from(field(usage)).unwrap_or(i64::MAX);
-                    ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-                }
-            }
+                    (labels, ConstGauge::new(value))
+                })
+            });
+            encode_series(&mut encoder, (&name, help), series)?;
         }
         Ok(())
     }

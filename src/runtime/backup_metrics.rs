@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::runtime::metrics::encode_series;
 
 /// What is measured of backups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,24 +48,21 @@ impl Collector for BackupMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let figures = self.0.get().map(|read| read()).unwrap_or_default();
         let help = "Schedules of backups, by the reason in their condition";
-        let mut family = encoder.encode_descriptor("nfs_operator_backup_schedules", help, None, MetricType::Gauge)?;
-        for (reason, count) in figures.schedules {
-            ConstGauge::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
-        }
+        let schedules = figures.schedules.into_iter();
+        let series = schedules.map(|(reason, count)| ([("reason", reason)], ConstGauge::new(count)));
+        encode_series(&mut encoder, ("nfs_operator_backup_schedules", help), series)?;
+        let of_claim = |(namespace, claim)| [("claim", claim), ("claim_namespace", namespace)];
         let help = "Time when the claim's newest requested backup began, or of the snapshot that it has, as a Unix timestamp, as long as its data exist; only with --volume-metrics";
-        let name = "nfs_operator_claim_last_backup_timestamp_seconds";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ((namespace, claim), time) in figures.newest {
-            let labels = [("claim", claim), ("claim_namespace", namespace)];
-            ConstGauge::new(time.as_second()).encode(family.encode_family(&labels)?)?;
-        }
+        let newest = figures.newest.into_iter();
+        let series = newest.map(|(claim, time)| (of_claim(claim), ConstGauge::new(time.as_second())));
+        encode_series(
+            &mut encoder,
+            ("nfs_operator_claim_last_backup_timestamp_seconds", help),
+            series,
+        )?;
         let help = "1 if a schedule should have backed up the claim by now, and no backup began since, or its data do not exist; only with --volume-metrics";
-        let name = "nfs_operator_claim_backup_overdue";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ((namespace, claim), is_overdue) in figures.overdue {
-            let labels = [("claim", claim), ("claim_namespace", namespace)];
-            ConstGauge::new(i64::from(is_overdue)).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
+        let overdue = figures.overdue.into_iter();
+        let series = overdue.map(|(claim, is_overdue)| (of_claim(claim), ConstGauge::new(i64::from(is_overdue))));
+        encode_series(&mut encoder, ("nfs_operator_claim_backup_overdue", help), series)
     }
 }

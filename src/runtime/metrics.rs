@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::runtime::api_requests::ApiRequests;
@@ -80,17 +80,16 @@ impl fmt::Debug for WaitingClaims {
 impl Collector for WaitingClaims {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let help = "Claims without a volume, by the reason in their condition";
-        let mut family = encoder.encode_descriptor("nfs_operator_claims_waiting", help, None, MetricType::Gauge)?;
-        for (reason, count) in self.0.get().map(|count| count()).unwrap_or_default() {
-            let labels = [("reason", reason)];
-            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
+        let waiting = self.0.get().map(|count| count()).unwrap_or_default();
+        let series = waiting
+            .into_iter()
+            .map(|(reason, count)| ([("reason", reason)], ConstGauge::new(count)));
+        encode_series(&mut encoder, ("nfs_operator_claims_waiting", help), series)
     }
 }
 
 /// Encodes a metric: its name, the help text, and the labels and value of each series.
-pub(super) fn encode_series<L: EncodeLabelSet, M: EncodeMetric + TypedMetric>(
+pub(crate) fn encode_series<L: EncodeLabelSet, M: EncodeMetric + TypedMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, help): (&str, &str),
     series: impl Iterator<Item = (L, M)>,

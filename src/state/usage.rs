@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::api::names::{
     VOLUME_APPARENT_BYTES, VOLUME_DIRECTORY, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES, is_shared,
 };
+use crate::runtime::metrics::encode_series;
 use export_store::{TreeUsage, UidMap, quota};
 
 /// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name. It is
@@ -326,12 +327,11 @@ impl Collector for UsageStore {
             .collect();
         for (name, help, figure) in OF_BACKENDS {
             let name = format!("nfs_operator_backend_{name}");
-            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (backend, total, at) in &backends {
-                if let Some(value) = figure(total, *at) {
-                    gauge(value).encode(family.encode_family(&[("backend", backend.to_string())])?)?;
-                }
-            }
+            let series = backends.iter().filter_map(|(backend, total, at)| {
+                let value = figure(total, *at)?;
+                Some(([("backend", backend.to_string())], gauge(value)))
+            });
+            encode_series(&mut encoder, (&name, help), series)?;
         }
         for (name, help, figure) in OF_VOLUMES {
             let name = format!("nfs_operator_volume_{name}");

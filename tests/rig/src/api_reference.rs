@@ -25,10 +25,10 @@ annotations of claims in [classes and claims](classes.md), the flags of the prog
 /// Renders the page for CRDs that are given as YAML documents.
 ///
 /// # Errors
-/// [`Error::Usage`] if the input is not YAML or contains something other than a CRD.
+/// [`Error::Failed`] if the input is not YAML, and [`Error::Usage`] if it contains something other than a CRD.
 pub fn render(crds: &str) -> Result<String> {
     let mut page = INTRODUCTION.to_owned();
-    for crd in parse(crds)? {
+    for crd in parse(crds, "crds/")? {
         kind(&crd, &mut page).ok_or_else(|| Error::Usage("crds/ contains an object that is not a CRD".into()))?;
     }
     Ok(page)

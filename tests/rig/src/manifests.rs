@@ -76,13 +76,13 @@ impl Manifests {
 
     /// Adds the objects in a text.
     pub(crate) fn text(mut self, text: &str) -> Result<Self> {
-        self.groups.push(parse(text)?);
+        self.groups.push(parse(text, "a manifest")?);
         Ok(self)
     }
 
     /// Replaces the objects that have the kind and the name of one in a text.
     pub(crate) fn replaced(mut self, text: &str) -> Result<Self> {
-        for new in parse(text)? {
+        for new in parse(text, "a manifest")? {
             let name = describe(&new);
             let former = self.groups.iter_mut().flatten().find(|object| describe(object) == name);
             *former.ok_or_else(|| Error::Usage(format!("there is no {name} to replace")))? = new;
@@ -119,14 +119,14 @@ async fn apply_together(client: &Objects, objects: impl IntoIterator<Item = &Val
 /// Reads the objects in a file.
 fn read(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    parse(&text)
+    parse(&text, &path.display().to_string())
 }
 
-/// Returns the objects in a text, of which `---` separates the documents.
-pub(crate) fn parse(text: &str) -> Result<Vec<Value>> {
+/// Returns the objects in a text, of which `---` separates the documents. An error names `source`.
+pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(text).map(Value::deserialize);
     let documents: std::result::Result<Vec<_>, _> = documents.collect();
-    let mut objects = documents.with_context(|| "read a manifest".into())?;
+    let mut objects = documents.with_context(|| format!("parse {source}"))?;
     // A document that has only comments.
     objects.retain(|object| !object.is_null());
     Ok(objects)

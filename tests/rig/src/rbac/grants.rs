@@ -83,7 +83,7 @@ pub(super) fn read_grants(config: &Path) -> Result<Vec<Grant>> {
     }
     // The order of directory entries is undefined.
     texts.sort();
-    resolve_grants(&parse(&texts.join("\n---\n"))?)
+    resolve_grants(&parse(&texts.join("\n---\n"), &config.display().to_string())?)
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
