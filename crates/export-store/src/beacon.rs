@@ -354,6 +354,8 @@ pub(crate) async fn renew(
     let export_id = &verified.identity.id;
     let state = store.beacons.of(export_id);
     let mut state = state.lock().await;
+    // Another backend on the export may have failed to write it a moment ago.
+    store.wait_for_unanswered_changes().await;
     let next = next.filter(|next| Some(*next) != state.beacon());
     let recent = state.renewed_at.is_some_and(|renewed| renewed.elapsed() < interval / 2);
     let Some(beacon) = next.or(state.beacon()).cloned() else {

@@ -78,19 +78,38 @@ pub(crate) async fn ensure_folders(
     let trash = format!("{path}/{}", layout::TRASH);
     // The trash is made after the records, so what has a trash had records. It is looked up first: another process may be
     // making both.
-    let found = nfs.lookup(&cluster.handle, &layout::name(layout::TRASH)?).await;
-    if found.context(|| format!("looking up {trash}"))?.is_some() && !accepted {
-        let found = nfs.lookup(&cluster.handle, &layout::name(layout::RECORDS)?).await;
-        if found.context(|| format!("looking up {records}"))?.is_none() {
-            return Err(ExportError::FolderMissing {
-                path: records,
-                export_id: export_id.map(str::to_owned),
-            });
-        }
-    }
-    let records = ensure_folder(nfs, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?;
-    let trash = ensure_folder(nfs, root, &cluster, layout::TRASH, &trash, Some(reserved)).await?;
+    let found_trash = find_folder(nfs, root, &cluster, layout::TRASH, &trash, Some(reserved)).await?;
+    let records = if found_trash.is_some() && !accepted {
+        let found = find_folder(nfs, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?;
+        found.ok_or_else(|| ExportError::FolderMissing {
+            path: records,
+            export_id: export_id.map(str::to_owned),
+        })?
+    } else {
+        ensure_folder(nfs, root, &cluster, layout::RECORDS, &records, Some(reserved)).await?
+    };
+    let trash = match found_trash {
+        Some(found) => found,
+        None => ensure_folder(nfs, root, &cluster, layout::TRASH, &trash, Some(reserved)).await?,
+    };
     Ok([cluster, records, trash])
+}
+
+/// Looks a folder up and checks it.
+async fn find_folder(
+    nfs: &Client,
+    root: &FileRef,
+    parent: &FileRef,
+    name: &str,
+    path: &str,
+    owner: Option<&FileRef>,
+) -> Result<Option<FileRef>, ExportError> {
+    let found = nfs.lookup(&parent.handle, &layout::name(name)?).await;
+    let found = found.context(|| format!("looking up {path}"))?;
+    if let Some(node) = &found {
+        check_folder(node, root, owner, path)?;
+    }
+    Ok(found)
 }
 
 pub(crate) async fn ensure_folder(
@@ -101,18 +120,18 @@ pub(crate) async fn ensure_folder(
     path: &str,
     owner: Option<&FileRef>,
 ) -> Result<FileRef, ExportError> {
-    let name = layout::name(name)?;
     for _ in 0..ATTEMPTS {
-        let found = nfs.lookup(&parent.handle, &name).await;
-        if let Some(node) = found.context(|| format!("looking up {path}"))? {
-            check_folder(&node, root, owner, path)?;
+        if let Some(node) = find_folder(nfs, root, parent, name, path, owner).await? {
             return Ok(node);
         }
         let attributes = SetAttributes {
             mode: Some(0o700),
             ..SetAttributes::default()
         };
-        match nfs.make_directory(&parent.handle, &name, attributes).await {
+        match nfs
+            .make_directory(&parent.handle, &layout::name(name)?, attributes)
+            .await
+        {
             Ok(made) => {
                 check_folder(&made.node, root, owner, path)?;
                 return Ok(made.node);

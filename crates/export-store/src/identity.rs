@@ -211,6 +211,7 @@ pub(crate) async fn confirm(
     expected: &ExpectedIdentity,
 ) -> Result<Arc<VerifiedRoot>, ExportError> {
     for _ in 0..ATTEMPTS {
+        store.wait_for_unanswered_changes().await;
         let generation = store.nfs.generation();
         let outcome = confirm_once(store, generation, expected).await;
         if generation != store.nfs.generation() {
@@ -226,6 +227,10 @@ pub(crate) async fn confirm(
         let verified = Arc::new(outcome?);
         let (reservations, backend) = (&store.reservations, &store.config.backend);
         reservations.confirm_export(backend, &verified.identity.id);
+        let unanswered = store.nfs.unanswered_changes();
+        reservations
+            .unanswered_changes
+            .insert(&verified.identity.id, unanswered);
         store.state().verified = Some(Arc::clone(&verified));
         return Ok(verified);
     }

@@ -104,6 +104,7 @@ mod text_arena;
 mod trash;
 mod tree_walk;
 pub mod uid_map;
+mod unanswered_changes;
 mod unsigned_records;
 mod verified_root;
 mod volume_record;

@@ -361,9 +361,5 @@ fn folder_path(store: &ExportStore) -> String {
 async fn lock(store: &ExportStore, verified: &VerifiedRoot, file: &str) -> OwnedMutexGuard<()> {
     // No volume has a name with a slash.
     let key = format!("{}/{file}", layout::PARENTS);
-    store
-        .reservations
-        .volume_locks
-        .lock(verified.identity.id.clone(), &key)
-        .await
+    store.lock(&verified.identity.id, &key).await
 }

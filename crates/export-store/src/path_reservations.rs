@@ -14,6 +14,7 @@ use crate::keyed_mutex::KeyedMutex;
 use crate::recent_archives::RecentArchives;
 use crate::record_index::RecordIndex;
 use crate::server_comparison::ServerComparison;
+use crate::unanswered_changes::UnansweredByExport;
 use index::{Key, PathIndex};
 
 #[cfg(test)]
@@ -189,6 +190,7 @@ pub struct PathReservations {
     pub(crate) volume_locks: KeyedMutex,
     pub(crate) record_index: RecordIndex,
     pub(crate) recent_archives: RecentArchives,
+    pub(crate) unanswered_changes: UnansweredByExport,
     /// The groups of the directories on each export.
     pub groups: GroupReservations,
 }

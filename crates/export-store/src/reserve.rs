@@ -124,8 +124,7 @@ async fn remove(
 
 /// Several backends of this cluster share the spare file and the reserve.
 async fn lock_spare(store: &ExportStore, verified: &VerifiedRoot) -> OwnedMutexGuard<()> {
-    let export_id = verified.identity.id.clone();
-    store.reservations.volume_locks.lock(export_id, layout::SPARE).await
+    store.lock(&verified.identity.id, layout::SPARE).await
 }
 
 /// Returns the spare file. Removes what an interrupted replacement left, which may be a link to a record.

@@ -938,6 +938,7 @@ impl ExportStore {
 
     /// Returns a verified root. Reads the identity again after a reconnection.
     pub(crate) async fn verified_root(&self) -> Result<Arc<VerifiedRoot>, ExportError> {
+        self.wait_for_unanswered_changes().await;
         self.check_leadership()?;
         if let Some(verified) = self.current_root()? {
             return Ok(verified);
@@ -969,12 +970,27 @@ impl ExportStore {
         verified.generation == self.nfs.generation() && !verified.is_outdated()
     }
 
+    /// Waits until the server executes no change on the export any more that has ended, of this backend or another one
+    /// (data-safety rule 11). Called before an operation looks anything up: a late change would make what it finds untrue.
+    pub(crate) async fn wait_for_unanswered_changes(&self) {
+        match self.last_verified_root() {
+            Some(verified) => self.reservations.unanswered_changes.wait(&verified.identity.id).await,
+            None => self.nfs.unanswered_changes().wait().await,
+        }
+    }
+
+    /// Waits for the lock of this name, which the backends on the export share. Its former holder may have given up a change.
+    pub(crate) async fn lock(&self, export_id: &str, name: &str) -> OwnedMutexGuard<()> {
+        let lock = self.reservations.volume_locks.lock(export_id.to_owned(), name).await;
+        self.wait_for_unanswered_changes().await;
+        lock
+    }
+
     /// Waits for the operations on a volume to end, including those of other backends on the same export: they share
     /// the folder of records.
     pub(crate) async fn lock_volume(&self, volume: &str) -> Result<OwnedMutexGuard<()>, ExportError> {
         let verified = self.last_verified_root().ok_or(ExportError::IdentityNotConfirmed)?;
-        let export_id = verified.identity.id.clone();
-        Ok(self.reservations.volume_locks.lock(export_id, volume).await)
+        Ok(self.lock(&verified.identity.id, volume).await)
     }
 
     /// Returns the root that was verified last, which may be outdated.

@@ -15,7 +15,7 @@ use crate::{
     Attributes, CallObserver, Conditional, ConnectionTest, CopyResult, Credential, FileHandle, FileRef, FsStat,
     FullAttributes, ListedWalk, LookupResult, MkdirResult, Name, Negotiated, NewDirectory, NewFile, NfsError,
     OfferedVersions, Page, PageCookie, Protocol, ReadResult, RemoveOutcome, Rename, SetAttributes, SmallFile, Status,
-    Target, Unchanged, VersionChoice, WriteResult,
+    Target, UnansweredChanges, Unchanged, VersionChoice, WriteResult,
 };
 use crate::{v3, v4};
 
@@ -209,6 +209,11 @@ impl Client {
     /// check the identity of the export again, and send changes with [`on_connection`](Self::on_connection).
     pub fn generation(&self) -> u64 {
         either!(&self.client, client => client.generation())
+    }
+
+    /// Returns the changes that ended without a reply. They outlive the client.
+    pub fn unanswered_changes(&self) -> &Arc<UnansweredChanges> {
+        either!(&self.client, client => client.unanswered_changes())
     }
 
     /// Walks to the export's root directory. NFSv4 walks on the server each time; NFSv3 sends MNT again 5 s after the last

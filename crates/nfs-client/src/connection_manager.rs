@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::auth::Auth;
 use crate::rpc::connection::Connection;
 use crate::transport::Transport;
+use crate::unanswered_changes::UnansweredChanges;
 use crate::{CallObserver, Negotiated, NfsError, Protocol, Target};
 
 /// Time without a call after which the session is ended and the connection closed, so that idle clients take no
@@ -168,6 +169,8 @@ pub struct ConnectionManager<V: ProtocolVersion> {
     /// Wakes the task when `demand` rises.
     wake: Notify,
     negotiated: Mutex<Negotiated>,
+    /// Changes that ended without a reply.
+    pub unanswered_changes: Arc<UnansweredChanges>,
 }
 
 impl<V: ProtocolVersion> ConnectionManager<V> {
@@ -199,6 +202,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             calls: AtomicU64::new(0),
             wake: Notify::new(),
             negotiated: Mutex::new(not_negotiated()),
+            unanswered_changes: Arc::default(),
         });
         tokio::spawn(manager.clone().run());
         manager
@@ -233,7 +237,8 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         deadline: Instant,
     ) -> Result<Connection, NfsError> {
         let streams = self.transport.connect(server, port, source_port, deadline).await?;
-        Ok(Connection::new(streams, self.auth.clone()))
+        let unanswered = self.unanswered_changes.clone();
+        Ok(Connection::new(streams, self.auth.clone(), unanswered))
     }
 
     /// Requests a connection until the guard is dropped.

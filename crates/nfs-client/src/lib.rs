@@ -62,7 +62,8 @@
 //! # Cancellation safety
 //!
 //! Dropping the future of a call leaves the client usable. A call of which no byte was sent is withdrawn; any other call
-//! may still be executed. Its slot is reused only once the server no longer processes it.
+//! may still be executed. Its slot is reused only once the server no longer processes it. [`Client::unanswered_changes`]
+//! waits until the changes among these calls, and those that were lost, are over.
 //!
 //! # Limits
 //!
@@ -88,6 +89,7 @@ mod rpc;
 mod small_file;
 mod transport;
 mod types;
+mod unanswered_changes;
 mod v3;
 mod v4;
 #[cfg(feature = "wire")]
@@ -105,6 +107,7 @@ pub use types::{
     RemoveOutcome, Rename, SetAttributes, SmallFile, SourcePort, Target, Time, Times, Unchanged, VersionChoice,
     WriteResult,
 };
+pub use unanswered_changes::UnansweredChanges;
 
 /// Compiles the example in the README.
 #[cfg(doctest)]

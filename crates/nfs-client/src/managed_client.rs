@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::connection_manager::{ConnectionManager, ProtocolVersion, RetryPolicy};
 use crate::transport::Transport;
+use crate::unanswered_changes::UnansweredChanges;
 use crate::{CallKind, CallObserver, CallOutcome, Negotiated, NfsError, Status, Target};
 
 /// A client of one server that speaks one major version. Dropping it ends its session and closes its connection.
@@ -43,6 +44,11 @@ impl<V: ProtocolVersion> ManagedClient<V> {
     /// Returns the number of connections established so far.
     pub fn generation(&self) -> u64 {
         self.manager.generation()
+    }
+
+    /// Returns the changes that ended without a reply.
+    pub fn unanswered_changes(&self) -> &Arc<UnansweredChanges> {
+        &self.manager.unanswered_changes
     }
 
     /// Reports a call that began at `began` to the observer. `status`: the status of a reply; `None` for success.

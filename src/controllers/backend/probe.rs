@@ -44,7 +44,7 @@ pub struct Probe {
     pub full: Option<PlannedCondition>,
     /// Space and inodes.
     pub statistics: Option<FsStat>,
-    /// Where the server exposes snapshots; unset if it is not known.
+    /// Where the server exposes snapshots; unset if this probe did not find out.
     pub snapshot_directory: Option<Option<&'static str>>,
     /// Result of the check that the server creates snapshots, if it is to do so.
     pub snapshots_creatable: Option<PlannedCondition>,
@@ -136,15 +136,21 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     export.limit_copies(copy_bandwidth(object));
     export.set_orders_limits(object.spec.quota.is_some() || backend.quota.is_withdrawing());
     let written = check_writable(ctx, backend, &export, &export_id).await;
-    let snapshot_directory = export.snapshot_directory().await;
+    let snapshot_directory = match backend.looks_for_snapshots() {
+        true => export.snapshot_directory().await.ok(),
+        false => None,
+    };
+    if snapshot_directory.is_some() {
+        backend.set_snapshots_found();
+    }
     Probe {
         full: written.as_ref().ok().and_then(|written| written.full).map(full),
         writable: Some(match written {
             Ok(written) => writable(object, &written),
             Err(error) => failed(&error),
         }),
-        // The next probe looks again.
-        snapshot_directory: snapshot_directory.ok(),
+        // After a failure, the next probe looks again.
+        snapshot_directory,
         snapshots_creatable: check_snapshots(object, &export).await,
         // Before the records were read, no archive is known.
         archives: backend.is_recovered_on(&export).then(|| export.count_archives() as u64),

@@ -17,7 +17,7 @@ pub async fn call_once(
     deadline: Instant,
 ) -> Result<Result<RpcReply, XdrError>, NfsError> {
     let began = Instant::now();
-    let mut pending = connection.submit(procedure, credential, arguments);
+    let mut pending = connection.submit(procedure, credential, arguments, None);
     match timeout_at(deadline, pending.reply()).await {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(ended)) => Err(NfsError::ConnectionLost {

@@ -16,6 +16,7 @@ use super::record;
 use crate::Credential;
 use crate::auth::{Auth, ReplyVerifier};
 use crate::transport::Streams;
+use crate::unanswered_changes::{UnansweredChange, UnansweredChanges};
 use crate::xdr::XdrError;
 
 /// Replies to unknown calls after which the connection is closed. A stray reply after a cancelled call is harmless; many
@@ -44,7 +45,19 @@ pub struct ConnectionEnded {
 #[derive(Debug)]
 struct InFlight {
     reply: oneshot::Sender<Result<Bytes, ConnectionEnded>>,
-    sent: bool,
+    /// When its first byte may have reached the wire.
+    sent: Option<Instant>,
+    /// How long after that the server may execute it, if it is a change outside a session.
+    executable_for: Option<Duration>,
+    /// Set once nobody waits for the reply to such a change.
+    abandoned: Option<UnansweredChange>,
+}
+
+impl InFlight {
+    /// When the server executes it at the latest, if it is a change outside a session and was sent.
+    fn executable_until(&self) -> Option<Instant> {
+        Some(self.sent? + self.executable_for?)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +75,7 @@ struct Shared {
     last_reply: AtomicU64,
     opened: Instant,
     end: watch::Sender<Option<Arc<str>>>,
+    unanswered_changes: Arc<UnansweredChanges>,
 }
 
 impl Shared {
@@ -79,10 +93,14 @@ impl Shared {
             std::mem::take(&mut calls.in_flight)
         };
         for call in in_flight.into_values() {
+            if let Some(until) = call.executable_until() {
+                let change = call.abandoned.unwrap_or_else(|| self.unanswered_changes.add(until));
+                change.lose();
+            }
             // A cancelled caller needs no error.
             let _ = call.reply.send(Err(ConnectionEnded {
                 cause: cause.clone(),
-                sent: call.sent,
+                sent: call.sent.is_some(),
             }));
         }
         self.end.send_if_modified(|end| {
@@ -106,7 +124,7 @@ pub struct Connection {
     peer: SocketAddr,
 }
 
-/// A call whose reply has not arrived.
+/// A call whose reply has not arrived. Dropped, it is withdrawn if no byte of it was sent, and abandoned otherwise.
 #[derive(Debug)]
 pub struct PendingCall {
     xid: u32,
@@ -117,8 +135,8 @@ pub struct PendingCall {
 }
 
 impl Connection {
-    /// Starts RPC on connected streams.
-    pub fn new(streams: Streams, auth: Auth) -> Self {
+    /// Starts RPC on connected streams. Changes outside a session that end without a reply are added to `unanswered_changes`.
+    pub fn new(streams: Streams, auth: Auth, unanswered_changes: Arc<UnansweredChanges>) -> Self {
         let Streams {
             source,
             sink,
@@ -134,6 +152,7 @@ impl Connection {
             last_reply: AtomicU64::new(0),
             opened: Instant::now(),
             end: watch::Sender::new(None),
+            unanswered_changes,
         });
         let (queue, calls) = mpsc::unbounded_channel();
         tokio::spawn(serve(source, sink, shared.clone(), calls));
@@ -161,8 +180,14 @@ impl Connection {
         self.peer
     }
 
-    /// Queues a call.
-    pub fn submit(&self, procedure: Procedure, credential: Credential, arguments: &[u8]) -> PendingCall {
+    /// Queues a call. `executable_for`: for a change outside a session, how long the server may execute it after it was sent.
+    pub fn submit(
+        &self,
+        procedure: Procedure,
+        credential: Credential,
+        arguments: &[u8],
+        executable_for: Option<Duration>,
+    ) -> PendingCall {
         let (sender, reply) = oneshot::channel();
         let mut calls = self.shared.calls();
         let xid = calls.next_xid;
@@ -173,7 +198,9 @@ impl Connection {
         } else {
             let call = InFlight {
                 reply: sender,
-                sent: false,
+                sent: None,
+                executable_for,
+                abandoned: None,
             };
             calls.in_flight.insert(xid, call);
         }
@@ -233,11 +260,21 @@ impl PendingCall {
     pub fn withdraw(&self) -> bool {
         let mut calls = self.shared.calls();
         match calls.in_flight.get(&self.xid) {
-            Some(call) if !call.sent => {
+            Some(call) if call.sent.is_none() => {
                 calls.in_flight.remove(&self.xid);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Reports that nobody waits for the reply: the server may execute the call nevertheless.
+    pub fn abandon(&self) {
+        let mut calls = self.shared.calls();
+        if let Some(call) = calls.in_flight.get_mut(&self.xid)
+            && let Some(until) = call.executable_until()
+        {
+            call.abandoned = Some(self.shared.unanswered_changes.add(until));
         }
     }
 
@@ -247,6 +284,14 @@ impl PendingCall {
         let last_reply = self.shared.opened + Duration::from_millis(self.shared.last_reply.load(Ordering::Relaxed));
         if last_reply < self.since {
             self.shared.end("no reply since the call was sent".into());
+        }
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if !self.withdraw() {
+            self.abandon();
         }
     }
 }
@@ -317,7 +362,7 @@ async fn write_calls(
             while let Some((xid, record)) = next {
                 // A withdrawn call is no longer in flight.
                 if let Some(call) = calls.in_flight.get_mut(&xid) {
-                    call.sent = true;
+                    call.sent = Some(Instant::now());
                     batch.extend_from_slice(&record);
                 }
                 next = if batch.len() < WRITE_BATCH {

@@ -9,7 +9,7 @@ use super::status::status;
 use crate::call_options::{Backoff, CallOptions};
 use crate::connection_manager::RetryPolicy;
 use crate::rpc::call::{self, protocol_error, rejection_error};
-use crate::rpc::connection::{Connection, PendingCall};
+use crate::rpc::connection::Connection;
 use crate::rpc::message::{Procedure, Rejection, RpcReply};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, CallKind, Credential, FileHandle, Name, NfsError, Status};
@@ -137,15 +137,6 @@ impl Reply {
     }
 }
 
-/// Withdraws a call when it is dropped, if no byte of it was sent.
-struct WithdrawOnDrop(PendingCall);
-
-impl Drop for WithdrawOnDrop {
-    fn drop(&mut self) {
-        self.0.withdraw();
-    }
-}
-
 impl Client {
     /// Sends a call. The reply may hold any status except JUKEBOX, which is retried until the deadline.
     pub(super) async fn call(&self, options: CallOptions, call: &Call) -> Result<Reply, NfsError> {
@@ -182,13 +173,13 @@ impl Client {
                 Err(error) if maybe_executed => return Err(outcome_unknown(call, error.to_string())),
                 Err(error) => return Err(error),
             };
-            let pending = connection.submit(
+            let mut pending = connection.submit(
                 nfs_procedure(call.procedure),
                 options.credential,
                 call.arguments.as_bytes(),
+                call.is_modifying().then_some(self.manager.target.deadline),
             );
-            let mut pending = WithdrawOnDrop(pending);
-            let reply = match timeout_at(options.deadline, pending.0.reply()).await {
+            let reply = match timeout_at(options.deadline, pending.reply()).await {
                 Ok(Ok(reply)) => reply,
                 Ok(Err(ended)) => {
                     self.manager.drop_connection(&connection);
@@ -199,9 +190,9 @@ impl Client {
                     continue;
                 }
                 Err(_) => {
-                    let unsent = pending.0.withdraw();
+                    let unsent = pending.withdraw();
                     if !unsent {
-                        pending.0.end_connection_if_silent();
+                        pending.end_connection_if_silent();
                     }
                     return Err(not_responding(call.is_modifying() && (!unsent || maybe_executed)));
                 }

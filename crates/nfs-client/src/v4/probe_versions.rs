@@ -1,5 +1,7 @@
 //! Probes the versions that a server offers, without leaving state on it.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::call::call_without_session;
@@ -30,7 +32,7 @@ pub async fn probe_versions(
     let streams = transport
         .connect(&target.server, target.port, target.source_port, deadline)
         .await?;
-    let connection = Connection::new(streams, Auth::sys(&target.machine_name));
+    let connection = Connection::new(streams, Auth::sys(&target.machine_name), Arc::default());
     let mut offered = OfferedVersions::default();
     for minor in 0..=2 {
         let mut compound = Compound::new(ACTION);

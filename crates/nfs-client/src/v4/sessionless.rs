@@ -30,6 +30,9 @@ impl Drop for SlotGuard {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         let sent = self.pending.take().filter(|pending| !pending.withdraw());
+        if let Some(pending) = &sent {
+            pending.abandon();
+        }
         match (sent, tokio::runtime::Handle::try_current()) {
             (Some(mut pending), Ok(runtime)) => {
                 let session = self.session.clone();
@@ -65,9 +68,10 @@ pub(super) async fn send(
         return Ok(CallStep::Restart);
     }
     let arguments = compound.arguments(0, None);
+    let executable_for = compound.is_modifying().then_some(manager.target.deadline);
     let pending = guard
         .pending
-        .insert(connection.submit(COMPOUND, options.credential, &arguments));
+        .insert(connection.submit(COMPOUND, options.credential, &arguments, executable_for));
     match timeout_at(options.deadline, pending.reply()).await {
         Ok(Ok(reply)) => {
             guard.pending = None;

@@ -34,6 +34,8 @@ pub(super) struct SlotRequest<'a> {
     pending: Option<PendingCall>,
     /// Whether the server may have executed the request on a connection that is lost.
     maybe_executed: bool,
+    /// Whether the request changes something.
+    is_modifying: bool,
 }
 
 impl<'a> SlotRequest<'a> {
@@ -45,12 +47,14 @@ impl<'a> SlotRequest<'a> {
             slot: Some(slot),
             pending: None,
             maybe_executed: false,
+            is_modifying: false,
         }
     }
 
     /// Sends the request until it is answered, the session is lost, or the deadline has passed.
     pub(super) async fn send(&mut self, options: CallOptions, compound: &Compound) -> Result<CallStep, NfsError> {
         let action = compound.action;
+        self.is_modifying = compound.is_modifying();
         let began = Instant::now();
         let mut backoff = Backoff::new();
         loop {
@@ -76,7 +80,7 @@ impl<'a> SlotRequest<'a> {
             let arguments = compound.arguments(self.session.minor, Some(&sequence));
             let pending = self
                 .pending
-                .insert(connection.submit(COMPOUND, options.credential, &arguments));
+                .insert(connection.submit(COMPOUND, options.credential, &arguments, None));
             let reply = match timeout_at(options.deadline, pending.reply()).await {
                 Ok(Ok(reply)) => reply,
                 Ok(Err(lost)) => {
@@ -278,32 +282,40 @@ impl Drop for SlotRequest<'_> {
         }
         // Without a runtime, the session ends too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let link = self.manager.subscribe();
-            runtime.spawn(recover_slot(link, self.session.clone(), slot, self.pending.take()));
+            let (link, session, pending) = (self.manager.subscribe(), self.session.clone(), self.pending.take());
+            let until = Instant::now() + self.manager.target.deadline;
+            let change = self.is_modifying.then(|| self.manager.unanswered_changes.add(until));
+            runtime.spawn(async move {
+                let is_over = recover_slot(link, session, slot, pending).await;
+                if let Some(change) = change.filter(|_| !is_over) {
+                    change.lose();
+                }
+            });
         }
     }
 }
 
 /// Waits for the reply to a cancelled request, and frees its slot. If the connection is lost, a lone SEQUENCE
 /// with the same sequence ID on the next connection proves that the server no longer processes the request: executed or not, it
-/// is never executed later.
+/// is never executed later. Returns whether that is proven.
 async fn recover_slot(
     mut link: watch::Receiver<ConnectionState<Session>>,
     session: Arc<Session>,
     slot: Slot,
     mut pending: Option<PendingCall>,
-) {
+) -> bool {
     loop {
         if let Some(pending) = &mut pending
             && let Ok(reply) = pending.reply().await
         {
             match sequence_status(reply) {
                 Some(code::OK | code::RETRY_UNCACHED_REP | code::SEQ_FALSE_RETRY) => {
-                    return session.slots.release(slot, true);
+                    session.slots.release(slot, true);
+                    return true;
                 }
                 Some(code::DELAY) => sleep(MAX_PAUSE).await,
                 // The session has ended, or the reply is invalid: the slot remains out of use.
-                _ => return,
+                _ => return false,
             }
         }
         let connection = {
@@ -312,16 +324,16 @@ async fn recover_slot(
                 link.ended.is_some() || !link.has_session(&session) || link.connection.as_ref().is_some_and(usable)
             };
             let Ok(link) = link.wait_for(is_decided).await else {
-                return;
+                return false;
             };
             match &link.connection {
                 Some(connection) if link.has_session(&session) && link.ended.is_none() => connection.clone(),
-                _ => return,
+                _ => return false,
             }
         };
         let sequence_only = Compound::new("recovering a slot");
         let arguments = sequence_only.arguments(session.minor, Some(&session.sequence(&slot, false)));
-        pending = Some(connection.submit(COMPOUND, Credential::default(), &arguments));
+        pending = Some(connection.submit(COMPOUND, Credential::default(), &arguments, None));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The client of the operator against the simulated server.
 
 mod exactly_once;
+mod late_changes;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
