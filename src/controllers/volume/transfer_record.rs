@@ -7,7 +7,7 @@
 //!
 //! Only the binder and administrators write `claimRef`, so no tenant can get another's record by this.
 
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -123,16 +123,28 @@ fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> Recl
     }
 }
 
-/// Returns the claim that the volume is bound to, with the current UID of its namespace. It is read from the API server,
-/// because it decides who may restore the data later.
+/// Returns the claim that the volume is bound to, with the UID of its namespace. Both are read from the API server, because
+/// they decide who may restore the data later.
+///
+/// The UID is empty if it is not known, because the claim is gone, perhaps with its namespace: one of the same name must not
+/// get the data. Then no claim can request the archive.
 async fn current_claim(ctx: &Context, volume: &PersistentVolume) -> Result<ClaimRef, WriteError> {
     let claim = claim_ref(volume);
     let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace);
+    // The namespace first: if the claim exists afterwards, it was in this namespace then.
     let namespace = reads::get_metadata_opt(&namespaces, &claim.namespace).await;
     let namespace = namespace.map_err(WriteError::action("read the namespace of the volume's claim"))?;
+    let uid = namespace.and_then(|namespace| namespace.uid()).unwrap_or_default();
+    // The namespace of the former claim has existed all the time.
+    let is_former = volume.annotations().get(VOLUME_NAMESPACE_UID) == Some(&uid);
+    let is_known = is_former || {
+        let found = reads::get_metadata_opt(&claims, &claim.name).await;
+        let found = found.map_err(WriteError::action("read the claim of the volume"))?;
+        found.and_then(|found| found.uid()).as_ref() == Some(&claim.uid)
+    };
     Ok(ClaimRef {
-        // Empty if the namespace was deleted: then no claim in it can request the archive.
-        namespace_uid: namespace.and_then(|namespace| namespace.uid()).unwrap_or_default(),
+        namespace_uid: if is_known { uid } else { String::new() },
         ..claim
     })
 }
