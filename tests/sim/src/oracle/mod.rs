@@ -240,9 +240,18 @@ impl Oracle {
             };
             if let Some(tree) = self.trees.get_mut(&(site, *root)) {
                 tree.archive = Some(name(&archive).to_owned());
+                let is_checked = self.claims.get(&tree.claim).is_none_or(|claim| claim.is_checked);
+                if !is_checked {
+                    // Perhaps it is a copy whose claim was never bound: nobody has looked at its content.
+                    tree.add_files(sources::files_in(disk, directory));
+                }
             } else if archives::is_backup(&archive) {
                 let tree = sources::backup(&archive, disk, directory);
                 self.backups.check(&archive, disk, directory)?;
+                self.trees.insert((site, *root), tree);
+            } else if let Some(claim) = self.claims.get(text(&archive, "/status/claimUID")) {
+                // Its volume was created and archived since the last look.
+                let tree = sources::archive(&archive, claim, disk, directory);
                 self.trees.insert((site, *root), tree);
             }
         }

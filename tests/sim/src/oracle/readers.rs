@@ -48,25 +48,31 @@ fn check_names(found: &Occurrence, is_volume: impl Fn(&str) -> bool) -> Result<(
 }
 
 impl Oracle {
-    /// A volume contains what was written through its claim and, if the claim asked for other data, what its namespace may
-    /// read.
+    /// A volume or an archive contains what was written through its claim and, if the claim asked for other data, what its
+    /// namespace may read.
     pub(super) fn check_readers(&mut self, disks: &[Arc<Disk>], volumes: &[Located]) -> Result<(), Violation> {
         self.permit_restores();
-        let directories: BTreeMap<(usize, &str), &str> = volumes
+        let of_volumes = volumes.iter().map(|located| {
+            let owner = text(&located.volume, "/spec/claimRef/uid");
+            ((located.site, located.directory.as_str()), owner)
+        });
+        let volumes: BTreeMap<(usize, &str), &str> = of_volumes.collect();
+        let archives = self
+            .trees
             .iter()
-            .map(|located| {
-                let owner = text(&located.volume, "/spec/claimRef/uid");
-                ((located.site, located.directory.as_str()), owner)
-            })
+            .filter(|(_, tree)| tree.archive.is_some() && !tree.is_deleted);
+        let mut owners: BTreeMap<(usize, &str), &str> = archives
+            .map(|((site, _), tree)| ((*site, tree.path.as_str()), tree.claim.as_str()))
             .collect();
+        owners.extend(&volumes);
         for (site, disk) in disks.iter().enumerate() {
             for found in disk.data.values().filter(|found| found.paths.len() > 1) {
-                check_names(found, |above| directories.contains_key(&(site, above)))?;
+                check_names(found, |above| volumes.contains_key(&(site, above)))?;
             }
             let found = disk.data.values();
             for (file, path) in found.flat_map(|found| found.paths.iter().map(|path| (&found.file, path))) {
-                let owner = above(path).find_map(|above| directories.get(&(site, above)));
-                // A volume that an administrator made available belongs to nobody.
+                let owner = above(path).find_map(|above| owners.get(&(site, above)));
+                // A volume that an administrator made available belongs to nobody, and so does a backup.
                 let Some(owner) = owner.filter(|owner| !owner.is_empty()) else {
                     continue;
                 };

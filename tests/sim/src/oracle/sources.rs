@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::claims::{Claims, Source};
+use super::claims::{Claim, Claims, Source};
 use super::disk::Disk;
 use super::trees::{Fate, Tree, TreeKey};
 use super::{Oracle, Violation, bound_claims};
@@ -78,6 +78,16 @@ pub fn backup(archive: &Value, disk: &Disk, directory: &str) -> Tree {
         files: files_in(disk, directory),
         fate: Fate::default(),
         is_deleted: false,
+    }
+}
+
+/// Returns the directory of an archive whose volume nobody saw.
+pub fn archive(archive: &Value, claim: &Claim, disk: &Disk, directory: &str) -> Tree {
+    Tree {
+        claim: text(archive, "/status/claimUID").to_owned(),
+        volume: name(archive).to_owned(),
+        policy: claim.policy.clone(),
+        ..backup(archive, disk, directory)
     }
 }
 

@@ -75,6 +75,13 @@ impl Tree {
         !self.is_live(claims) && (self.fate.deleted || was_purgeable || self.files.is_empty())
     }
 
+    /// Records files that were found in it.
+    pub fn add_files(&mut self, found: BTreeMap<DataFile, Object>) {
+        for (file, object) in found {
+            self.files.entry(file).or_insert(object);
+        }
+    }
+
     /// Follows the directory to where it is now, and checks that it may be there, with its content.
     ///
     /// # Errors
