@@ -7,7 +7,7 @@ mod purge_turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -32,14 +32,11 @@ use crate::state::recovery::{MissingDependency, RecoveryState};
 use crate::state::requests::RequestLog;
 use crate::state::usage::UsageScanState;
 use backend_state::BackendState;
-use export_store::{self, Beacon, ExportStore, Identity, PurgeReport, ReservedPath};
+use export_store::{self, Beacon, ExportStore, Identity, OccasionalCheck, PurgeReport, ReservedPath};
 use nfs_client::Target;
 
 /// Maximum number of archives of one backend that are reconciled concurrently.
 const ARCHIVES: usize = 4;
-
-/// Number of probes between two that look for snapshots, which takes four requests, a fifth of those of a probe.
-const PROBES_WITHOUT_SNAPSHOTS: u32 = 9;
 
 /// All backends, by name.
 #[derive(Default)]
@@ -79,8 +76,8 @@ pub struct Backend {
     pub live: LiveBackend,
     /// Set once the API server had neither volumes nor archives of the backend. What is created later reaches the caches.
     pub has_no_records: AtomicBool,
-    /// Number of probes before the one that looks for snapshots again.
-    probes_without_snapshots: AtomicU32,
+    /// Looks for the snapshots of the server.
+    pub snapshots: OccasionalCheck,
     state: Mutex<BackendState>,
     removed: CancellationToken,
 }
@@ -153,7 +150,7 @@ impl Backend {
             quota: QuotaState::default(),
             live: LiveBackend::default(),
             has_no_records: AtomicBool::new(false),
-            probes_without_snapshots: AtomicU32::new(0),
+            snapshots: OccasionalCheck::default(),
             state: Mutex::new(BackendState::new(ProbeSnapshot::not_probed(object, now), now)),
             removed: CancellationToken::new(),
         }
@@ -282,22 +279,8 @@ impl Backend {
 
     /// Replaces the connection, and returns the previous one.
     pub fn set_connection(&self, connection: Option<BackendConnection>) -> Option<BackendConnection> {
-        self.probes_without_snapshots.store(0, Ordering::Relaxed);
+        self.snapshots.set_due();
         std::mem::replace(&mut self.state().connection, connection)
-    }
-
-    /// Reports whether this probe looks for the snapshots of the server.
-    pub fn looks_for_snapshots(&self) -> bool {
-        let left = |probes: u32| probes.checked_sub(1);
-        self.probes_without_snapshots
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
-            .is_err()
-    }
-
-    /// Records that a probe found out where the server exposes snapshots: the next nine probes do not look.
-    pub fn set_snapshots_found(&self) {
-        self.probes_without_snapshots
-            .store(PROBES_WITHOUT_SNAPSHOTS, Ordering::Relaxed);
     }
 
     /// Returns true if the state that the previous process left on the connected export is recovered.

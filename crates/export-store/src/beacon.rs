@@ -284,10 +284,11 @@ impl BeaconState {
     }
 }
 
-/// Checks the beacon of an export, unless the caller does not use beacons.
+/// Checks the beacon of an export, which is in the folder of this `cluster` if there is one, unless the caller does not use
+/// beacons.
 pub(crate) async fn check(
     store: &ExportStore,
-    reserved: &FileRef,
+    cluster: Option<&FileRef>,
     export_id: &str,
     known: Option<&[KnownBeacon]>,
     accepted: bool,
@@ -296,8 +297,8 @@ pub(crate) async fn check(
     let Some(known) = known else { return Ok(()) };
     let state = store.beacons.of(export_id);
     let mut state = state.lock().await;
-    let file = match cluster_folder(store, reserved).await? {
-        Some(folder) => read(store, &folder, export_id).await,
+    let file = match cluster.filter(|cluster| cluster.attributes.kind == FileKind::Directory) {
+        Some(folder) => read(store, &folder.handle, export_id).await,
         None => Ok(None),
     };
     let file = match file {
@@ -395,15 +396,6 @@ pub(crate) async fn renew(
     state.overwrites = false;
     state.renewed_at = Some(Instant::now());
     Ok(())
-}
-
-async fn cluster_folder(store: &ExportStore, reserved: &FileRef) -> Result<Option<FileHandle>, ExportError> {
-    let name = layout::cluster(&store.config.cluster_id)?;
-    let found = store.nfs.lookup(&reserved.handle, &name).await;
-    let found = found.context(|| format!("looking up {name} in {}", layout::RESERVED))?;
-    Ok(found
-        .filter(|found| found.attributes.kind == FileKind::Directory)
-        .map(|found| found.handle))
 }
 
 async fn read(store: &ExportStore, folder: &FileHandle, export_id: &str) -> Result<Option<BeaconFile>, ExportError> {

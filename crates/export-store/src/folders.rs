@@ -60,20 +60,27 @@ pub(super) fn check_folder_owner(node: &FileRef, owner: &FileRef, path: &str) ->
     })
 }
 
-/// Returns the cluster's folder, its records and its trash. Creates them if missing. Records that were removed are made
-/// again only once an administrator `accepted` that. `export_id` is the identity of the export, if it has one.
+/// Returns the cluster's folder, which may have been `found` already, its records and its trash. Creates them if missing.
+/// Records that were removed are made again only once an administrator `accepted` that. `export_id` is the identity of the
+/// export, if it has one.
 pub(crate) async fn ensure_folders(
     store: &ExportStore,
     nfs: &Client,
-    root: &FileRef,
-    reserved: &FileRef,
+    (root, reserved): (&FileRef, &FileRef),
     export_id: Option<&str>,
+    found: Option<FileRef>,
     accepted: bool,
 ) -> Result<[FileRef; 3], ExportError> {
     let id = &store.config.cluster_id;
     layout::cluster(id)?;
     let path = format!("{}/{id}", layout::RESERVED);
-    let cluster = ensure_folder(nfs, root, reserved, id, &path, Some(reserved)).await?;
+    let cluster = match found {
+        Some(cluster) => {
+            check_folder(&cluster, root, Some(reserved), &path)?;
+            cluster
+        }
+        None => ensure_folder(nfs, root, reserved, id, &path, Some(reserved)).await?,
+    };
     let records = format!("{path}/{}", layout::RECORDS);
     let trash = format!("{path}/{}", layout::TRASH);
     // The trash is made after the records, so what has a trash had records. It is looked up first: another process may be

@@ -223,6 +223,8 @@ pub(crate) async fn confirm(
             && outcome.as_ref().map_or(true, |verified| verified.differs_from(&former))
         {
             former.mark_outdated();
+            // Perhaps it is another state of the export.
+            store.reserve.set_due();
         }
         let verified = Arc::new(outcome?);
         let (reservations, backend) = (&store.reservations, &store.config.backend);
@@ -245,6 +247,8 @@ struct CheckedExport {
     reserved: Option<FileRef>,
     /// The identity that it has.
     existing: Option<(IdentityFile, Identity)>,
+    /// The folder of this cluster.
+    cluster: Option<FileRef>,
 }
 
 /// Reads and compares the identity, and changes nothing.
@@ -268,13 +272,19 @@ async fn check_as(
     if let Some(reserved) = &reserved {
         check_folder(reserved, &root, None, layout::RESERVED)?;
         if let Some((file, file_id)) = read_identity_file(store, reserved).await? {
-            let own = own_file_ids(store, reserved, &file, file_id, expected).await?;
+            let cluster = find_cluster(store, reserved, &file, expected).await?;
+            let own = OwnFileIds {
+                identity: file_id,
+                // 0: this cluster is new here.
+                cluster: cluster.as_ref().map_or(0, |cluster| cluster.attributes.fileid),
+            };
             let identity = file.check(&root, own, expected)?;
-            check_beacon(store, reserved, &identity.id, expected, access).await?;
+            check_beacon(store, cluster.as_ref(), &identity.id, expected, access).await?;
             return Ok(CheckedExport {
                 root,
                 reserved: Some(reserved.clone()),
                 existing: Some((file, identity)),
+                cluster,
             });
         }
     }
@@ -293,18 +303,19 @@ async fn check_as(
         root,
         reserved,
         existing: None,
+        cluster: None,
     })
 }
 
 async fn check_beacon(
     store: &ExportStore,
-    reserved: &FileRef,
+    cluster: Option<&FileRef>,
     id: &str,
     expected: &ExpectedIdentity,
     access: Access,
 ) -> Result<(), ExportError> {
     let (known, accepted) = (expected.beacons.as_deref(), expected.accepted);
-    beacon::check(store, reserved, id, known, accepted, access).await
+    beacon::check(store, cluster, id, known, accepted, access).await
 }
 
 async fn confirm_once(
@@ -321,10 +332,10 @@ async fn confirm_once(
         None => folders::ensure_folder(&nfs, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
     };
     let Some((file, mut identity)) = checked.existing else {
-        let folders = folders::ensure_folders(store, &nfs, &root, &reserved, None, accepted).await?;
+        let folders = folders::ensure_folders(store, &nfs, (&root, &reserved), None, None, accepted).await?;
         let [cluster, ..] = &folders;
         let identity = publish(store, &nfs, &root, &reserved, cluster).await?;
-        check_beacon(store, &reserved, &identity.id, expected, Access::Writer).await?;
+        check_beacon(store, Some(cluster), &identity.id, expected, Access::Writer).await?;
         return Ok(VerifiedRoot::new(nfs, generation, identity, root, reserved, folders));
     };
     if file.root_file_id != root.attributes.fileid {
@@ -333,37 +344,31 @@ async fn confirm_once(
             identity.own_file_ids.identity = replaced;
         }
     }
-    let folders = folders::ensure_folders(store, &nfs, &root, &reserved, Some(&file.id), accepted).await?;
+    let (id, found) = (Some(&*file.id), checked.cluster);
+    let folders = folders::ensure_folders(store, &nfs, (&root, &reserved), id, found, accepted).await?;
     let [cluster, ..] = &folders;
     identity.own_file_ids.cluster = cluster.attributes.fileid;
     Ok(VerifiedRoot::new(nfs, generation, identity, root, reserved, folders))
 }
 
-/// Returns the fileids of the operator's own files. Fails if the folder of this cluster is missing on the export on which
-/// it is expected.
-async fn own_file_ids(
+/// Looks up the folder of this cluster. Fails if it is missing on the export on which it is expected.
+async fn find_cluster(
     store: &ExportStore,
     reserved: &FileRef,
     file: &IdentityFile,
-    identity: u64,
     expected: &ExpectedIdentity,
-) -> Result<OwnFileIds, ExportError> {
+) -> Result<Option<FileRef>, ExportError> {
     let name = layout::cluster(&store.config.cluster_id)?;
     let path = format!("{}/{name}", layout::RESERVED);
     let found = store.nfs.lookup(&reserved.handle, &name).await;
     let found = found.context(|| format!("looking up {path}"))?;
     let is_expected = expected.own_file_ids.is_some() && expected.export_id.as_ref().is_none_or(|id| *id == file.id);
     match found {
-        Some(found) => Ok(OwnFileIds {
-            identity,
-            cluster: found.attributes.fileid,
-        }),
         None if is_expected && !expected.accepted => Err(ExportError::FolderMissing {
             path,
             export_id: Some(file.id.clone()),
         }),
-        // This cluster is new here.
-        None => Ok(OwnFileIds { identity, cluster: 0 }),
+        found => Ok(found),
     }
 }
 

@@ -75,6 +75,7 @@ pub mod layout;
 mod limits;
 mod listing;
 pub mod naming;
+mod occasional_check;
 mod other_clusters;
 mod own_files;
 mod parents;
@@ -128,6 +129,7 @@ pub use inspection::{Inspection, PathState};
 pub use interner::Interner;
 pub use limits::{AgentState, LimitOrder, LimitReport, NoLimit, NoOrder, Ordered, VolumeLimit};
 pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
+pub use occasional_check::OccasionalCheck;
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath, Sharing};
 pub use record::{

@@ -25,8 +25,11 @@ const MIN_INODES: u64 = 64;
 /// when a write to any of their file systems fails: others that fill theirs can cause that.
 const MAX_WRITES: usize = 5;
 
-/// Makes the spare file and the reserve if there are none and the export has room for them.
+/// Makes the spare file and the reserve if there are none and the export has room for them. Call it with each probe.
 pub(crate) async fn refill(store: &ExportStore, verified: &VerifiedRoot) -> Result<(), ExportError> {
+    if !store.reserve.is_due() {
+        return Ok(());
+    }
     let _lock = lock_spare(store, verified).await;
     let has_spare = find_spare(store, verified).await?.is_some();
     let doing = || "making the reserve for deletions".to_owned();
@@ -35,6 +38,7 @@ pub(crate) async fn refill(store: &ExportStore, verified: &VerifiedRoot) -> Resu
     let found = store.nfs.lookup(cluster, &name).await.context(doing)?;
     let has_reserve = found.as_ref().is_some_and(|found| found.attributes.size >= SIZE as u64);
     if has_spare && has_reserve {
+        store.reserve.set_passed();
         return Ok(());
     }
     let statistics = store.nfs.statistics().await.context(doing)?;
@@ -54,7 +58,7 @@ pub(crate) async fn refill(store: &ExportStore, verified: &VerifiedRoot) -> Resu
     }
     // An interrupted one.
     if found.is_some() {
-        give_up(store, verified).await?;
+        remove_reserve(store, verified).await?;
     }
     let mut content = vec![0_u8; CHUNK];
     // Random, so that it takes up its size on a file system that compresses or deduplicates.
@@ -83,6 +87,12 @@ pub(crate) async fn refill(store: &ExportStore, verified: &VerifiedRoot) -> Resu
 
 /// Gives the reserve up. Returns false if there is none.
 pub(crate) async fn give_up(store: &ExportStore, verified: &VerifiedRoot) -> Result<bool, ExportError> {
+    let _lock = lock_spare(store, verified).await;
+    store.reserve.set_due();
+    remove_reserve(store, verified).await
+}
+
+async fn remove_reserve(store: &ExportStore, verified: &VerifiedRoot) -> Result<bool, ExportError> {
     let doing = || "giving up the reserve for deletions".to_owned();
     let name = layout::name(layout::RESERVE)?;
     let cluster = &verified.cluster.handle;
@@ -167,6 +177,8 @@ pub(crate) async fn replace_record(
 ) -> Result<bool, ExportError> {
     let doing = || format!("replacing the record {name} with the spare file");
     let _lock = lock_spare(store, verified).await;
+    // The replacement may be interrupted.
+    store.reserve.set_due();
     let Some(spare) = find_spare(store, verified).await? else {
         return Ok(false);
     };

@@ -17,6 +17,7 @@ use crate::inspection::Inspection;
 use crate::limits::{AgentState, LimitOrder, LimitReport, NoOrder, Ordered, VolumeLimit};
 use crate::listing::ExportListing;
 use crate::naming::DirectoryPath;
+use crate::occasional_check::OccasionalCheck;
 use crate::other_clusters::{CHANGE_RESOLUTION, ForeignDirectory, OtherClusters};
 use crate::path_reservations::{Holder, PathReservations, ReservedPath};
 use crate::purge::PurgeQueue;
@@ -61,6 +62,8 @@ pub struct ExportStore {
     /// The limits of volumes are ordered: an order is removed with its record.
     orders_limits: AtomicBool,
     pub(crate) copy_bandwidth: Bandwidth,
+    /// Looks for the spare file and the reserve.
+    pub(crate) reserve: OccasionalCheck,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,
     /// Only one task reads the records of other clusters at a time.
@@ -121,6 +124,7 @@ impl ExportStore {
             change_resolution: CHANGE_RESOLUTION,
             orders_limits: AtomicBool::new(false),
             copy_bandwidth: Bandwidth::default(),
+            reserve: OccasionalCheck::default(),
             verifying: tokio::sync::Mutex::default(),
             reading_clusters: tokio::sync::Mutex::default(),
             state: Mutex::default(),

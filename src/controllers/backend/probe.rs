@@ -136,12 +136,12 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     export.limit_copies(copy_bandwidth(object));
     export.set_orders_limits(object.spec.quota.is_some() || backend.quota.is_withdrawing());
     let written = check_writable(ctx, backend, &export, &export_id).await;
-    let snapshot_directory = match backend.looks_for_snapshots() {
+    let snapshot_directory = match backend.snapshots.is_due() {
         true => export.snapshot_directory().await.ok(),
         false => None,
     };
     if snapshot_directory.is_some() {
-        backend.set_snapshots_found();
+        backend.snapshots.set_passed();
     }
     Probe {
         full: written.as_ref().ok().and_then(|written| written.full).map(full),

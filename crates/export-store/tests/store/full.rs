@@ -52,6 +52,38 @@ async fn volume(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> Recl
     reclaim(uid, &directory, created.file_id)
 }
 
+#[tokio::test]
+async fn a_reserve_that_somebody_removed_is_made_again_by_one_of_the_next_ten_probes() {
+    let fixture = StoreFixture::with(rig::Export::new("/export")).await;
+    let export = fixture.store().await;
+    for _ in 0..2 {
+        export.probe_write().await.unwrap();
+    }
+    fs::remove_file(spare(&fixture)).unwrap();
+    fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/reserve"))).unwrap();
+    for _ in 0..10 {
+        export.probe_write().await.unwrap();
+    }
+    assert!(has_reserve(&fixture) && spare(&fixture).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reserve_that_was_given_up_is_made_again_by_the_next_probe_with_space() {
+    let fixture = StoreFixture::with(rig::Export::new("/export").tmpfs(8 << 20, None)).await;
+    let export = fixture.store().await;
+    for _ in 0..2 {
+        export.probe_write().await.unwrap();
+    }
+    let one = volume(&export, &fixture, "1").await;
+    fs::remove_file(spare(&fixture)).unwrap();
+    fill(&fixture.on_disk("dir-1/ballast"), ErrorKind::NoSpace);
+    assert_eq!(export.delete(&one, &Decided).await.unwrap(), Reclaimed::Deleted);
+    assert!(!has_reserve(&fixture));
+    export.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!(export.probe_write().await.unwrap().full, None);
+    assert!(has_reserve(&fixture));
+}
+
 async fn deletions_free(what: ErrorKind, export: rig::Export) {
     let fixture = StoreFixture::with(export).await;
     let first = fixture.store().await;
