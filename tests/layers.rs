@@ -137,6 +137,34 @@ fn objects_are_read_only_by_names_that_were_checked() {
     );
 }
 
+/// A tenant decides how large the objects of a namespace are. `runtime::reads` limits the bytes of a page.
+#[test]
+fn objects_are_listed_only_in_pages_of_limited_size() {
+    let exceptions = [
+        "src/runtime/reads.rs",
+        // The operator's own objects.
+        "src/controllers/storage_capacity.rs",
+        // Tests.
+        "src/runtime/clients.rs",
+        "src/runtime/list_pages.rs",
+    ];
+    let wrong: Vec<String> = sources(Path::new("src"))
+        .into_iter()
+        // All lists of a command are paged.
+        .filter(|path| !path.starts_with("src/cli") && !exceptions.contains(&path.to_str().unwrap()))
+        .filter(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            [".list(&", ".list_metadata(&"].iter().any(|call| text.contains(call))
+        })
+        .map(|path| path.display().to_string())
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "list objects with `reads::each_metadata`: {}",
+        wrong.join(", ")
+    );
+}
+
 #[test]
 fn no_controller_uses_another() {
     let wrong: Vec<String> = edges(Path::new("src/controllers"), &["controllers"])

@@ -69,6 +69,13 @@ async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
             }
             continue;
         }
+        // The cache keeps claims without a volume.
+        if ctx
+            .cached_claim(&ObjectRef::new(&claim.name).within(&claim.namespace))
+            .is_some_and(|cached| cached.metadata.uid.as_ref() == Some(&claim.uid))
+        {
+            continue;
+        }
         let needed = is_needed(ctx, &volume, &claim).await;
         match needed {
             Ok(true) => {}

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::NfsBackup;
 use crate::decide::object_name::is_object_name;
+use crate::runtime::clients::Clients;
 
 /// Maximum number of objects in a page of metadata: that of kubectl and of client-go.
 const METADATA_PAGE: u32 = 500;
@@ -41,11 +42,17 @@ where
     }
 }
 
-/// Calls `observe` with the metadata of each object of a kind at one moment. The client limits the bytes of a page.
-pub async fn each_metadata<K>(api: &Api<K>, mut observe: impl FnMut(&ObjectMeta)) -> kube::Result<()>
+/// Calls `observe` with the metadata of each object of an API at one moment. Uses the client for watches, which limits the bytes
+/// of a page: tenants decide how large the objects are.
+pub async fn each_metadata<K>(
+    clients: &Clients,
+    api: impl FnOnce(Client) -> Api<K>,
+    mut observe: impl FnMut(&ObjectMeta),
+) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {
+    let api = api(clients.watches.clone());
     let mut page = ListParams::default().limit(METADATA_PAGE);
     loop {
         let list = api.list_metadata(&page).await?;

@@ -98,6 +98,13 @@ pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration
     }
 }
 
+/// Returns true for a status that ResourceQuotas, policies and webhooks refuse an object with: 403 or 422, 400 if a webhook gives
+/// none, or another one that a policy names. The others say that the request was not authenticated, throttled or too early, or
+/// that the namespace is gone.
+pub fn is_refusal(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 401 | 404 | 408 | 409 | 425 | 429)
+}
+
 /// Returns the HTTP status of the API server's answer, or `None` without an answer.
 pub fn http_status(error: &kube::Error) -> Option<u16> {
     match error {
@@ -452,6 +459,12 @@ mod tests {
     use tower::{BoxError, service_fn};
 
     use super::*;
+
+    #[test]
+    fn a_refusal_is_final_and_a_failure_is_not() {
+        assert!([400, 403, 413, 422].into_iter().all(is_refusal));
+        assert!(![401, 404, 409, 429, 500, 503].into_iter().any(is_refusal));
+    }
 
     #[tokio::test]
     async fn an_object_that_changed_is_not_known_to_have_the_finalizer() {

@@ -179,6 +179,11 @@ impl Backend {
         self.state().purge_turns.request(archive, namespace, pause, now)
     }
 
+    /// Returns the number of expired archives that wait for their turn.
+    pub fn waiting_purges(&self) -> usize {
+        self.state().purge_turns.waiting()
+    }
+
     /// Returns a token that is cancelled when the backend is removed and no longer in use.
     pub fn removal_token(&self) -> CancellationToken {
         self.removed.clone()

@@ -100,9 +100,10 @@ impl BackupAdmissions {
         admitted.retain(|archive, _| keep(archive));
     }
 
-    /// Forgets an archive that was deleted, or not created.
-    pub fn forget(&self, archive: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(archive);
+    /// Forgets an archive that was deleted, or not created. Returns true if it was counted.
+    pub fn forget(&self, archive: &str) -> bool {
+        let removed = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(archive);
+        removed.is_some()
     }
 }
 

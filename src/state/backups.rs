@@ -64,9 +64,8 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
         ctx.last_written.forget(&uid);
         if backup.is_view() {
             ctx.requeue_archive(ObjectRef::new(&backup.name_any()));
-        } else if !has_archive(ctx, &backup.archive_name()) {
+        } else if !has_archive(ctx, &backup.archive_name()) && ctx.backup_admissions.forget(&backup.archive_name()) {
             // It was counted, and deleted before its archive was created.
-            ctx.backup_admissions.forget(&backup.archive_name());
             requeue_next(ctx, namespace.as_deref().unwrap_or_default());
         }
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Api, Client};
+use kube::Api;
 
 use crate::api::NfsArchive;
 use crate::api::names;
+use crate::runtime::clients::Clients;
 use crate::runtime::reads;
 use crate::runtime::shared_read::SharedRead;
 use crate::state::archives;
@@ -47,23 +48,21 @@ impl LiveRecordedIds {
     ///
     /// # Errors
     /// The API server does not list all volumes and archives.
-    pub async fn read(&self, client: &Client, backend: &str) -> kube::Result<RecordedIds> {
-        let all = self.0.read(async || fetch(client).await.map(Arc::new)).await?;
+    pub async fn read(&self, clients: &Clients, backend: &str) -> kube::Result<RecordedIds> {
+        let all = self.0.read(async || fetch(clients).await.map(Arc::new)).await?;
         Ok(all.get(backend).cloned().unwrap_or_default())
     }
 }
 
-async fn fetch(client: &Client) -> kube::Result<BTreeMap<String, RecordedIds>> {
+async fn fetch(clients: &Clients) -> kube::Result<BTreeMap<String, RecordedIds>> {
     let mut all = BTreeMap::<String, RecordedIds>::new();
-    let volumes = Api::<PersistentVolume>::all(client.clone());
-    reads::each_metadata(&volumes, |metadata| {
+    reads::each_metadata(clients, Api::<PersistentVolume>::all, |metadata| {
         if let Some((backend, id)) = annotated(metadata, names::VOLUME_BACKEND, names::VOLUME_EXPORT_ID) {
             all.entry(backend).or_default().volumes.insert(id);
         }
     })
     .await?;
-    let archives = Api::<NfsArchive>::all(client.clone());
-    reads::each_metadata(&archives, |metadata| {
+    reads::each_metadata(clients, Api::<NfsArchive>::all, |metadata| {
         if let Some((backend, id)) = annotated(metadata, names::ARCHIVE_BACKEND, names::ARCHIVE_EXPORT_ID) {
             all.entry(backend).or_default().archives.insert(id);
         }
@@ -81,6 +80,7 @@ fn annotated(metadata: &ObjectMeta, backend: &str, id: &str) -> Option<(String, 
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use axum::http::{Request, Response};
+    use kube::Client;
     use kube::client::Body;
     use serde_json::{Value, json};
     use tower::{BoxError, service_fn};
@@ -93,7 +93,7 @@ mod tests {
     }
 
     /// Lists volumes on two pages, and archives on one.
-    fn client() -> Client {
+    fn clients() -> Clients {
         let service = service_fn(|request: Request<Body>| {
             let uri = request.uri().to_string();
             let (items, token) = match (uri.contains("persistentvolumes"), uri.contains("continue=")) {
@@ -107,19 +107,24 @@ mod tests {
             let list = json!({"metadata": {"continue": token}, "items": items});
             async move { Ok::<_, BoxError>(Response::new(Body::from(list.to_string().into_bytes()))) }
         });
-        Client::new(service, "default")
+        let client = Client::new(service, "default");
+        Clients {
+            calls: client.clone(),
+            watches: client.clone(),
+            lease: client,
+        }
     }
 
     #[tokio::test]
     async fn the_identities_of_all_pages_count_for_their_backend() {
-        let (live, client) = (LiveRecordedIds::default(), client());
+        let (live, clients) = (LiveRecordedIds::default(), clients());
         let ids = |ids: &[&str]| ids.iter().map(|&id| id.to_owned()).collect::<BTreeSet<_>>();
-        let main = live.read(&client, "main").await.unwrap();
+        let main = live.read(&clients, "main").await.unwrap();
         assert_eq!((main.volumes, main.archives), (ids(&["a", "b"]), ids(&["d"])));
-        let second = live.read(&client, "second").await.unwrap();
+        let second = live.read(&clients, "second").await.unwrap();
         assert_eq!((second.volumes, second.archives), (ids(&["c"]), ids(&[])));
         for without in ["third", "fourth"] {
-            assert!(live.read(&client, without).await.unwrap().is_empty(), "{without}");
+            assert!(live.read(&clients, without).await.unwrap().is_empty(), "{without}");
         }
     }
 }

@@ -19,9 +19,11 @@ use crate::state::archives::{expiry_reason, is_intact};
 use crate::state::backends::{Backend, PurgeTurn};
 use crate::state::context::Context;
 
-/// Maximum number of intervals until an archive that gets no slot is retried. Thousands of archives that expire
-/// together do not all retry for each slot, and few slots remain unused.
-const MAX_RETRY_INTERVALS: u32 = 8;
+/// Minimum of the maximum number of intervals until an archive that gets no slot is retried.
+const MIN_RETRY_INTERVALS: f64 = 8.0;
+/// Maximum number of intervals for each archive that waits: in an interval, about eight of them retry, however many there are.
+/// Few slots remain unused.
+const RETRY_INTERVALS_EACH: f64 = 0.25;
 /// Time until the clocks are compared again after they disagreed; an administrator has to correct them.
 const CLOCK_RETRY: Duration = Duration::from_secs(60);
 
@@ -114,7 +116,8 @@ pub async fn acquire_purge_slot(
         }
     };
     if let Some(left) = wait {
-        let spread = rand::rng().random_range(0.0..f64::from(MAX_RETRY_INTERVALS));
+        let most = MIN_RETRY_INTERVALS.max(backend.waiting_purges() as f64 * RETRY_INTERVALS_EACH);
+        let spread = rand::rng().random_range(0.0..most);
         return Ok(Err(left + interval.mul_f64(spread)));
     }
     let server_time = clock::api_server_time(&ctx.clients.calls).await?;

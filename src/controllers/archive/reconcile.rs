@@ -126,12 +126,13 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
 }
 
 /// Handles a failed write.
-pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) -> Action {
+pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, ctx: Arc<Context>) -> Action {
     if matches!(error, WriteError::Conflict) {
         return Action::requeue(writes::AFTER_CONFLICT);
     }
     tracing::warn!(archive = object.name_any(), "{error}");
-    Action::requeue(writes::AFTER_ERROR)
+    let uid = object.uid().unwrap_or_default();
+    Action::requeue(writes::pause_after(error, &ctx.archive_retries, &uid))
 }
 
 /// Publishes an event if the failure differs from the last one, and retries later.
@@ -249,6 +250,7 @@ async fn execute_irreversible(
 /// Forgets what was reported about an archive whose object is gone, or about to be.
 fn forget(ctx: &Context, object: &NfsArchive) {
     let uid = object.uid().unwrap_or_default();
+    ctx.archive_retries.reset(&uid);
     ctx.last_reported.forget(&uid);
     ctx.last_written.forget(&uid);
 }

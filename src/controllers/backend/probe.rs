@@ -265,7 +265,7 @@ async fn uncached_ids(ctx: &Context, backend: &Backend) -> Result<RecordedIds, P
     if backend.has_no_records.load(Ordering::Relaxed) {
         return Ok(RecordedIds::default());
     }
-    let read = ctx.live_recorded_ids.read(&ctx.clients.watches, &backend.name).await;
+    let read = ctx.live_recorded_ids.read(&ctx.clients, &backend.name).await;
     let recorded = read.map_err(|error| {
         let message = format!(
             "the API server does not list all volumes and archives, one of which may know the identity of the export: none is \

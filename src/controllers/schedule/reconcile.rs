@@ -127,11 +127,12 @@ fn wait(parsed: &ParsedSchedule, next: Timestamp, now: Timestamp) -> Duration {
 
 /// Handles a failed request.
 pub fn on_error(schedule: Arc<NfsBackupSchedule>, error: &WriteError, ctx: Arc<Context>) -> Action {
+    let uid = schedule.uid().unwrap_or_default();
     if matches!(error, WriteError::Conflict) {
-        return Action::requeue(writes::AFTER_CONFLICT);
+        // What is repeated may be a whole run.
+        return Action::requeue(ctx.backup_retries.record_failure(&uid));
     }
     tracing::warn!(schedule = qualified_name(schedule.as_ref()), "{error}");
-    let uid = schedule.uid().unwrap_or_default();
     Action::requeue(writes::pause_after(error, &ctx.backup_retries, &uid))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{ListParams, PostParams};
+use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
@@ -25,8 +25,8 @@ const MAX_CLAIMS: usize = 500;
 /// Maximum number of backups of all schedules of a namespace that are not complete. Whatever its tenants schedule, no more
 /// objects wait for the quota or for a copy (docs/security.md, Budget).
 const MAX_UNFINISHED: usize = 500;
-/// Claims in one page of the list.
-const PAGE: u32 = 500;
+/// Maximum number of backups that the API server refuses at one scheduled time: it would refuse the others, too.
+const MAX_REFUSED: usize = 20;
 /// Maximum number of claims in the message, which is written to every schedule.
 const MAX_NAMED: usize = 10;
 
@@ -37,6 +37,9 @@ const MAX_REFUSAL: usize = 300;
 #[derive(Debug, Default)]
 pub(super) struct Run {
     requested: usize,
+    /// Backups that were requested or refused.
+    attempts: usize,
+    refused: usize,
     /// Claims without a backup, and why.
     skipped: Vec<(String, Skipped)>,
 }
@@ -53,6 +56,8 @@ enum Skipped {
     /// By a ResourceQuota or a policy.
     #[error("its NfsBackup is refused: {0}")]
     Refused(String),
+    #[error("{MAX_REFUSED} other NfsBackups were refused before it")]
+    TooManyRefused,
     #[error("a schedule backs up at most {MAX_CLAIMS} claims: divide them among several")]
     TooManyClaims,
     #[error("{MAX_UNFINISHED} scheduled backups of the namespace are not complete: see their conditions")]
@@ -60,6 +65,27 @@ enum Skipped {
 }
 
 impl Run {
+    /// Returns why no more backups are requested, if `unfinished` others of the namespace are not complete. What the API server
+    /// refuses counts, too: it takes the same time.
+    fn limit(&self, unfinished: usize) -> Option<Skipped> {
+        match () {
+            () if self.attempts >= MAX_CLAIMS => Some(Skipped::TooManyClaims),
+            () if self.refused >= MAX_REFUSED => Some(Skipped::TooManyRefused),
+            () if unfinished + self.requested >= MAX_UNFINISHED => Some(Skipped::TooManyUnfinished),
+            () => None,
+        }
+    }
+
+    /// Records the result of an attempt.
+    fn record(&mut self, claim: String, skipped: Option<Skipped>) {
+        self.attempts += 1;
+        self.refused += usize::from(matches!(skipped, Some(Skipped::Refused(_))));
+        match skipped {
+            Some(why) => self.skipped.push((claim, why)),
+            None => self.requested += 1,
+        }
+    }
+
     /// Returns the condition to report.
     pub(super) fn condition(&self, at: Timestamp) -> PlannedCondition {
         if self.requested == 0 && self.skipped.is_empty() {
@@ -148,49 +174,45 @@ pub(super) async fn request_backups(
         .iter()
         .filter(|name| !claims.contains_key(*name));
     let mut run = Run {
-        requested: 0,
         skipped: missing.map(|name| (name.clone(), Skipped::Missing)).collect(),
+        ..Run::default()
     };
     let unfinished = Unfinished::observe(ctx, schedule, at);
     for (claim, uid) in claims {
-        let skipped = match () {
-            () if unfinished.has(&claim, &uid) => Some(Skipped::Unfinished),
-            () if run.requested >= MAX_CLAIMS => Some(Skipped::TooManyClaims),
-            () if unfinished.count + run.requested >= MAX_UNFINISHED => Some(Skipped::TooManyUnfinished),
-            () => create(ctx, schedule, &claim, at).await?,
-        };
-        match skipped {
+        let skipped = unfinished.has(&claim, &uid).then_some(Skipped::Unfinished);
+        match skipped.or_else(|| run.limit(unfinished.count)) {
             Some(why) => run.skipped.push((claim, why)),
-            None => run.requested += 1,
+            None => {
+                let skipped = create(ctx, schedule, &claim, at).await?;
+                run.record(claim, skipped);
+            }
         }
     }
     Ok(run)
 }
 
-/// Returns the names and UIDs of the claims that the schedule selects. Read from the API server: the watch cache has no claims that need nothing.
+/// Returns the names and UIDs of the claims that the schedule selects. Read from the API server: the watch cache has no claims
+/// that need nothing.
 async fn selected_claims(
     ctx: &Context,
     schedule: &NfsBackupSchedule,
     parsed: &ParsedSchedule,
 ) -> Result<BTreeMap<String, String>, WriteError> {
     let namespace = schedule.namespace().unwrap_or_default();
-    let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
+    let claims = |client| Api::<PersistentVolumeClaim>::namespaced(client, &namespace);
     let named = &schedule.spec.claims.match_names;
     let mut found = BTreeMap::new();
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = api.list_metadata(&params).await;
-        let page = page.map_err(WriteError::action("list the claims of the schedule"))?;
-        let selected = page.items.iter().filter(|claim| {
-            let is_selected = || parsed.selects(&claim.metadata, |provisioner| ctx.settings.serves(provisioner));
-            claim.metadata.deletion_timestamp.is_none() && (named.contains(&claim.name_any()) || is_selected())
-        });
-        found.extend(selected.map(|claim| (claim.name_any(), claim.uid().unwrap_or_default())));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
+    let listed = reads::each_metadata(&ctx.clients, claims, |claim| {
+        let name = claim.name.clone().unwrap_or_default();
+        let is_selected = || parsed.selects(claim, |provisioner| ctx.settings.serves(provisioner));
+        if claim.deletion_timestamp.is_none() && (named.contains(&name) || is_selected()) {
+            found.insert(name, claim.uid.clone().unwrap_or_default());
         }
-    }
+    });
+    listed
+        .await
+        .map_err(WriteError::action("list the claims of the schedule"))?;
+    Ok(found)
 }
 
 /// Creates the backup of a claim unless it exists. Returns why it cannot be created, if the next attempt could not either.
@@ -223,6 +245,14 @@ async fn create(
         },
         status: None,
     };
+    // An earlier attempt may have created it, perhaps before the retention was edited.
+    let is_same = |existing: &NfsBackup| {
+        existing.spec.schedule_ref == backup.spec.schedule_ref && existing.claim_name() == Some(claim)
+    };
+    let key = ObjectRef::new(&backup.name_any()).within(&namespace);
+    if ctx.stores.backups.get(&key).is_some_and(|existing| is_same(&existing)) {
+        return Ok(None);
+    }
     let api: Api<NfsBackup> = Api::namespaced(ctx.clients.calls.clone(), &namespace);
     match api.create(&PostParams::default(), &backup).await {
         Ok(_) => Ok(None),
@@ -231,24 +261,13 @@ async fn create(
             let existing = existing.map_err(WriteError::action("read the backup of a schedule"))?;
             // A ResourceQuota changed at the same time, or the object was deleted since.
             let existing = existing.ok_or(WriteError::Conflict)?;
-            // An earlier attempt created it, perhaps before the retention was edited.
-            let is_same = |existing: NfsBackup| {
-                existing.spec.schedule_ref == backup.spec.schedule_ref && existing.claim_name() == Some(claim)
-            };
-            Ok((!is_same(existing)).then_some(Skipped::NameTaken))
+            Ok((!is_same(&existing)).then_some(Skipped::NameTaken))
         }
-        Err(error) if writes::http_status(&error).is_some_and(is_refusal) => {
+        Err(error) if writes::http_status(&error).is_some_and(writes::is_refusal) => {
             Ok(Some(Skipped::Refused(abbreviate(&api_error_text(&error), MAX_REFUSAL))))
         }
         Err(error) => Err(WriteError::action("create the backup of a schedule")(error)),
     }
-}
-
-/// Returns true for a status that ResourceQuotas, policies and webhooks refuse an object with: 403 or 422, 400 if a webhook gives
-/// none, or another one that a policy names. The others say that the request was not authenticated, throttled or too early, or
-/// that the namespace is gone.
-fn is_refusal(status: u16) -> bool {
-    (400..500).contains(&status) && !matches!(status, 401 | 404 | 408 | 409 | 425 | 429)
 }
 
 #[cfg(test)]
@@ -293,9 +312,22 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_final_and_a_failure_is_not() {
-        assert!([400, 403, 413, 422].into_iter().all(is_refusal));
-        assert!(![401, 404, 409, 429, 500, 503].into_iter().any(is_refusal));
+    fn a_run_ends_whatever_becomes_of_its_backups() {
+        let attempts = |result: Option<Skipped>| {
+            let mut run = Run::default();
+            while run.limit(0).is_none() {
+                run.record("a".to_owned(), result.clone());
+            }
+            (run.attempts, run.limit(0))
+        };
+        assert_eq!(attempts(None), (MAX_CLAIMS, Some(Skipped::TooManyClaims)));
+        assert_eq!(
+            attempts(Some(Skipped::NameTaken)),
+            (MAX_CLAIMS, Some(Skipped::TooManyClaims))
+        );
+        let refused = Skipped::Refused("exceeded quota".to_owned());
+        assert_eq!(attempts(Some(refused)), (MAX_REFUSED, Some(Skipped::TooManyRefused)));
+        assert_eq!(Run::default().limit(MAX_UNFINISHED), Some(Skipped::TooManyUnfinished));
     }
 
     fn condition(requested: usize, skipped: &[(&str, Skipped)]) -> PlannedCondition {
@@ -303,7 +335,12 @@ mod tests {
             .iter()
             .map(|(claim, why)| ((*claim).to_owned(), why.clone()))
             .collect();
-        Run { requested, skipped }.condition(Timestamp::UNIX_EPOCH)
+        let run = Run {
+            requested,
+            skipped,
+            ..Run::default()
+        };
+        run.condition(Timestamp::UNIX_EPOCH)
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl PurgeTurns {
         }
     }
 
+    /// Returns the number of archives that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn grant(&mut self, archive: &str, now: Instant) -> PurgeTurn {
         self.waiting.remove(&archive.to_owned());
         self.next = None;

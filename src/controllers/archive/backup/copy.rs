@@ -53,13 +53,13 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
     }
     let source = match find_source(ctx, object).await? {
         Ok(source) => source,
-        Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
+        Err(outcome) => return Ok(outcome),
     };
     // An administrator's own archive may have a name like that of a tenant's.
     if object.spec.backup_ref.is_some()
         && let Err(condition) = admit(ctx, object, &source).await?
     {
-        return Ok(BackupOutcome::Waiting(condition));
+        return Ok(BackupOutcome::Blocked(condition));
     }
     let BackupSource { subject, data, .. } = source;
     let described = with_source(object, subject, data.request.archive_metadata);
@@ -146,10 +146,10 @@ fn with_source(object: &NfsArchive, subject: Subject, metadata: ArchiveMetadata)
 pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let source = match find_source(ctx, object).await? {
         Ok(source) => source,
-        Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
+        Err(outcome) => return Ok(outcome),
     };
     if let Err(condition) = check_unchanged(object.observed(), &source.subject) {
-        return Ok(BackupOutcome::Waiting(condition));
+        return Ok(BackupOutcome::Blocked(condition));
     }
     let live = reads::get_opt(&ops::api(ctx), &object.name_any()).await;
     let live = live.map_err(WriteError::action("read the archive before the copy starts"))?;
@@ -285,7 +285,7 @@ pub(super) async fn describe_copy(
     recorded: &RecordedArchive,
 ) -> Result<BackupOutcome, WriteError> {
     if let Err(condition) = check_copy(object, recorded) {
-        return Ok(BackupOutcome::Waiting(condition));
+        return Ok(BackupOutcome::Blocked(condition));
     }
     backend.purge_requested.notify_one();
     let archive = described(object, recorded, &backend.name);
@@ -298,6 +298,7 @@ pub(super) async fn describe_copy(
     };
     let written = write_status(ctx, &archive, &report).await;
     if matches!(written, Ok(true)) {
+        ctx.archive_retries.reset(&object.uid().unwrap_or_default());
         let result = recorded.archive.copy.as_ref().and_then(|copy| copy.outcome.as_deref());
         let claim = &recorded.claim;
         let note = format!(

@@ -96,7 +96,7 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
             Ok(BackupOutcome::Changed)
         }
         Ok(RequestedArchive::Unfinished) => start_copy(ctx, object).await,
-        Ok(RequestedArchive::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
+        Ok(RequestedArchive::Taken(state)) => Ok(BackupOutcome::Blocked(checks::name_taken(&name, state))),
         Err(error) => Ok(export_failed(ctx, &backend, &error)),
     }
 }

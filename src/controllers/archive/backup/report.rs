@@ -28,8 +28,10 @@ pub(super) enum BackupOutcome {
     Deleted,
     /// The copy is in progress.
     Copying(PlannedCondition),
-    /// Something else has to change first.
+    /// A backend has to change first.
     Waiting(PlannedCondition),
+    /// The claim, the quota or the name has to change first: their users decide when, and how many backups wait.
+    Blocked(PlannedCondition),
     /// It failed; a retry may succeed.
     Failed(PlannedCondition),
 }
@@ -54,6 +56,10 @@ pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: BackupOu
             condition,
             jittered(WAIT_INTERVAL),
         ),
+        BackupOutcome::Blocked(condition) => {
+            let retry = ctx.archive_retries.record_failure(&uid);
+            (summary(&condition), Severity::Warning, condition, retry)
+        }
         BackupOutcome::Failed(condition) => {
             let retry = ctx.archive_retries.record_failure(&uid);
             (ArchiveSummary::Pending, Severity::Warning, condition, retry)
