@@ -329,9 +329,26 @@ impl Context {
     /// a condition. If no slot is free, the claim is queued fairly by namespace and reconciled again when it has one, so
     /// that it does not hold anything and does not act on an outdated state.
     pub fn report_slot(&self, claim: &PersistentVolumeClaim) -> Option<Slot<'_, ClaimRef>> {
+        self.enter(&self.condition_writes, claim)
+    }
+
+    /// Like [`report_slot`](Self::report_slot), for work that may also call the export of a backend: one that does not respond
+    /// delays only its own claims.
+    pub fn work_slot<'a>(
+        &'a self,
+        claim: &PersistentVolumeClaim,
+        backend: Option<&'a Backend>,
+    ) -> Option<Slot<'a, ClaimRef>> {
+        self.enter(backend.map_or(&self.condition_writes, |backend| &backend.claims), claim)
+    }
+
+    fn enter<'a>(
+        &'a self,
+        slots: &'a ConcurrencyLimiter<ClaimRef>,
+        claim: &PersistentVolumeClaim,
+    ) -> Option<Slot<'a, ClaimRef>> {
         let (object, namespace) = (ObjectRef::from_obj(claim), claim.namespace().unwrap_or_default());
-        let waiting = &self.waiting_claims;
-        self.condition_writes.enter(&object, &namespace, Priority::New, waiting)
+        slots.enter(&object, &namespace, Priority::New, &self.waiting_claims)
     }
 
     /// Forgets that a claim waits, because it was deleted or there is nothing left to do.

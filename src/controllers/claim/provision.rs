@@ -212,14 +212,16 @@ async fn withdraw(
     request: &ClaimRequest,
     source: &RestoreSource,
 ) -> Result<Result<(ArchiveSource, RestoreMode), ProvisionOutcome>, WriteError> {
-    let Some(_slot) = ctx.report_slot(claim) else {
+    let volume = volume_name(&claim.uid().unwrap_or_default());
+    let backend = pending_backend(ctx, &volume);
+    let Some(_slot) = ctx.work_slot(claim, backend.as_deref()) else {
         return Ok(Err(ProvisionOutcome::Queued));
     };
     let condition = match find_archive(ctx, claim, request, source).await? {
         Ok(found) => return Ok(Ok(found)),
         Err(condition) => condition,
     };
-    copy::abandon(ctx, claim, &volume_name(&claim.uid().unwrap_or_default())).await?;
+    copy::abandon(ctx, claim, &volume).await?;
     Ok(Err(ProvisionOutcome::Infeasible(condition)))
 }
 

@@ -44,8 +44,9 @@ pub async fn reconcile(
     if is_settled(claim) && !ctx.capacity.is_expanding(volume) {
         return Ok(None);
     }
-    // The claim and its volume are read: at most a few at a time, in turns by namespace.
-    let Some(_slot) = ctx.report_slot(claim) else {
+    // The claim and its volume are read, and its record and its limit are written: at most a few at a time, in turns by namespace.
+    let backend = ctx.capacity.backend_of(volume).and_then(|name| ctx.backends.get(&name));
+    let Some(_slot) = ctx.work_slot(claim, backend.as_deref()) else {
         return Ok(Some(Action::requeue(jittered(QUEUED))));
     };
     // Boxed: few claims are ever expanded, and the futures of the others must stay small.
