@@ -60,7 +60,7 @@ pub async fn ensure_view(ctx: &Context, archive: &NfsArchive) -> Result<(), Writ
     let api: Api<NfsBackup> = Api::namespaced(ctx.clients.calls.clone(), namespace);
     match api.create(&PostParams::default(), &view).await {
         Ok(_) => Ok(()),
-        // Somebody else has the name, the namespace is being deleted, or a policy refuses it.
+        // Somebody else has the name, the namespace is being deleted, or a policy refuses it. The next check repeats it.
         Err(error)
             if writes::http_status(&error)
                 .is_some_and(|code| matches!(code, 404 | 409) || writes::is_refusal(code)) =>

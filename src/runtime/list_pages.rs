@@ -23,7 +23,7 @@ const FIRST: u32 = 50;
 /// Maximum number of objects in a page: that of kubectl and of client-go.
 const MOST: u32 = 500;
 
-/// The number of objects in the next page, by path of the list.
+/// The number of objects in the next page, by path of the list without the namespace: tenants may create any number of them.
 #[derive(Default)]
 struct PageSizes(Mutex<HashMap<String, u32>>);
 
@@ -49,11 +49,19 @@ fn is_page(request: &Request<Body>) -> bool {
     request.method() == Method::GET && parameters.any(|parameter| parameter.starts_with("limit="))
 }
 
+/// Returns the path of a list without its namespace.
+fn without_namespace(path: &str) -> String {
+    let parts = path
+        .split_once("/namespaces/")
+        .and_then(|(before, rest)| Some((before, rest.split_once('/')?.1)));
+    parts.map_or_else(|| path.to_owned(), |(before, kind)| format!("{before}/{kind}"))
+}
+
 impl PageSizes {
     /// Requests a page. A page that is too large is dropped as soon as that is known, and requested again with fewer
     /// objects.
     async fn send(&self, client: &Client, request: &Parts) -> kube::Result<Response<Body>> {
-        let list = request.uri.path();
+        let list = &without_namespace(request.uri.path());
         loop {
             let objects = self.get(list);
             let page = client.send(with_limit(request, objects)?).await?;
@@ -166,6 +174,18 @@ mod tests {
             std::future::ready(Ok(claim))
         });
         claims.try_collect().await.unwrap()
+    }
+
+    #[test]
+    fn lists_in_all_namespaces_share_their_size() {
+        let claims = "/api/v1/persistentvolumeclaims";
+        assert_eq!(
+            without_namespace("/api/v1/namespaces/team/persistentvolumeclaims"),
+            claims
+        );
+        for path in [claims, "/api/v1/namespaces", "/api/v1/namespaces/team"] {
+            assert_eq!(without_namespace(path), path);
+        }
     }
 
     #[tokio::test]

@@ -166,6 +166,11 @@ pub fn observe_cached(event: &Event<NfsArchive>, ctx: &Context) {
     match event {
         Event::Apply(archive) | Event::Delete(archive) => {
             let name = archive.name_any();
+            if matches!(event, Event::Delete(_))
+                && let Some(backend) = ctx.backends.get(&archive.observed().backend_name)
+            {
+                backend.forget_purge(&name);
+            }
             ctx.wake_restores(|_, source| matches!(source, RestoreSource::Archive(archive) if *archive == name));
         }
         // The watch broke: any archive may have changed or gone meanwhile.

@@ -76,7 +76,7 @@ pub struct Backend {
     pub live: LiveBackend,
     /// Set once the API server had neither volumes nor archives of the backend. What is created later reaches the caches.
     pub has_no_records: AtomicBool,
-    /// Looks for the snapshots of the server.
+    /// When to look for the snapshots of the server.
     pub snapshots: OccasionalCheck,
     state: Mutex<BackendState>,
     removed: CancellationToken,
@@ -177,6 +177,11 @@ impl Backend {
     pub fn request_purge(&self, archive: &str, namespace: &str, pause: Duration) -> PurgeTurn {
         let now = Instant::now();
         self.state().purge_turns.request(archive, namespace, pause, now)
+    }
+
+    /// Removes an archive that is not to be purged any more from those that wait for their turn.
+    pub fn forget_purge(&self, archive: &str) {
+        self.state().purge_turns.forget(archive);
     }
 
     /// Returns the number of expired archives that wait for their turn.

@@ -213,7 +213,7 @@ pub struct Context {
     pub server_addresses: Arc<ServerAddresses>,
     /// Waiting claims.
     pub waiting_claims: Arc<WaitSet<ClaimRef>>,
-    /// Limits the concurrent requests about claims that are not being provisioned: conditions of claims that wait, sizes,
+    /// Limits the concurrent requests about claims that are not being provisioned: conditions of claims that wait,
     /// and reads that precede them.
     pub condition_writes: ConcurrencyLimiter<ClaimRef>,
     /// Volumes whose reclaim is waiting.
@@ -230,7 +230,7 @@ pub struct Context {
     pub claim_retries: Backoff,
     /// Backoff of volumes whose reclaim failed.
     pub volume_retries: Backoff,
-    /// Backoff of archives whose copy failed.
+    /// Backoff of archives that failed, or wait for users.
     pub archive_retries: Backoff,
     /// Backoff of backups that wait.
     pub backup_retries: Backoff,
@@ -329,7 +329,7 @@ impl Context {
     /// a condition. If no slot is free, the claim is queued fairly by namespace and reconciled again when it has one, so
     /// that it does not hold anything and does not act on an outdated state.
     pub fn report_slot(&self, claim: &PersistentVolumeClaim) -> Option<Slot<'_, ClaimRef>> {
-        self.enter(&self.condition_writes, claim)
+        self.enter(&self.condition_writes, claim, Priority::New)
     }
 
     /// Like [`report_slot`](Self::report_slot), for work that may also call the export of a backend: one that does not respond
@@ -338,17 +338,20 @@ impl Context {
         &'a self,
         claim: &PersistentVolumeClaim,
         backend: Option<&'a Backend>,
+        priority: Priority,
     ) -> Option<Slot<'a, ClaimRef>> {
-        self.enter(backend.map_or(&self.condition_writes, |backend| &backend.claims), claim)
+        let slots = backend.map_or(&self.condition_writes, |backend| &backend.claims);
+        self.enter(slots, claim, priority)
     }
 
     fn enter<'a>(
         &'a self,
         slots: &'a ConcurrencyLimiter<ClaimRef>,
         claim: &PersistentVolumeClaim,
+        priority: Priority,
     ) -> Option<Slot<'a, ClaimRef>> {
         let (object, namespace) = (ObjectRef::from_obj(claim), claim.namespace().unwrap_or_default());
-        slots.enter(&object, &namespace, Priority::New, &self.waiting_claims)
+        slots.enter(&object, &namespace, priority, &self.waiting_claims)
     }
 
     /// Forgets that a claim waits, because it was deleted or there is nothing left to do.

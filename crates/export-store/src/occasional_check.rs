@@ -1,4 +1,4 @@
-//! Checks that every tenth probe makes: what they look at seldom changes, and an idle operator only probes.
+//! A check that every tenth probe makes, because its result seldom changes and an idle operator only probes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

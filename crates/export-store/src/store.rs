@@ -62,7 +62,7 @@ pub struct ExportStore {
     /// The limits of volumes are ordered: an order is removed with its record.
     orders_limits: AtomicBool,
     pub(crate) copy_bandwidth: Bandwidth,
-    /// Looks for the spare file and the reserve.
+    /// When to look for the spare file and the reserve.
     pub(crate) reserve: OccasionalCheck,
     /// Only one task verifies the identity at a time.
     verifying: tokio::sync::Mutex<()>,

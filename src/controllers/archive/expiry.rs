@@ -19,11 +19,13 @@ use crate::state::archives::{expiry_reason, is_intact};
 use crate::state::backends::{Backend, PurgeTurn};
 use crate::state::context::Context;
 
-/// Minimum of the maximum number of intervals until an archive that gets no slot is retried.
-const MIN_RETRY_INTERVALS: f64 = 8.0;
-/// Maximum number of intervals for each archive that waits: in an interval, about eight of them retry, however many there are.
-/// Few slots remain unused.
-const RETRY_INTERVALS_EACH: f64 = 0.25;
+/// Spread of the retries of archives that get no slot, in intervals, while few of them wait.
+const MIN_SPREAD: f64 = 8.0;
+/// Spread for each archive that waits, in intervals: about eight of them retry in an interval, however many there are, and few
+/// slots remain unused.
+const SPREAD_EACH: f64 = 0.25;
+/// Maximum time until an archive that gets no slot is retried.
+const MAX_RETRY: Duration = Duration::from_secs(3600);
 /// Time until the clocks are compared again after they disagreed; an administrator has to correct them.
 const CLOCK_RETRY: Duration = Duration::from_secs(60);
 
@@ -116,9 +118,9 @@ pub async fn acquire_purge_slot(
         }
     };
     if let Some(left) = wait {
-        let most = MIN_RETRY_INTERVALS.max(backend.waiting_purges() as f64 * RETRY_INTERVALS_EACH);
-        let spread = rand::rng().random_range(0.0..most);
-        return Ok(Err(left + interval.mul_f64(spread)));
+        let spread = MIN_SPREAD.max(backend.waiting_purges() as f64 * SPREAD_EACH);
+        let latest = interval.mul_f64(spread).min(interval.max(MAX_RETRY));
+        return Ok(Err(left + latest.mul_f64(rand::rng().random_range(0.0..1.0))));
     }
     let server_time = clock::api_server_time(&ctx.clients.calls).await?;
     if expiry_reason(ctx, object, server_time).is_some() {

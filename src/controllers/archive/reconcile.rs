@@ -101,6 +101,11 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
         return Ok(Action::requeue(NEXT_STEP_DELAY));
     }
     let (step, report) = plan(&observation.observed);
+    if step != ArchiveStep::Purge
+        && let Some(location) = &observation.location
+    {
+        location.backend.forget_purge(&object.name_any());
+    }
     let status_changed = write_status(ctx, &object, &report).await?;
     if status_changed && matches!(step, ArchiveStep::Release | ArchiveStep::RemoveFinalizer) {
         // The finalizer is only removed from the object as it was read.
@@ -110,7 +115,11 @@ async fn reconcile_archive(ctx: &Context, object: Arc<NfsArchive>) -> Result<Act
         requeue_expired_siblings(ctx, &object);
         ensure_view(ctx, &object).await?;
     }
-    match execute(ctx, &object, &observation, step).await {
+    let executed = execute(ctx, &object, &observation, step).await;
+    if executed.is_ok() {
+        ctx.archive_retries.reset(&object.uid().unwrap_or_default());
+    }
+    match executed {
         // Older archives of the claim are requeued once the cache has the new status.
         Ok(Executed::Nothing) if status_changed => Ok(Action::requeue(NEXT_STEP_DELAY)),
         Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(

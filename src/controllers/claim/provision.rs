@@ -212,9 +212,10 @@ async fn withdraw(
     request: &ClaimRequest,
     source: &RestoreSource,
 ) -> Result<Result<(ArchiveSource, RestoreMode), ProvisionOutcome>, WriteError> {
-    let volume = volume_name(&claim.uid().unwrap_or_default());
+    let uid = claim.uid().unwrap_or_default();
+    let (volume, priority) = (volume_name(&uid), ctx.claim_retries.priority(&uid));
     let backend = pending_backend(ctx, &volume);
-    let Some(_slot) = ctx.work_slot(claim, backend.as_deref()) else {
+    let Some(_slot) = ctx.work_slot(claim, backend.as_deref(), priority) else {
         return Ok(Err(ProvisionOutcome::Queued));
     };
     let condition = match find_archive(ctx, claim, request, source).await? {

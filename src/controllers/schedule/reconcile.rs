@@ -127,12 +127,11 @@ fn wait(parsed: &ParsedSchedule, next: Timestamp, now: Timestamp) -> Duration {
 
 /// Handles a failed request.
 pub fn on_error(schedule: Arc<NfsBackupSchedule>, error: &WriteError, ctx: Arc<Context>) -> Action {
-    let uid = schedule.uid().unwrap_or_default();
     if matches!(error, WriteError::Conflict) {
-        // What is repeated may be a whole run.
-        return Action::requeue(ctx.backup_retries.record_failure(&uid));
+        return Action::requeue(writes::AFTER_CONFLICT);
     }
     tracing::warn!(schedule = qualified_name(schedule.as_ref()), "{error}");
+    let uid = schedule.uid().unwrap_or_default();
     Action::requeue(writes::pause_after(error, &ctx.backup_retries, &uid))
 }
 

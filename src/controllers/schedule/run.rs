@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
+use rand::RngExt as _;
 
 use crate::api::backup::{BackupSource, NfsBackup, NfsBackupSpec, ScheduleReference};
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -25,7 +26,8 @@ const MAX_CLAIMS: usize = 500;
 /// Maximum number of backups of all schedules of a namespace that are not complete. Whatever its tenants schedule, no more
 /// objects wait for the quota or for a copy (docs/security.md, Budget).
 const MAX_UNFINISHED: usize = 500;
-/// Maximum number of backups that the API server refuses at one scheduled time: it would refuse the others, too.
+/// Maximum number of backups that the API server refuses one after the other at a scheduled time: it would refuse the others,
+/// too.
 const MAX_REFUSED: usize = 20;
 /// Maximum number of claims in the message, which is written to every schedule.
 const MAX_NAMED: usize = 10;
@@ -39,6 +41,7 @@ pub(super) struct Run {
     requested: usize,
     /// Backups that were requested or refused.
     attempts: usize,
+    /// Refused ones since the last one that was requested.
     refused: usize,
     /// Claims without a backup, and why.
     skipped: Vec<(String, Skipped)>,
@@ -56,7 +59,7 @@ enum Skipped {
     /// By a ResourceQuota or a policy.
     #[error("its NfsBackup is refused: {0}")]
     Refused(String),
-    #[error("{MAX_REFUSED} other NfsBackups were refused before it")]
+    #[error("{MAX_REFUSED} NfsBackups in a row were refused before it: correct what refuses them")]
     TooManyRefused,
     #[error("a schedule backs up at most {MAX_CLAIMS} claims: divide them among several")]
     TooManyClaims,
@@ -79,10 +82,15 @@ impl Run {
     /// Records the result of an attempt.
     fn record(&mut self, claim: String, skipped: Option<Skipped>) {
         self.attempts += 1;
-        self.refused += usize::from(matches!(skipped, Some(Skipped::Refused(_))));
         match skipped {
-            Some(why) => self.skipped.push((claim, why)),
-            None => self.requested += 1,
+            Some(why) => {
+                self.refused += usize::from(matches!(why, Skipped::Refused(_)));
+                self.skipped.push((claim, why));
+            }
+            None => {
+                self.refused = 0;
+                self.requested += 1;
+            }
         }
     }
 
@@ -178,6 +186,10 @@ pub(super) async fn request_backups(
         ..Run::default()
     };
     let unfinished = Unfinished::observe(ctx, schedule, at);
+    // Begin anywhere, so that it is not always the same claims that come too late.
+    let mut claims: Vec<(String, String)> = claims.into_iter().collect();
+    let first = rand::rng().random_range(0..claims.len().max(1));
+    claims.rotate_left(first);
     for (claim, uid) in claims {
         let skipped = unfinished.has(&claim, &uid).then_some(Skipped::Unfinished);
         match skipped.or_else(|| run.limit(unfinished.count)) {

@@ -68,6 +68,12 @@ impl PurgeTurns {
         }
     }
 
+    /// Removes an archive that is not to be purged any more.
+    pub(super) fn forget(&mut self, archive: &str) {
+        self.waiting.remove(&archive.to_owned());
+        self.next.take_if(|(next, _)| next == archive);
+    }
+
     /// Returns the number of archives that wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
@@ -86,6 +92,18 @@ mod tests {
     use super::*;
 
     const PAUSE: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn an_archive_that_is_not_to_be_purged_any_more_leaves_the_queue() {
+        let start = Instant::now();
+        let mut turns = PurgeTurns::new(start);
+        for archive in ["held", "one"] {
+            assert_eq!(turns.request(archive, archive, PAUSE, start), PurgeTurn::Wait(PAUSE));
+        }
+        turns.forget("held");
+        assert_eq!(turns.waiting(), 1);
+        assert_eq!(turns.request("one", "one", PAUSE, start + PAUSE), PurgeTurn::Now);
+    }
 
     #[test]
     fn expired_archives_are_purged_one_per_pause_and_the_first_one_waits_too() {

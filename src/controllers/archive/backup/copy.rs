@@ -59,7 +59,8 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
     if object.spec.backup_ref.is_some()
         && let Err(condition) = admit(ctx, object, &source).await?
     {
-        return Ok(BackupOutcome::Blocked(condition));
+        // It was admitted before, so few wait here.
+        return Ok(BackupOutcome::Waiting(condition));
     }
     let BackupSource { subject, data, .. } = source;
     let described = with_source(object, subject, data.request.archive_metadata);

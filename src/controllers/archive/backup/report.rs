@@ -28,9 +28,9 @@ pub(super) enum BackupOutcome {
     Deleted,
     /// The copy is in progress.
     Copying(PlannedCondition),
-    /// A backend has to change first.
+    /// Something else has to change first.
     Waiting(PlannedCondition),
-    /// The claim, the quota or the name has to change first: their users decide when, and how many backups wait.
+    /// The claim or the name has to change first: users decide when, and how many backups wait.
     Blocked(PlannedCondition),
     /// It failed; a retry may succeed.
     Failed(PlannedCondition),

@@ -120,7 +120,7 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
 }
 
 /// Returns true if the claim reports a failed expansion.
-fn has_failed(claim: &PersistentVolumeClaim) -> bool {
+pub fn has_failed(claim: &PersistentVolumeClaim) -> bool {
     is_infeasible(claim) || conditions(claim).any(is_resize_error)
 }
 

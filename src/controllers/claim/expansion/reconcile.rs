@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 use super::super::report::{AWAITING_LIMIT, QUEUED};
 use super::limit::{self, Limit};
-use super::plan::{ExpansionPlan, is_settled, plan, refused_status, settled_status};
+use super::plan::{ExpansionPlan, has_failed, is_settled, plan, refused_status, settled_status};
 use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::qualified_name;
 use crate::decide::reclaim_request::is_bound_to;
+use crate::runtime::concurrency_limiter::Priority;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::retry::jittered;
@@ -44,9 +45,14 @@ pub async fn reconcile(
     if is_settled(claim) && !ctx.capacity.is_expanding(volume) {
         return Ok(None);
     }
-    // The claim and its volume are read, and its record and its limit are written: at most a few at a time, in turns by namespace.
+    // The claim and its volume are read, and its record and its limit are written: at most a few at a time, in turns by
+    // namespace.
+    let priority = match has_failed(claim) {
+        true => Priority::Retry,
+        false => Priority::New,
+    };
     let backend = ctx.capacity.backend_of(volume).and_then(|name| ctx.backends.get(&name));
-    let Some(_slot) = ctx.work_slot(claim, backend.as_deref()) else {
+    let Some(_slot) = ctx.work_slot(claim, backend.as_deref(), priority) else {
         return Ok(Some(Action::requeue(jittered(QUEUED))));
     };
     // Boxed: few claims are ever expanded, and the futures of the others must stay small.

@@ -240,10 +240,11 @@ impl Oracle {
             };
             if let Some(tree) = self.trees.get_mut(&(site, *root)) {
                 tree.archive = Some(name(&archive).to_owned());
-                let is_checked = self.claims.get(&tree.claim).is_none_or(|claim| claim.is_checked);
-                if !is_checked {
+                if let Some(claim) = self.claims.get(&tree.claim).filter(|claim| !claim.is_checked) {
                     // Perhaps it is a copy whose claim was never bound: nobody has looked at its content.
-                    tree.add_files(sources::files_in(disk, directory));
+                    let mut found = sources::files_in(disk, directory);
+                    found.retain(|file, _| file.0 == tree.claim || self.readers.includes(file, &claim.tenant));
+                    tree.add_files(found);
                 }
             } else if archives::is_backup(&archive) {
                 let tree = sources::backup(&archive, disk, directory);

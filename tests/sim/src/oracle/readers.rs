@@ -23,7 +23,8 @@ impl Readers {
         }
     }
 
-    fn includes(&self, file: &DataFile, tenant: &str) -> bool {
+    /// Returns true if a namespace may read a file.
+    pub fn includes(&self, file: &DataFile, tenant: &str) -> bool {
         self.0.get(file).is_some_and(|tenants| tenants.contains(tenant))
     }
 }
@@ -92,7 +93,7 @@ impl Oracle {
         match writer == owner || is_permitted {
             true => Ok(()),
             false => Err(format!(
-                "has the content of file-{number} of {}, and is in the volume of {}",
+                "has the content of file-{number} of {}, and is in a volume or an archive of {}",
                 self.claims.shown(writer),
                 self.claims.shown(owner)
             )),

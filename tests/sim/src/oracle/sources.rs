@@ -81,12 +81,13 @@ pub fn backup(archive: &Value, disk: &Disk, directory: &str) -> Tree {
     }
 }
 
-/// Returns the directory of an archive whose volume nobody saw.
+/// Returns the directory of an archive whose volume nobody saw, as if it had no files yet.
 pub fn archive(archive: &Value, claim: &Claim, disk: &Disk, directory: &str) -> Tree {
     Tree {
         claim: text(archive, "/status/claimUID").to_owned(),
         volume: name(archive).to_owned(),
         policy: claim.policy.clone(),
+        files: BTreeMap::new(),
         ..backup(archive, disk, directory)
     }
 }

@@ -35,34 +35,25 @@ struct Traffic {
 }
 
 impl World {
-    /// Checks that an operator with nothing to do sends few requests. What it shows may be older than the last accident: then
-    /// its next probe finds that it has something to do.
+    /// Checks that an operator with nothing to do sends few requests.
     pub(super) async fn stay_quiet(&mut self) -> Result<(), Violation> {
-        if self.excess().await?.is_none() {
-            return Ok(());
-        }
-        match self.excess().await? {
-            None => Ok(()),
-            Some(excess) => Err(Violation(format!("an operator without work sends {excess}"))),
-        }
-    }
-
-    /// Observes the operator, and returns of what it sends too much.
-    async fn excess(&mut self) -> Result<Option<String>, Violation> {
+        // What is shown may be older than the last accident: the next probe finds that there is something to do.
+        self.pass(PROBED).await?;
+        self.settle().await?;
         let before = self.traffic();
         self.pass(OBSERVED).await?;
         let minutes = OBSERVED.as_secs() / 60;
-        let mut excess = None;
         for (before, after) in before.iter().zip(self.traffic()) {
-            let rate = (after.count - before.count) / minutes;
-            let shown = format!("{rate} {} per minute", after.what);
-            self.trace.record("world", &shown);
+            let (what, rate) = (after.what, (after.count - before.count) / minutes);
+            self.trace.record("world", format_args!("{rate} {what} per minute"));
             // A backend may have been removed meanwhile.
             if rate > after.limit.max(before.limit) {
-                excess.get_or_insert(shown);
+                return Err(Violation(format!(
+                    "an operator without work sends {rate} {what} per minute"
+                )));
             }
         }
-        Ok(excess)
+        Ok(())
     }
 
     /// Returns the numbers of requests and calls so far.
