@@ -55,6 +55,8 @@ pub(in crate::copy) struct DirectoryManifest {
 #[derive(Default)]
 struct DirectoryState {
     pending: Vec<u8>,
+    /// Chunks that are about to be written. A checkpoint that did not find them would lack their entries.
+    appending: Vec<Arc<Vec<u8>>>,
     chunks: Vec<ChunkRef>,
     /// Subdirectories that are not complete.
     open: Vec<(Name, Arc<DirectoryManifest>)>,
@@ -190,6 +192,17 @@ impl ManifestWriter {
     }
 }
 
+impl DirectoryState {
+    /// Takes the entries that are in no chunk yet.
+    fn take_pending(&mut self) -> Arc<Vec<u8>> {
+        let chunk = Arc::new(std::mem::take(&mut self.pending));
+        if !chunk.is_empty() {
+            self.appending.push(Arc::clone(&chunk));
+        }
+        chunk
+    }
+}
+
 impl DirectoryManifest {
     pub(in crate::copy) fn new(writer: &Arc<ManifestWriter>) -> Arc<Self> {
         Arc::new(Self {
@@ -234,7 +247,7 @@ impl DirectoryManifest {
             let mut state = self.state();
             state.pending.extend_from_slice(&entry);
             let is_full = state.pending.len() >= CHUNK || total > MAX_PENDING;
-            is_full.then(|| std::mem::take(&mut state.pending))
+            is_full.then(|| state.take_pending())
         };
         match chunk {
             Some(chunk) => self.append(&chunk).await,
@@ -242,16 +255,19 @@ impl DirectoryManifest {
         }
     }
 
-    async fn append(&self, chunk: &[u8]) -> Outcome {
+    /// Writes a chunk that was taken.
+    async fn append(&self, chunk: &Arc<Vec<u8>>) -> Outcome {
         self.writer.pending.fetch_sub(chunk.len(), Ordering::Relaxed);
         let reference = self.writer.append(chunk).await?;
-        self.state().chunks.push(reference);
+        let mut state = self.state();
+        state.appending.retain(|appending| !Arc::ptr_eq(appending, chunk));
+        state.chunks.push(reference);
         Ok(())
     }
 
     /// Returns the chunks once all entries were added.
     async fn finish(&self) -> Result<Vec<ChunkRef>, CopyError> {
-        let rest = std::mem::take(&mut self.state().pending);
+        let rest = self.state().take_pending();
         if !rest.is_empty() {
             self.append(&rest).await?;
         }
@@ -308,11 +324,14 @@ impl DirectoryManifest {
 
     /// Writes a chunk with the entries that are in none yet, and these entries. Returns it with the other chunks.
     async fn write_partial(&self, mut entries: Vec<u8>) -> Result<Vec<ChunkRef>, CopyError> {
-        let mut chunks = {
+        let (appending, mut chunks) = {
             let state = self.state();
             entries.extend_from_slice(&state.pending);
-            state.chunks.clone()
+            (state.appending.clone(), state.chunks.clone())
         };
+        for chunk in appending {
+            chunks.push(self.writer.append(&chunk).await?);
+        }
         if !entries.is_empty() {
             chunks.push(self.writer.append(&entries).await?);
         }
