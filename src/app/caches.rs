@@ -11,9 +11,8 @@ use kube::runtime::{WatchStreamExt, predicates, watcher};
 use kube::{Api, ResourceExt};
 
 use crate::compat::nfs_subdir;
-use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
-use crate::runtime::watch_filters::{WatchEvent, applied_if_changed, applied_or_deleted};
+use crate::runtime::watch_filters::{WatchEvent, applied_if_changed, applied_or_deleted, log_errors};
 use crate::state::context::Context;
 use crate::state::recovery::MissingDependency;
 
@@ -112,11 +111,8 @@ async fn wake_on_change<K>(
     stream: impl Stream<Item = Result<K, watcher::Error>>,
     wake: impl Fn(&K),
 ) {
-    let mut stream = std::pin::pin!(stream);
-    while let Some(change) = stream.next().await {
-        match change {
-            Ok(object) => wake(&object),
-            Err(error) => tracing::warn!("watch of {what}: {}", watch_error_text(&error)),
-        }
+    let mut objects = std::pin::pin!(log_errors(what, stream));
+    while let Some(Ok(object)) = objects.next().await {
+        wake(&object);
     }
 }

@@ -19,9 +19,8 @@ use crate::api::{NfsArchive, NfsBackend, NfsBackup, NfsBackupSchedule};
 use crate::background::orphan_scan::DIRECTORY_MISSING;
 use crate::controllers::{archive, backend, backup, claim, schedule, volume};
 use crate::decide::archive_object::drop_unused_annotations;
-use crate::runtime::api_error::watch_error_text;
 use crate::runtime::readiness::Cache;
-use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled, map_event, read_ahead};
+use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled, log_errors, map_event, read_ahead};
 use crate::state::archives::{self, ArchiveIndexer};
 use crate::state::backups::{self, BackupPolicies};
 use crate::state::cached_claim::CachedClaim;
@@ -66,7 +65,7 @@ pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>)
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
-    let controller = Controller::for_stream(stream, reader);
+    let controller = Controller::for_stream(log_errors("backends", stream), reader);
     run(
         ctx,
         "backend",
@@ -97,7 +96,7 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
         }))
         .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Volumes));
-    let controller = Controller::for_stream(applied(stream), reader);
+    let controller = Controller::for_stream(log_errors("volumes", applied(stream)), reader);
     run(
         ctx,
         "volume",
@@ -144,7 +143,7 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
-    let controller = Controller::for_stream(stream, reader);
+    let controller = Controller::for_stream(log_errors("archives", stream), reader);
     run(
         ctx,
         "archive",
@@ -181,7 +180,7 @@ pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) {
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
-    let controller = Controller::for_stream(stream, reader);
+    let controller = Controller::for_stream(log_errors("backups", stream), reader);
     run(
         ctx,
         "backup",
@@ -216,7 +215,7 @@ pub async fn run_schedules(ctx: Arc<Context>, input: ControllerInput<NfsBackupSc
         });
     // The operator's own status writes need no reconciliation.
     let stream = applied(stream).predicate_filter(predicates::generation, PredicateConfig::default());
-    let controller = Controller::for_stream(stream, reader);
+    let controller = Controller::for_stream(log_errors("schedules", stream), reader);
     run(
         ctx,
         "schedule",
@@ -271,7 +270,7 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
     let stream = applied_if_changed(stream, CachedClaim::uid, CachedClaim::fingerprint);
     // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
     // others.
-    let controller = Controller::for_stream(stream, reader);
+    let controller = Controller::for_stream(log_errors("claims", stream), reader);
     run(
         ctx,
         "claim",
@@ -286,8 +285,8 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
 
 /// Runs a controller until the operator shuts down.
 ///
-/// Each outcome is logged where it occurs. Here, only the errors of the controller itself are logged, such as failed
-/// watches and objects that no longer exist.
+/// Each outcome is logged where it occurs. Here, only the errors of the controller itself are logged, such as objects that no
+/// longer exist.
 async fn run<K, R, E>(
     ctx: Arc<Context>,
     kind: &'static str,
@@ -301,17 +300,14 @@ async fn run<K, R, E>(
     R: Future<Output = Result<Action, E>> + Send + 'static,
     E: std::error::Error + Send + 'static,
 {
-    use kube::runtime::controller::Error;
     controller
         .reconcile_on(requests)
         .graceful_shutdown_on(ctx.shutdown.clone().cancelled_owned())
         // In a box before it is passed on: the future of a reconciliation has tens of KiB, which each move copies.
         .run(move |object, ctx| Box::pin(reconcile(object, ctx)), on_error, ctx)
         .for_each(|done| async move {
-            match done.err() {
-                Some(Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {}", watch_error_text(&error)),
-                Some(error) => tracing::debug!("{kind}: {error}"),
-                None => {}
+            if let Err(error) = done {
+                tracing::debug!("{kind}: {error}");
             }
         })
         .await;

@@ -8,6 +8,8 @@ use futures::{Stream, StreamExt, stream};
 use kube::runtime::watcher;
 use tokio::sync::mpsc;
 
+use crate::runtime::api_error::watch_error_text;
+
 /// An event of a watch, or its failure.
 pub type WatchEvent<K> = Result<watcher::Event<K>, watcher::Error>;
 
@@ -60,6 +62,22 @@ pub fn map_event<K, C>(event: watcher::Event<K>, map: impl FnOnce(K) -> C) -> wa
         watcher::Event::Apply(object) => watcher::Event::Apply(map(object)),
         watcher::Event::Delete(object) => watcher::Event::Delete(map(object)),
     }
+}
+
+/// Logs errors of the watch of these objects, and passes on everything else.
+///
+/// A controller of kube (5.0) must not get them: it would wait after each one, although the watch has waited already, and after
+/// several of them, one was seen to read no more, because the two halves of its queue do not wake each other.
+pub fn log_errors<K>(
+    what: &'static str,
+    objects: impl Stream<Item = Result<K, watcher::Error>>,
+) -> impl Stream<Item = Result<K, watcher::Error>> {
+    objects.filter_map(move |object| {
+        if let Err(error) = &object {
+            tracing::warn!("watch of {what}: {}", watch_error_text(error));
+        }
+        ready(object.ok().map(Ok))
+    })
 }
 
 /// Passes on objects that exist, after the cache before this filter has them.
@@ -196,6 +214,19 @@ mod tests {
 
     fn phase(volume: &PersistentVolume) -> String {
         volume.status.clone().unwrap_or_default().phase.unwrap_or_default()
+    }
+
+    #[tokio::test]
+    async fn errors_of_a_watch_reach_no_controller() {
+        let objects = [
+            Err(watcher::Error::NoResourceVersion),
+            Ok("a"),
+            Err(watcher::Error::NoResourceVersion),
+            Ok("b"),
+        ];
+        let passed: Vec<_> = log_errors("volumes", stream::iter(objects)).collect().await;
+        let passed: Vec<_> = passed.into_iter().map(Result::unwrap).collect();
+        assert_eq!(passed, ["a", "b"]);
     }
 
     fn is_bound(volume: &PersistentVolume) -> bool {
