@@ -17,11 +17,11 @@ use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::qualified_name;
 use crate::decide::reclaim_request::is_bound_to;
-use crate::runtime::concurrency_limiter::Priority;
+use crate::runtime::concurrency_limiter::{Priority, Slot};
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
 use crate::runtime::retry::jittered;
-use crate::runtime::waiting::{Blockers, CapacityDemand, Epoch};
+use crate::runtime::waiting::{Blockers, CapacityDemand, ClaimRef, Epoch};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_indexer::index_volume;
@@ -52,11 +52,20 @@ pub async fn reconcile(
         false => Priority::New,
     };
     let backend = ctx.capacity.backend_of(volume).and_then(|name| ctx.backends.get(&name));
+    let queued = Ok(Some(Action::requeue(jittered(QUEUED))));
     let Some(_slot) = ctx.work_slot(claim, backend.as_deref(), priority) else {
-        return Ok(Some(Action::requeue(jittered(QUEUED))));
+        return queued;
+    };
+    // Without a backend, the slot is one for reports already.
+    let reading = match &backend {
+        Some(_) => match ctx.report_slot(claim) {
+            Some(slot) => Some(slot),
+            None => return queued,
+        },
+        None => None,
     };
     // Boxed: few claims are ever expanded, and the futures of the others must stay small.
-    let done = Box::pin(expand(claim, volume, ctx, epoch)).await;
+    let done = Box::pin(expand(claim, volume, ctx, reading, epoch)).await;
     match done {
         Ok(action) => Ok(Some(action)),
         Err(WriteError::Conflict) => Ok(Some(Action::requeue(SOON))),
@@ -65,8 +74,15 @@ pub async fn reconcile(
     }
 }
 
-/// Plans with objects read from the API server, not from the caches, and applies the plan.
-async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch: Epoch) -> Result<Action, WriteError> {
+/// Plans with objects read from the API server, not from the caches, and applies the plan. Holds the slot for `reading` until
+/// they are read, because the backend may not respond.
+async fn expand(
+    seen: &PersistentVolumeClaim,
+    volume: &str,
+    ctx: &Context,
+    reading: Option<Slot<'_, ClaimRef>>,
+    epoch: Epoch,
+) -> Result<Action, WriteError> {
     let claims = claims(seen, ctx);
     let volumes = Api::<PersistentVolume>::all(ctx.clients.calls.clone());
     let volume = read_live(&volumes, volume).await?;
@@ -83,6 +99,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
         finish(ctx, &volume);
         return Ok(Action::await_change());
     };
+    drop(reading);
     let plan = plan(&claim, &volume, &ctx.settings);
     let was_expanding = ctx.capacity.is_expanding(&volume.name_any());
     if !matches!(plan, ExpansionPlan::Grow { .. }) {
