@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -65,11 +65,10 @@ pub async fn run_backends(ctx: Arc<Context>, input: ControllerInput<NfsBackend>)
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
-    let controller = Controller::for_stream(log_errors("backends", stream), reader);
     run(
         ctx,
         "backend",
-        controller,
+        (stream, reader),
         from_channel(input.requests),
         backend::reconcile,
         backend::on_error,
@@ -96,11 +95,10 @@ pub async fn run_volumes(ctx: Arc<Context>, input: ControllerInput<PersistentVol
         }))
         .reflect(input.writer)
         .inspect(report_filled(&ctx, Cache::Volumes));
-    let controller = Controller::for_stream(log_errors("volumes", applied(stream)), reader);
     run(
         ctx,
         "volume",
-        controller,
+        (applied(stream), reader),
         from_channel(input.requests),
         volume::reconcile,
         volume::on_error,
@@ -143,11 +141,10 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
-    let controller = Controller::for_stream(log_errors("archives", stream), reader);
     run(
         ctx,
         "archive",
-        controller,
+        (stream, reader),
         from_channel(input.requests),
         archive::reconcile,
         archive::on_error,
@@ -180,11 +177,10 @@ pub async fn run_backups(ctx: Arc<Context>, input: ControllerInput<NfsBackup>) {
             }
         });
     let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
-    let controller = Controller::for_stream(log_errors("backups", stream), reader);
     run(
         ctx,
         "backup",
-        controller,
+        (stream, reader),
         from_channel(input.requests),
         backup::reconcile,
         backup::on_error,
@@ -215,11 +211,10 @@ pub async fn run_schedules(ctx: Arc<Context>, input: ControllerInput<NfsBackupSc
         });
     // The operator's own status writes need no reconciliation.
     let stream = applied(stream).predicate_filter(predicates::generation, PredicateConfig::default());
-    let controller = Controller::for_stream(log_errors("schedules", stream), reader);
     run(
         ctx,
         "schedule",
-        controller,
+        (stream, reader),
         from_channel(input.requests),
         schedule::reconcile,
         schedule::on_error,
@@ -270,11 +265,10 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
     let stream = applied_if_changed(stream, CachedClaim::uid, CachedClaim::fingerprint);
     // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
     // others.
-    let controller = Controller::for_stream(log_errors("claims", stream), reader);
     run(
         ctx,
         "claim",
-        controller,
+        (stream, reader),
         from_channel(input.requests)
             .map(|claim| ObjectRef::new(&claim.name).within(claim.namespace.as_deref().unwrap_or_default())),
         claim::reconcile,
@@ -290,7 +284,7 @@ pub async fn run_claims(ctx: Arc<Context>, input: ControllerInput<PersistentVolu
 async fn run<K, R, E>(
     ctx: Arc<Context>,
     kind: &'static str,
-    controller: Controller<K>,
+    (objects, reader): (impl Stream<Item = Result<K, watcher::Error>> + Send + 'static, Store<K>),
     requests: impl Stream<Item = ObjectRef<K>> + Send + 'static,
     mut reconcile: impl FnMut(Arc<K>, Arc<Context>) -> R,
     on_error: impl Fn(Arc<K>, &E, Arc<Context>) -> Action,
@@ -300,7 +294,7 @@ async fn run<K, R, E>(
     R: Future<Output = Result<Action, E>> + Send + 'static,
     E: std::error::Error + Send + 'static,
 {
-    controller
+    Controller::for_stream(log_errors(format!("{kind}s"), objects), reader)
         .reconcile_on(requests)
         .graceful_shutdown_on(ctx.shutdown.clone().cancelled_owned())
         // In a box before it is passed on: the future of a reconciliation has tens of KiB, which each move copies.

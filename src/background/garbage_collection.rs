@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::sync::Notify;
@@ -67,13 +67,6 @@ async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
                     api_error_text(&error)
                 ),
             }
-            continue;
-        }
-        // The cache keeps claims without a volume.
-        if ctx
-            .cached_claim(&ObjectRef::new(&claim.name).within(&claim.namespace))
-            .is_some_and(|cached| cached.metadata.uid.as_ref() == Some(&claim.uid))
-        {
             continue;
         }
         let needed = is_needed(ctx, &volume, &claim).await;
@@ -149,14 +142,16 @@ async fn roll_back_superseded(
     }
 }
 
-/// Returns true if the claim or its volume exists. Both are read from the API server, because data is removed if
-/// neither exists.
+/// Returns true if the claim or its volume exists. If the cache, which keeps claims without a volume, does not have the
+/// claim, both are read from the API server, because data is removed if neither exists.
 async fn is_needed(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
+    let is_claim =
+        |found: Option<PersistentVolumeClaim>| found.and_then(|found| found.uid()).as_ref() == Some(&claim.uid);
+    if is_claim(ctx.cached_claim(&ObjectRef::new(&claim.name).within(&claim.namespace))) {
+        return Ok(true);
+    }
     let client = ctx.clients.calls.clone();
-    if reads::get_claim(&client, &claim.namespace, &claim.name)
-        .await?
-        .is_some_and(|found| found.uid().as_ref() == Some(&claim.uid))
-    {
+    if is_claim(reads::get_claim(&client, &claim.namespace, &claim.name).await?) {
         return Ok(true);
     }
     let volumes: Api<PersistentVolume> = Api::all(client);

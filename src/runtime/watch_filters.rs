@@ -1,5 +1,6 @@
 //! Filters between a watch, the cache that it fills, and the reconciler.
 
+use std::fmt::Display;
 use std::future::{Ready, ready};
 use std::pin::pin;
 
@@ -69,7 +70,7 @@ pub fn map_event<K, C>(event: watcher::Event<K>, map: impl FnOnce(K) -> C) -> wa
 /// A controller of kube (5.0) must not get them: it would wait after each one, although the watch has waited already, and after
 /// several of them, one was seen to read no more, because the two halves of its queue do not wake each other.
 pub fn log_errors<K>(
-    what: &'static str,
+    what: impl Display,
     objects: impl Stream<Item = Result<K, watcher::Error>>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> {
     objects.filter_map(move |object| {

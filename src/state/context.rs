@@ -214,7 +214,7 @@ pub struct Context {
     /// Waiting claims.
     pub waiting_claims: Arc<WaitSet<ClaimRef>>,
     /// Limits the concurrent requests about claims that are not being provisioned: conditions of claims that wait,
-    /// and reads that precede them.
+    /// and reads that precede them or a new size.
     pub condition_writes: ConcurrencyLimiter<ClaimRef>,
     /// Volumes whose reclaim is waiting.
     pub waiting_volumes: WaitSet<VolumeRef>,

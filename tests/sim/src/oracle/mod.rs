@@ -252,7 +252,7 @@ impl Oracle {
                 self.trees.insert((site, *root), tree);
             } else if let Some(claim) = self.claims.get(text(&archive, "/status/claimUID")) {
                 // Its volume was created and archived since the last look.
-                let tree = sources::archive(&archive, claim, disk, directory);
+                let tree = sources::archive(&archive, claim, directory);
                 self.trees.insert((site, *root), tree);
             }
         }

@@ -69,26 +69,33 @@ fn missing<'a>(source: &'a Source, copy: &Tree) -> Option<&'a DataFile> {
 /// Returns the directory of a complete backup.
 pub fn backup(archive: &Value, disk: &Disk, directory: &str) -> Tree {
     Tree {
+        files: files_in(disk, directory),
+        ..described(archive, directory)
+    }
+}
+
+/// Returns the directory of an archive whose volume nobody saw, as if it had no files yet.
+pub fn archive(archive: &Value, claim: &Claim, directory: &str) -> Tree {
+    Tree {
+        claim: text(archive, "/status/claimUID").to_owned(),
+        volume: name(archive).to_owned(),
+        policy: claim.policy.clone(),
+        ..described(archive, directory)
+    }
+}
+
+/// Returns the directory of an archive, of no volume and without files.
+fn described(archive: &Value, directory: &str) -> Tree {
+    Tree {
         claim: String::new(),
         volume: String::new(),
         policy: None,
         backend: text(archive, "/status/backendName").to_owned(),
         archive: Some(name(archive).to_owned()),
         path: directory.to_owned(),
-        files: files_in(disk, directory),
+        files: BTreeMap::new(),
         fate: Fate::default(),
         is_deleted: false,
-    }
-}
-
-/// Returns the directory of an archive whose volume nobody saw, as if it had no files yet.
-pub fn archive(archive: &Value, claim: &Claim, disk: &Disk, directory: &str) -> Tree {
-    Tree {
-        claim: text(archive, "/status/claimUID").to_owned(),
-        volume: name(archive).to_owned(),
-        policy: claim.policy.clone(),
-        files: BTreeMap::new(),
-        ..backup(archive, disk, directory)
     }
 }
 
