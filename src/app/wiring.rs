@@ -41,6 +41,7 @@ use crate::state::context::{Context, Provisioners, Settings, Stores};
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
+use crate::state::recently_reclaimed::RecentlyReclaimed;
 use crate::state::recorded_ids::LiveRecordedIds;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
@@ -154,6 +155,7 @@ pub(super) fn wire(
         live_recorded_ids: LiveRecordedIds::default(),
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
+        recently_reclaimed: RecentlyReclaimed::default(),
         path_reservations: Arc::new(PathReservations::default()),
         beacons: Arc::default(),
         server_addresses: Arc::new(ServerAddresses::new(Arc::clone(&transport))),

@@ -405,10 +405,15 @@ impl BackendRegistry {
     /// Returns the backend that is responsible for what the backends on an export share, such as the trash: the first one
     /// by name whose last probe confirmed the export and could write to it, or that confirmed it if none could write.
     pub fn first_on_export(&self, export_id: &str) -> Option<Arc<Backend>> {
-        let mut here = self.all();
-        here.retain(|backend| backend.last_probe().export_id() == Some(export_id));
+        // Without a copy of the list: each purge of each backend looks.
+        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        let here = by_name.values().filter_map(|backend| {
+            let known = backend.last_probe();
+            (known.export_id() == Some(export_id)).then_some((!known.writable, backend))
+        });
         // The first one of those with the same key.
-        here.into_iter().min_by_key(|backend| !backend.last_probe().writable)
+        let first = here.min_by_key(|(not_writable, _)| *not_writable);
+        first.map(|(_, backend)| Arc::clone(backend))
     }
 
     /// Returns the next beacon in the status of a backend on an export, except for the one with this name and those

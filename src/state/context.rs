@@ -39,6 +39,7 @@ use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
 use crate::state::last_written::LastWritten;
 use crate::state::missing_directories::MissingDirectories;
+use crate::state::recently_reclaimed::RecentlyReclaimed;
 use crate::state::recorded_ids::LiveRecordedIds;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
@@ -205,6 +206,8 @@ pub struct Context {
     pub backends: BackendRegistry,
     /// Capacity used by volumes and reserved for claims.
     pub capacity: CapacityTracker,
+    /// Volumes that were reclaimed last.
+    pub recently_reclaimed: RecentlyReclaimed,
     /// Reserved directories.
     pub path_reservations: Arc<PathReservations>,
     /// Beacons that this process verified or wrote.

@@ -17,6 +17,7 @@ pub mod last_written;
 pub mod live_backend;
 pub mod missing_directories;
 pub mod quota;
+pub mod recently_reclaimed;
 pub mod recorded_ids;
 pub mod recovery;
 pub mod relist_diff;

@@ -220,6 +220,11 @@ impl ExportStore {
         beacon::current(self, &verified.identity.id).await
     }
 
+    /// Returns true if this process has verified the beacon of an export.
+    pub async fn has_verified_beacon(&self, export_id: &str) -> bool {
+        beacon::current(self, export_id).await.is_some()
+    }
+
     /// Returns true if the write of this beacon failed and may have been executed nevertheless.
     pub async fn may_have_beacon(&self, beacon: &Beacon) -> bool {
         match self.last_verified_root() {

@@ -10,12 +10,12 @@ use crate::state::recorded_ids::RecordedIds;
 use export_store::{ExpectedIdentity, Identity, NEW_IDENTITY, OwnFileIds};
 
 /// This cluster on exports, as the Secret with the key for records names it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct OwnCluster<'a> {
     /// Name of its folder.
     pub id: &'a str,
-    /// The backend has volumes or archives, which are recorded in the folder.
-    pub has_data: bool,
+    /// Returns true if the backend has volumes or archives, which are recorded in the folder.
+    pub has_data: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Why the identity of an export is not confirmed.
@@ -54,7 +54,7 @@ pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> Unconfi
 }
 
 /// Returns the expected identity, from the identity that an administrator `accepted` and that was not accepted before, the status, the identity that this process `confirmed`
-/// last, and the volumes and archives of the backend.
+/// last, and the volumes and archives of the backend. These are looked up only if nothing else is known: there may be very many.
 ///
 /// An identity may be created only if none is known: an unmounted disk must not get a new one (data-safety rule 2). The status
 /// in the cache may be older than the last confirmation.
@@ -62,7 +62,7 @@ pub fn expected_identity(
     backend: &NfsBackend,
     accepted: Option<&str>,
     confirmed: Option<&Identity>,
-    recorded: &RecordedIds,
+    recorded: impl FnOnce() -> RecordedIds,
     cluster: OwnCluster<'_>,
 ) -> Result<ExpectedIdentity, Unconfirmed> {
     if let Some(accepted) = accepted.and_then(|value| ids(value).next()) {
@@ -78,7 +78,7 @@ pub fn expected_identity(
             .cluster_id
             .as_deref()
             .filter(|former| *former != cluster.id);
-        if let Some(former) = former.filter(|_| cluster.has_data) {
+        if let Some(former) = former.filter(|_| (cluster.has_data)()) {
             return Err(secret_mismatch(former, cluster.id, id));
         }
         Ok(ExpectedIdentity {
@@ -110,6 +110,7 @@ pub fn expected_identity(
             ..known(&confirmed.id)
         });
     }
+    let recorded = recorded();
     let (what, ids) = match recorded.volumes.is_empty() {
         true => ("archives", &recorded.archives),
         false => ("volumes", &recorded.volumes),

@@ -192,7 +192,7 @@ fn must_observe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> bool {
 /// are not the expected ones.
 async fn observe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<(), Probe> {
     let reached = reach(ctx, object, backend, Role::Observer).await?;
-    let checked = match expected(ctx, object, backend).await {
+    let checked = match expected(ctx, object, backend, &reached.export).await {
         Ok(expected) => {
             let checked = reached.export.check_identity(&expected).await;
             checked.map_err(|error| unconfirmed(&error))
@@ -212,7 +212,7 @@ async fn check_identity(ctx: &Context, object: &NfsBackend, backend: &Backend) -
         // Calls of the previous process may still be in flight, and the identity is the first change. Later probes do not wait.
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
-    let identity = match expected(ctx, object, backend).await {
+    let identity = match expected(ctx, object, backend, &reached.export).await {
         Ok(expected) => confirm(ctx, object, backend, &reached.export, expected).await,
         Err(unconfirmed) => Err(unconfirmed),
     };
@@ -235,24 +235,36 @@ async fn reach(ctx: &Context, object: &NfsBackend, backend: &Backend, role: Role
 }
 
 /// Returns the identity and the beacons that the export must have.
-async fn expected(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<ExpectedIdentity, Unconfirmed> {
+async fn expected(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+    export: &ExportStore,
+) -> Result<ExpectedIdentity, Unconfirmed> {
+    let has_data =
+        || ctx.capacity.totals(&backend.name).volumes > 0 || !archives::archives_of(ctx, &backend.name).is_empty();
     let cluster = OwnCluster {
         id: &ctx.cluster_id,
-        has_data: ctx.capacity.totals(&backend.name).volumes > 0
-            || !archives::archives_of(ctx, &backend.name).is_empty(),
+        has_data: &has_data,
     };
     let accepted = backend.requests.due(object, BackendRequest::AcceptIdentity);
     let confirmed = backend.confirmed();
-    let known = |recorded: &RecordedIds| expected_identity(object, accepted, confirmed.as_ref(), recorded, cluster);
+    let confirmed = confirmed.as_ref();
     // The caches are synchronized: they have every object that a previous process created.
-    let mut expected = known(&RecordedIds::cached(ctx, &backend.name))?;
+    let cached = || RecordedIds::cached(ctx, &backend.name);
+    let mut expected = expected_identity(object, accepted, confirmed, cached, cluster)?;
     if expected.may_create && !expected.accepted {
-        expected = known(&uncached_ids(ctx, backend).await?)?;
+        let uncached = uncached_ids(ctx, backend).await?;
+        expected = expected_identity(object, accepted, confirmed, || uncached, cluster)?;
     }
     if expected.may_create {
         may_create(ctx, object).await?;
     }
-    let beacons = known_beacons(ctx, expected.export_id.as_deref());
+    // A beacon that this process has verified is compared with what it wrote, not with statuses.
+    let beacons = match &expected.export_id {
+        Some(id) if export.has_verified_beacon(id).await => Vec::new(),
+        id => known_beacons(ctx, id.as_deref()),
+    };
     Ok(ExpectedIdentity {
         beacons: Some(beacons),
         ..expected

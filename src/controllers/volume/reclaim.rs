@@ -37,6 +37,10 @@ pub async fn reclaim(
     seen: &PersistentVolume,
     owner: &RecordOwner,
 ) -> Result<ReclaimOutcome, WriteError> {
+    let uid = seen.uid().unwrap_or_default();
+    if ctx.recently_reclaimed.contains(&uid) {
+        return Ok(ReclaimOutcome::Changed);
+    }
     let backend = match find_backend(ctx, seen) {
         Ok(backend) => backend,
         // Whatever was done is left alone.
@@ -51,7 +55,7 @@ pub async fn reclaim(
     let Some(export) = snapshot.store.clone() else {
         return Ok(ReclaimOutcome::Waiting(snapshot.ready.clone()));
     };
-    let priority = ctx.volume_retries.priority(&seen.uid().unwrap_or_default());
+    let priority = ctx.volume_retries.priority(&uid);
     let (reclaims, namespace) = (&backend.reclaims, claim_namespace(seen));
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), namespace, priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
@@ -90,7 +94,6 @@ pub async fn reclaim(
     request.archive_metadata.retention = retention::seconds(&policy);
     request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
-    let uid = volume.uid().unwrap_or_default();
     let deletion = VolumeDeletion::of(&ctx.clients.calls, volume, on_delete);
     let Applied {
         condition,
@@ -123,6 +126,7 @@ pub async fn reclaim(
     // Once the volume is gone, its watch event may have this forgotten.
     let had_problem = has_warnings || ctx.last_reported.has_reported(&uid);
     deletion.complete().await?;
+    ctx.recently_reclaimed.insert(uid);
     // The record of an archive stays.
     if condition.reason != Reason::VolumeArchived
         && let Err(error) = export.forget_volume(&request.volume).await

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::constants::{attribute, kind};
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{Attributes, ChangeToken, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
+use crate::{Attributes, ChangeToken, FileKind, FsId, FsStat, FullAttributes, SetAttributes, Time, Times};
 
 /// Maximum number of words in a bitmap: the attributes of NFSv4.2 fit in three.
 const MAX_BITMAP_WORDS: usize = 8;
@@ -298,6 +298,16 @@ impl DecodedAttributes {
     pub fn lease(&self) -> Option<Duration> {
         let seconds = self.lease_seconds.filter(|seconds| *seconds > 0)?;
         Some(Duration::from_secs(seconds.into()))
+    }
+
+    /// Converts the attributes in [`STATISTICS`]. What the server does not report is 0.
+    pub fn statistics(&self) -> FsStat {
+        FsStat::reported(
+            self.space_total.unwrap_or(0),
+            self.space_available.unwrap_or(0),
+            self.files_total.unwrap_or(0),
+            self.files_free.unwrap_or(0),
+        )
     }
 
     /// Converts the attributes in [`FULL_ATTRIBUTES`]; `Err` names a missing one.

@@ -1,6 +1,6 @@
 //! Lookups: the export's root, names in a directory, attributes, statistics.
 
-use super::attributes::{self, DecodedAttributes};
+use super::attributes;
 use super::client::Client;
 use super::compound::{Compound, Reply};
 use super::constants::attribute;
@@ -16,6 +16,7 @@ const OPERATIONS_PER_NAME: usize = 3;
 
 const TO_ROOT: &str = "looking up the export's path";
 const WALK: &str = "looking up a path";
+const STATISTICS: &str = "reading file system statistics";
 
 /// Start of a walk.
 #[derive(Clone, Copy)]
@@ -285,24 +286,42 @@ impl Client {
 
     /// Reads space and inodes at the export's root.
     pub async fn statistics(&self, options: CallOptions) -> Result<FsStat, NfsError> {
+        if let Some(statistics) = self.statistics_of_path(options).await? {
+            return Ok(statistics);
+        }
+        // Reports what is in the way.
         let root = self.root(options).await?;
-        let mut compound = Compound::new("reading file system statistics");
+        let mut compound = Compound::new(STATISTICS);
         compound.at(&root.handle).attributes(attributes::STATISTICS);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        let DecodedAttributes {
-            space_total,
-            space_available,
-            files_total,
-            files_free,
-            ..
-        } = reply.attributes()?;
-        Ok(FsStat::reported(
-            space_total.unwrap_or(0),
-            space_available.unwrap_or(0),
-            files_total.unwrap_or(0),
-            files_free.unwrap_or(0),
-        ))
+        Ok(reply.attributes()?.statistics())
+    }
+
+    /// Looks up the export's path and reads the statistics there, in one compound. Returns `None` if the server did not do
+    /// all of that, or if the path does not lead to a directory.
+    async fn statistics_of_path(&self, options: CallOptions) -> Result<Option<FsStat>, NfsError> {
+        let Ok(names) = path_components(&self.manager.target.path) else {
+            return Ok(None);
+        };
+        let mut compound = Compound::new(STATISTICS);
+        compound.op(op::PUTROOTFH);
+        for name in &names {
+            compound.lookup(name);
+        }
+        compound.attributes(&[&[attribute::TYPE], attributes::STATISTICS].concat());
+        if compound.count() > self.max_operations() {
+            return Ok(None);
+        }
+        let mut reply = self.call(options, &compound).await?;
+        let mut read = || {
+            reply.op(op::PUTROOTFH)?;
+            names.iter().try_for_each(|_| reply.op(op::LOOKUP))?;
+            reply.attributes()
+        };
+        let found = split_status(read())?.ok();
+        let directory = found.filter(|found| found.kind == Some(FileKind::Directory));
+        Ok(directory.map(|found| found.statistics()))
     }
 
     /// Reads whether different handles are always those of different objects.

@@ -246,6 +246,52 @@ async fn a_walk_exceeds_one_compound_and_ends_where_a_name_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_statistics_of_an_export_that_was_replaced_are_refused_with_the_reason() {
+    let server = DedicatedServer::start().await;
+    let whole = connected(&server).await;
+    let root = whole.root().await.unwrap().handle;
+    let (above, export) = (name("above"), name("export"));
+    let above = whole
+        .make_directory(&root, &above, mode(0o755))
+        .await
+        .unwrap()
+        .node
+        .handle;
+    let made = whole.make_directory(&above, &export, mode(0o755)).await.unwrap();
+    let fileid = made.node.attributes.fileid;
+    let target = Target {
+        path: "/data/above/export".to_owned(),
+        ..target(&server, "other", 1)
+    };
+    let client = Client::connect(target).await.unwrap();
+    assert!(client.statistics().await.unwrap().total > 0);
+
+    let away = name("away");
+    whole.rename((&above, &export), fileid, (&above, &away)).await.unwrap();
+    let missing = client.statistics().await.unwrap_err();
+    assert!(
+        matches!(&missing, NfsError::ExportNotFound { missing, .. } if missing == "export"),
+        "{missing}"
+    );
+    let link = whole.create_symlink(&above, &export, b"away").await.unwrap();
+    let refused = client.statistics().await.unwrap_err();
+    assert!(
+        matches!(&refused, NfsError::SymlinkInPath { component, .. } if component == "export"),
+        "{refused}"
+    );
+    whole
+        .remove_file(&above, &export, link.attributes.fileid)
+        .await
+        .unwrap();
+    whole.create_file(&above, &export, b"", 0o600).await.unwrap();
+    let refused = client.statistics().await.unwrap_err();
+    assert!(
+        matches!(&refused, NfsError::NotADirectory { component, .. } if component == "export"),
+        "{refused}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_continue_after_a_server_restart() {
     let mut server = DedicatedServer::start().await;
     let export = connected(&server).await;

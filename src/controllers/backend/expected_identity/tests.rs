@@ -18,7 +18,7 @@ fn backend(annotations: Value, spec: Value, status: Value) -> NfsBackend {
 
 const OWN: OwnCluster<'_> = OwnCluster {
     id: "own",
-    has_data: true,
+    has_data: &|| true,
 };
 
 fn ids(names: &[&str]) -> BTreeSet<String> {
@@ -43,7 +43,7 @@ fn archives(names: &[&str]) -> RecordedIds {
 fn an_identity_is_created_only_if_none_is_known() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert!(
-        expected_identity(&fresh, None, None, &volumes(&[]), OWN)
+        expected_identity(&fresh, None, None, || volumes(&[]), OWN)
             .unwrap()
             .may_create
     );
@@ -59,7 +59,7 @@ fn an_identity_is_created_only_if_none_is_known() {
         created: true,
         warnings: Vec::new(),
     };
-    let known_to_us = expected_identity(&fresh, None, Some(&confirmed), &volumes(&[]), OWN).unwrap();
+    let known_to_us = expected_identity(&fresh, None, Some(&confirmed), || volumes(&[]), OWN).unwrap();
     assert_eq!(
         (
             known_to_us.may_create,
@@ -68,12 +68,12 @@ fn an_identity_is_created_only_if_none_is_known() {
         ),
         (false, Some("one"), Some(7))
     );
-    let known_to_a_volume = expected_identity(&fresh, None, None, &volumes(&["one"]), OWN).unwrap();
+    let known_to_a_volume = expected_identity(&fresh, None, None, || volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (known_to_a_volume.may_create, known_to_a_volume.export_id.as_deref()),
         (false, Some("one"))
     );
-    let known_to_an_archive = expected_identity(&fresh, None, None, &archives(&["one"]), OWN).unwrap();
+    let known_to_an_archive = expected_identity(&fresh, None, None, || archives(&["one"]), OWN).unwrap();
     assert_eq!(
         (known_to_an_archive.may_create, known_to_an_archive.export_id.as_deref()),
         (false, Some("one"))
@@ -83,11 +83,11 @@ fn an_identity_is_created_only_if_none_is_known() {
         json!({}),
         json!({"export": {"id": "one", "rootFileID": "7"}}),
     );
-    let expectation = expected_identity(&known_to_the_status, None, None, &volumes(&[]), OWN).unwrap();
+    let expectation = expected_identity(&known_to_the_status, None, None, || volumes(&[]), OWN).unwrap();
     assert_eq!((expectation.may_create, expectation.root_file_id), (false, Some(7)));
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
     assert!(
-        !expected_identity(&pinned, None, None, &volumes(&[]), OWN)
+        !expected_identity(&pinned, None, None, || volumes(&[]), OWN)
             .unwrap()
             .may_create
     );
@@ -106,7 +106,7 @@ fn volumes_or_archives_with_different_identities_block_the_backend() {
             "archives of this backend are on exports one and two",
         ),
     ] {
-        let refused = expected_identity(&fresh, None, None, &recorded, OWN).unwrap_err();
+        let refused = expected_identity(&fresh, None, None, || recorded.clone(), OWN).unwrap_err();
         assert_eq!(refused.planned.reason, Reason::IdentityMismatch);
         assert!(refused.planned.message.contains(what), "{}", refused.planned.message);
     }
@@ -115,7 +115,7 @@ fn volumes_or_archives_with_different_identities_block_the_backend() {
         volumes: ids(&["two"]),
         archives: ids(&["one", "two"]),
     };
-    let expectation = expected_identity(&fresh, None, None, &moved, OWN).unwrap();
+    let expectation = expected_identity(&fresh, None, None, || moved.clone(), OWN).unwrap();
     assert_eq!(expectation.export_id.as_deref(), Some("two"));
 }
 
@@ -123,13 +123,13 @@ fn volumes_or_archives_with_different_identities_block_the_backend() {
 fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
     let status = json!({"export": {"id": "one", "rootFileID": "7"}});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
-    let expectation = expected_identity(&pinned, None, None, &volumes(&["one"]), OWN).unwrap();
+    let expectation = expected_identity(&pinned, None, None, || volumes(&["one"]), OWN).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
     for value in ["two", "two@again"] {
-        let expectation = expected_identity(&pinned, Some(value), None, &volumes(&["one"]), OWN).unwrap();
+        let expectation = expected_identity(&pinned, Some(value), None, || volumes(&["one"]), OWN).unwrap();
         assert_eq!(
             (expectation.export_id.as_deref(), expectation.accepted),
             (Some("two"), true)
@@ -144,11 +144,11 @@ fn a_new_identity_is_created_only_on_request_and_not_beside_a_pinned_one() {
         json!({}),
         json!({"export": {"id": "one", "rootFileID": "7"}}),
     );
-    let expectation = expected_identity(&known, Some("new"), None, &volumes(&["one"]), OWN).unwrap();
+    let expectation = expected_identity(&known, Some("new"), None, || volumes(&["one"]), OWN).unwrap();
     assert!(expectation.may_create && expectation.must_create && expectation.accepted);
     assert_eq!(expectation.export_id, None);
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
-    let refused = expected_identity(&pinned, Some("new"), None, &volumes(&[]), OWN).unwrap_err();
+    let refused = expected_identity(&pinned, Some("new"), None, || volumes(&[]), OWN).unwrap_err();
     assert!(
         refused.planned.message.contains("pinned-id"),
         "{}",
@@ -191,9 +191,9 @@ fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
             "clusterFolderFileID": "9", "clusterID": cluster}});
         backend(json!({}), json!({}), status)
     };
-    let own = expected_identity(&status("own"), None, None, &volumes(&["one"]), OWN).unwrap();
+    let own = expected_identity(&status("own"), None, None, || volumes(&["one"]), OWN).unwrap();
     assert!(own.own_file_ids.is_some());
-    let refused = expected_identity(&status("other"), None, None, &volumes(&["one"]), OWN).unwrap_err();
+    let refused = expected_identity(&status("other"), None, None, || volumes(&["one"]), OWN).unwrap_err();
     assert_eq!(refused.planned.reason, Reason::RecordsSecretMismatch);
     for part in [
         "cluster other",
@@ -207,8 +207,11 @@ fn the_secret_of_another_cluster_stops_a_backend_that_has_data() {
             refused.planned.message
         );
     }
-    let without_data = OwnCluster { has_data: false, ..OWN };
-    let replaced = expected_identity(&status("other"), None, None, &volumes(&[]), without_data).unwrap();
+    let without_data = OwnCluster {
+        has_data: &|| false,
+        ..OWN
+    };
+    let replaced = expected_identity(&status("other"), None, None, || volumes(&[]), without_data).unwrap();
     assert_eq!(
         (replaced.export_id.as_deref(), replaced.own_file_ids),
         (Some("one"), None),

@@ -1,8 +1,9 @@
 //! Two baselines without an NFS server, under the operator's account: a bare client that makes the same API requests as
 //! the operator, in its order, and the floor: a client that only creates the volume of each claim, and only deletes it.
 
-use std::time::Instant;
+use std::{collections::HashSet, future::ready, time::Instant};
 
+use futures::{TryStreamExt as _, future};
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
@@ -10,6 +11,7 @@ use k8s_openapi::{
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
 
@@ -116,6 +118,40 @@ impl Baseline {
         Ok((claims, throughput))
     }
 
+    /// Creates the bare volume of each claim that the binder annotates, and reclaims it once it is released: the fastest
+    /// provisioner that waits for the binder. Ends only with an error.
+    pub async fn provision(&self) -> Result<()> {
+        let mut provisioned = HashSet::new();
+        let claims = watcher(self.claims.clone(), watcher::Config::default()).applied_objects();
+        let claims = claims
+            .try_filter(|claim| {
+                let is_new =
+                    claim.annotations().contains_key(workload::STORAGE_PROVISIONER) && provisioned.insert(claim.uid());
+                ready(is_new)
+            })
+            .map_err(|error| Error::Usage(format!("watch claims: {error}")))
+            .try_for_each_concurrent(None, async |claim| {
+                let volume = format!("pvc-{}", claim.uid().unwrap_or_default());
+                let claim = serde_json::to_value(&claim).with_context(|| format!("encode the claim of {volume}"))?;
+                self.create_volume(&volume, &claim).await
+            });
+        let mut released = HashSet::new();
+        let volumes = watcher(self.volumes.clone(), watcher::Config::default()).applied_objects();
+        let volumes = volumes
+            .try_filter(|volume| {
+                let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+                ready(phase == Some("Released") && released.insert(volume.uid()))
+            })
+            .map_err(|error| Error::Usage(format!("watch volumes: {error}")))
+            .try_for_each_concurrent(None, async |volume| {
+                let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+                let claim = claim.and_then(|claim| claim.name).unwrap_or_default();
+                let volume = volume.name_any();
+                self.reclaim_one(&ProvisionedClaim { claim, volume }).await
+            });
+        future::try_join(claims, volumes).await.map(drop)
+    }
+
     async fn create_bare(&self, name: String) -> Result<(ProvisionedClaim, Instant)> {
         let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
         let volume = format!("pvc-{}", uid(&claim)?);
@@ -183,35 +219,33 @@ impl Baseline {
     /// remove its finalizer.
     pub async fn reclaim(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
         let started = Instant::now();
-        workload::for_each(claims, options, async |claim| {
-            let name = &claim.volume;
-            let action = || format!("reclaim {name}");
-            let volume = self.volumes.get(name).await.with_context(action)?;
-            if self.claims.get_opt(&claim.claim).await.with_context(action)?.is_some() {
-                return Err(Error::Usage(format!("claim {} should not exist", claim.claim)));
-            }
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: volume.uid(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            self.volumes.delete(name, &params).await.with_context(action)?;
-            let operations = json!([
-                { "op": "test", "path": "/metadata/uid", "value": volume.uid() },
-                { "op": "test", "path": "/metadata/finalizers/0", "value": FINALIZER },
-                { "op": "remove", "path": "/metadata/finalizers/0" },
-            ]);
-            let patch: Patch<()> = Patch::Json(serde_json::from_value(operations).with_context(action)?);
-            self.volumes
-                .patch(name, &PatchParams::default(), &patch)
-                .await
-                .with_context(action)
-                .map(drop)
-        })
-        .await?;
+        workload::for_each(claims, options, async |claim| self.reclaim_one(claim).await).await?;
         Ok(Throughput::new(claims.len(), started.elapsed()))
+    }
+
+    async fn reclaim_one(&self, claim: &ProvisionedClaim) -> Result<()> {
+        let name = &claim.volume;
+        let action = || format!("reclaim {name}");
+        let volume = self.volumes.get(name).await.with_context(action)?;
+        if self.claims.get_opt(&claim.claim).await.with_context(action)?.is_some() {
+            return Err(Error::Usage(format!("claim {} should not exist", claim.claim)));
+        }
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: volume.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        self.volumes.delete(name, &params).await.with_context(action)?;
+        let operations = json!([
+            { "op": "test", "path": "/metadata/uid", "value": volume.uid() },
+            { "op": "test", "path": "/metadata/finalizers/0", "value": FINALIZER },
+            { "op": "remove", "path": "/metadata/finalizers/0" },
+        ]);
+        let patch: Patch<()> = Patch::Json(serde_json::from_value(operations).with_context(action)?);
+        let patched = self.volumes.patch(name, &PatchParams::default(), &patch).await;
+        patched.with_context(action).map(drop)
     }
 }
 

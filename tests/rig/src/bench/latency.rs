@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{
+    baseline::Baseline,
     env::BenchEnv,
     workload::{claim, uid},
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A claim and its volume are deleted within a second.
 const BOUND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,6 +54,17 @@ pub async fn measure(env: &BenchEnv, count: usize) -> Result<Latencies> {
     latencies.whole.sort();
     latencies.without_binder.sort();
     Ok(latencies)
+}
+
+/// Measures the same with a client that only creates the volume of each claim.
+pub async fn measure_floor(env: &BenchEnv, baseline: &Baseline, count: usize) -> Result<Latencies> {
+    tokio::select! {
+        latencies = measure(env, count) => latencies,
+        ended = baseline.provision() => match ended {
+            Ok(()) => Err(Error::Usage("the watches of the floor ended".into())),
+            Err(error) => Err(error),
+        },
+    }
 }
 
 async fn measure_one(env: &BenchEnv, claim: &Value) -> Result<Duration> {

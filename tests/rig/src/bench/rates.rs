@@ -19,6 +19,7 @@ use crate::{error::Result, operator::Operator, run_dir::RunDir};
 /// The operator of this checkout, in tables.
 const OPERATOR: &str = "operator";
 const BASE: &str = "base";
+const FLOOR: &str = "floor";
 
 /// Measures all phases and prints the results.
 pub async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
@@ -28,13 +29,17 @@ pub async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
         ..EnvSettings::new(&options.operator)
     };
     let mut env = BenchEnv::start(run, settings).await?;
+    let mut rates = Rates::default();
     progress("baselines, before the operator starts");
     env.stop_binder().await?;
     let baseline = Baseline::new(&env);
     baseline.warm_up(options).await?;
     let before = baseline.measure(&env, options).await?;
+    progress("floor: single claims");
+    env.start_binder().await?;
+    let floor = latency::measure_floor(&env, &baseline, options.lone).await?;
+    rates.add_latencies(FLOOR, floor);
 
-    let mut rates = Rates::default();
     match (&options.base, &options.base_checkout, options.round_trip) {
         (Some(base), Some(checkout), _) => {
             let settings = EnvSettings {

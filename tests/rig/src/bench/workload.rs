@@ -25,7 +25,7 @@ const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lower limit for the timeout: first attempts per second on a busy machine.
 const MIN_ATTEMPTS_PER_SECOND: usize = 20;
 /// The annotation by which the binder requests provisioning.
-const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
 /// A claim and its volume.
 #[derive(Clone, Debug)]
