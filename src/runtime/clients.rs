@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Request, Response, Uri, header};
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt};
@@ -16,7 +18,7 @@ use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigEr
 use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::runtime::api_requests::ApiRequests;
 use crate::runtime::fenced_stream::{FencedStream, NotLeader};
@@ -29,6 +31,9 @@ use crate::runtime::write_fence::WriteFence;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time without data on a watch. The server ends each watch after 290 s at most.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
+/// Maximum size of a connection's buffers in bytes. With hyper's default of about 400 KiB, a list of many pages takes 2 MiB
+/// more.
+const MAX_BUFFER: usize = 64 << 10;
 
 /// The Kubernetes API is not accessible.
 #[derive(Debug, thiserror::Error)]
@@ -221,30 +226,53 @@ fn watching(mut config: Config) -> Result<Client, kube::Error> {
     config.read_timeout = Some(WATCH_TIMEOUT);
     // A list consists of many reads. If one of them is refused for overload, it alone is repeated, after the time that
     // the API server asks for: a list that began again with its first page might never end.
-    config.default_retry = true;
-    Ok(paged(Client::try_from(config)?))
+    let retried = ServiceBuilder::new()
+        .layer(RetryLayer::new(RetryPolicy::server_retry()))
+        .service(over_tcp(&config, tcp())?);
+    Ok(paged(Client::new(retried, config.default_namespace)))
 }
 
-/// Returns a client that sends nothing while the write fence is closed. Builds the same stack as `kube`, which does not
-/// accept a custom connector.
+/// Returns a client that sends nothing while the write fence is closed.
 fn guarded(config: Config, guard: &WriteFence, max_in_flight: Option<Duration>) -> Result<Client, kube::Error> {
-    let mut tcp = HttpConnector::new();
-    // The TLS layer is added below.
-    tcp.enforce_http(false);
+    let mut tcp = tcp();
     tcp.set_tcp_user_timeout(max_in_flight);
     let guard = guard.clone();
-    let checked = tcp.map_response(move |stream| FencedStream::new(stream, guard.clone()));
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(checked)?);
+    let fenced = tcp.map_response(move |stream| FencedStream::new(stream, guard.clone()));
+    Ok(Client::new(over_tcp(&config, fenced)?, config.default_namespace))
+}
+
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    // The TLS layer is added later.
+    tcp.enforce_http(false);
+    tcp
+}
+
+/// Returns the stack that `kube` builds, which accepts neither a connector nor a limit of the buffers.
+fn over_tcp<T>(
+    config: &Config,
+    tcp: T,
+) -> Result<BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>, kube::Error>
+where
+    T: Service<Uri> + Clone + Send + Sync + 'static,
+    T::Response: Connection + Read + Write + Send + Unpin + 'static,
+    T::Future: Send + 'static,
+    T::Error: Into<BoxError>,
+{
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
+    let client = legacy::Client::builder(TokioExecutor::new())
+        .http1_max_buf_size(MAX_BUFFER)
+        .build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
-    Ok(Client::new(service, config.default_namespace))
+        .service(client);
+    Ok(BoxCloneSyncService::new(service))
 }
 
 #[cfg(test)]
