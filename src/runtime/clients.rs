@@ -31,8 +31,7 @@ use crate::runtime::write_fence::WriteFence;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time without data on a watch. The server ends each watch after 290 s at most.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
-/// Maximum size of a connection's buffers in bytes. With hyper's default of about 400 KiB, a list of many pages takes 2 MiB
-/// more.
+/// Maximum size of a connection's buffers in bytes. hyper's default is about 400 KiB, which a list fills: three pages.
 const MAX_BUFFER: usize = 64 << 10;
 
 /// The Kubernetes API is not accessible.

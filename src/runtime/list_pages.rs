@@ -15,7 +15,7 @@ use kube::client::Body;
 use tower::service_fn;
 
 /// Maximum size of a page in bytes, unless a single object is larger (docs/security.md, Budget).
-const MAX_PAGE: usize = 256 << 10;
+const MAX_PAGE: usize = 128 << 10;
 /// Maximum size of a page with a single object. etcd stores at most 1.5 MiB, and JSON may be larger than that.
 const MAX_OBJECT: usize = 8 << 20;
 /// Number of objects in the first page.
