@@ -31,7 +31,7 @@ use crate::runtime::write_fence::WriteFence;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time without data on a watch. The server ends each watch after 290 s at most.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
-/// Maximum size of a connection's buffers in bytes. hyper's default is about 400 KiB, which a list fills: three pages.
+/// Maximum size of a connection's buffers in bytes. hyper's default is about 400 KiB, more than three pages of a list.
 const MAX_BUFFER: usize = 64 << 10;
 
 /// The Kubernetes API is not accessible.
@@ -122,7 +122,7 @@ impl Clients {
         config.headers.push((header::USER_AGENT, agent));
         // Callers retry writes, because only they know which are safe to repeat.
         config.default_retry = false;
-        config.read_timeout = Some(CALL_TIMEOUT);
+        limit_silence(&mut config);
         // The first client, because its error names the kubeconfig.
         let lease = client(config.clone(), kubeconfig)?;
         let calls = guarded(config.clone(), guard, max_in_flight)?;
@@ -144,8 +144,14 @@ pub async fn user_client(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     config.headers.push((header::USER_AGENT, agent));
     // Commands report a failure, and the user decides whether to repeat it.
     config.default_retry = false;
-    config.read_timeout = Some(CALL_TIMEOUT);
+    limit_silence(&mut config);
     Ok(paged(client(config, kubeconfig)?))
+}
+
+fn limit_silence(config: &mut Config) {
+    config.read_timeout = Some(CALL_TIMEOUT);
+    // The time begins with a request. Otherwise, that of one on a kept connection begins with the end of the last one.
+    config.reset_reader_on_write = true;
 }
 
 /// Reads the configuration. The operator and its commands connect to the API server directly: `kube` would use the proxy
@@ -247,7 +253,7 @@ fn tcp() -> HttpConnector {
     tcp
 }
 
-/// Returns the stack that `kube` builds, which accepts neither a connector nor a limit of the buffers.
+/// Returns the stack that `kube` builds, without its trace: `kube` accepts neither a connector nor a limit of the buffers.
 fn over_tcp<T>(
     config: &Config,
     tcp: T,
@@ -262,6 +268,7 @@ where
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let client = legacy::Client::builder(TokioExecutor::new())
         .http1_max_buf_size(MAX_BUFFER)
         .build(connector);

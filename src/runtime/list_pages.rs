@@ -19,7 +19,7 @@ const MAX_PAGE: usize = 128 << 10;
 /// Maximum size of a page with a single object. etcd stores at most 1.5 MiB, and JSON may be larger than that.
 const MAX_OBJECT: usize = 8 << 20;
 /// Number of objects in the first page.
-const FIRST: u32 = 50;
+const FIRST: u32 = 25;
 /// Maximum number of objects in a page: that of kubectl and of client-go.
 const MOST: u32 = 500;
 

@@ -79,7 +79,8 @@ pub struct ExpectedIdentity {
     pub may_create: bool,
     /// An identity has to be created: an administrator accepted an export that has none.
     pub must_create: bool,
-    /// The beacons in the statuses of backends. If unset, the beacon is not checked.
+    /// The beacons in the statuses of backends, which are not needed once this process has verified a beacon on the export. If
+    /// unset, the beacon is not checked.
     pub beacons: Option<Vec<KnownBeacon>>,
     /// An administrator accepted `export_id` (`nfs-operator.io/accept-identity`). From now on, a root with another file
     /// ID counts as this export.

@@ -220,7 +220,7 @@ impl ExportStore {
         beacon::current(self, &verified.identity.id).await
     }
 
-    /// Returns true if this process has verified the beacon of an export.
+    /// Returns true if this process has verified a beacon on an export.
     pub async fn has_verified_beacon(&self, export_id: &str) -> bool {
         beacon::current(self, export_id).await.is_some()
     }

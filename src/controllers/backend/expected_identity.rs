@@ -53,8 +53,9 @@ pub fn secret_mismatch(recorded_by: &str, own: &str, export_id: &str) -> Unconfi
     }
 }
 
-/// Returns the expected identity, from the identity that an administrator `accepted` and that was not accepted before, the status, the identity that this process `confirmed`
-/// last, and the volumes and archives of the backend. These are looked up only if nothing else is known: there may be very many.
+/// Returns the expected identity, from the identity that an administrator `accepted` and that was not accepted before, the
+/// status, the identity that this process `confirmed` last, and the volumes and archives of the backend. Volumes and archives
+/// are looked up only if nothing else is known: there may be very many.
 ///
 /// An identity may be created only if none is known: an unmounted disk must not get a new one (data-safety rule 2). The status
 /// in the cache may be older than the last confirmation.

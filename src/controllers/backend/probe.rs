@@ -260,7 +260,7 @@ async fn expected(
     if expected.may_create {
         may_create(ctx, object).await?;
     }
-    // A beacon that this process has verified is compared with what it wrote, not with statuses.
+    // Then the beacon is compared with what this process verified or wrote last, not with statuses.
     let beacons = match &expected.export_id {
         Some(id) if export.has_verified_beacon(id).await => Vec::new(),
         id => known_beacons(ctx, id.as_deref()),

@@ -39,7 +39,7 @@ pub async fn reclaim(
 ) -> Result<ReclaimOutcome, WriteError> {
     let uid = seen.uid().unwrap_or_default();
     if ctx.recently_reclaimed.contains(&uid) {
-        return Ok(ReclaimOutcome::Changed);
+        return Ok(ReclaimOutcome::JustReclaimed);
     }
     let backend = match find_backend(ctx, seen) {
         Ok(backend) => backend,

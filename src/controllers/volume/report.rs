@@ -19,8 +19,8 @@ use crate::state::context::Context;
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// Delay if the backend does not exist or cannot be reached: about a probe interval.
 const WAITING: Duration = Duration::from_secs(15);
-/// Time until a queued volume is checked again. A busy backend wakes the volumes in its queue; this catches a missed
-/// wake-up.
+/// Time until a queued or just reclaimed volume is checked again. A busy backend wakes the volumes in its queue; this catches
+/// a missed wake-up.
 const QUEUED: Duration = Duration::from_secs(30);
 
 /// The outcome of a volume's reconciliation.
@@ -37,6 +37,9 @@ pub enum ReclaimOutcome {
     },
     /// The volume changed in the meantime; its next event follows.
     Changed,
+    /// This process reclaimed the volume a moment ago: the watch reported it late. It is checked again, because it exists
+    /// again if etcd is restored.
+    JustReclaimed,
     /// All of its backend's slots for reclaims are in use; the volume is in its queue.
     Queued,
     /// Its record cannot be transferred to its claim now. Nothing waits for that.
@@ -66,7 +69,7 @@ pub fn report(
     let ms = millis(started.elapsed());
     match outcome {
         ReclaimOutcome::Nothing | ReclaimOutcome::Changed => Action::await_change(),
-        ReclaimOutcome::Queued => Action::requeue(jittered(QUEUED)),
+        ReclaimOutcome::Queued | ReclaimOutcome::JustReclaimed => Action::requeue(jittered(QUEUED)),
         ReclaimOutcome::Reclaimed { condition, had_problem } => {
             ctx.volume_retries.reset(&uid);
             ctx.last_reported.forget(&uid);

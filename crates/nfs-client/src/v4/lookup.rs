@@ -289,7 +289,7 @@ impl Client {
         if let Some(statistics) = self.statistics_of_path(options).await? {
             return Ok(statistics);
         }
-        // Reports what is in the way.
+        // Step by step, which reports what is in the way.
         let root = self.root(options).await?;
         let mut compound = Compound::new(STATISTICS);
         compound.at(&root.handle).attributes(attributes::STATISTICS);

@@ -84,7 +84,7 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, backends: usize) -> R
     let [one, two, many] = measure_placements(&env, &operator).await?;
     for (what, placed) in [
         ("with one backend", &one),
-        ("with two backends, of which the choice is written to the claim", &two),
+        ("with two backends: the choice is written to the claim", &two),
         ("with all backends", &many),
     ] {
         println!(

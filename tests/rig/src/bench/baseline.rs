@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, future::ready, time::Instant};
 
-use futures::{TryStreamExt as _, future};
+use futures::{StreamExt as _, TryStreamExt as _, future};
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
@@ -121,28 +121,34 @@ impl Baseline {
     /// Creates the bare volume of each claim that the binder annotates, and reclaims it once it is released: the fastest
     /// provisioner that waits for the binder. Ends only with an error.
     pub async fn provision(&self) -> Result<()> {
+        // The watches recover from errors.
+        let claims = watcher(self.claims.clone(), watcher::Config::default())
+            .default_backoff()
+            .applied_objects()
+            .filter_map(|claim| ready(claim.ok()));
         let mut provisioned = HashSet::new();
-        let claims = watcher(self.claims.clone(), watcher::Config::default()).applied_objects();
         let claims = claims
-            .try_filter(|claim| {
-                let is_new =
-                    claim.annotations().contains_key(workload::STORAGE_PROVISIONER) && provisioned.insert(claim.uid());
-                ready(is_new)
+            .filter(|claim| {
+                let is_requested = claim.annotations().contains_key(workload::STORAGE_PROVISIONER);
+                ready(is_requested && provisioned.insert(claim.uid()))
             })
-            .map_err(|error| Error::Usage(format!("watch claims: {error}")))
+            .map(Ok)
             .try_for_each_concurrent(None, async |claim| {
                 let volume = format!("pvc-{}", claim.uid().unwrap_or_default());
                 let claim = serde_json::to_value(&claim).with_context(|| format!("encode the claim of {volume}"))?;
                 self.create_volume(&volume, &claim).await
             });
+        let volumes = watcher(self.volumes.clone(), watcher::Config::default())
+            .default_backoff()
+            .applied_objects()
+            .filter_map(|volume| ready(volume.ok()));
         let mut released = HashSet::new();
-        let volumes = watcher(self.volumes.clone(), watcher::Config::default()).applied_objects();
         let volumes = volumes
-            .try_filter(|volume| {
+            .filter(|volume| {
                 let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
                 ready(phase == Some("Released") && released.insert(volume.uid()))
             })
-            .map_err(|error| Error::Usage(format!("watch volumes: {error}")))
+            .map(Ok)
             .try_for_each_concurrent(None, async |volume| {
                 let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
                 let claim = claim.and_then(|claim| claim.name).unwrap_or_default();

@@ -56,7 +56,7 @@ pub async fn measure(env: &BenchEnv, count: usize) -> Result<Latencies> {
     Ok(latencies)
 }
 
-/// Measures the same with a client that only creates the volume of each claim.
+/// Measures the same with a client that only creates the volume of each claim, and reclaims it afterwards.
 pub async fn measure_floor(env: &BenchEnv, baseline: &Baseline, count: usize) -> Result<Latencies> {
     tokio::select! {
         latencies = measure(env, count) => latencies,

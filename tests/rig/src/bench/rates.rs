@@ -35,10 +35,13 @@ pub async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
     let baseline = Baseline::new(&env);
     baseline.warm_up(options).await?;
     let before = baseline.measure(&env, options).await?;
-    progress("floor: single claims");
-    env.start_binder().await?;
-    let floor = latency::measure_floor(&env, &baseline, options.lone).await?;
-    rates.add_latencies(FLOOR, floor);
+    // The baselines are near the API server in any case.
+    if options.round_trip.is_none() {
+        progress("floor: single claims");
+        env.start_binder().await?;
+        let floor = latency::measure_floor(&env, &baseline, options.lone).await?;
+        rates.add_latencies(FLOOR, floor);
+    }
 
     match (&options.base, &options.base_checkout, options.round_trip) {
         (Some(base), Some(checkout), _) => {
