@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Request, Response, Uri, header};
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper_timeout::TimeoutConnector;
@@ -198,7 +199,9 @@ fn client(config: Config, kubeconfig: Option<&Path>) -> Result<Client, ClientErr
 }
 
 /// A service that answers requests to the API server.
-pub type ApiService = BoxCloneSyncService<Request<Body>, Response<axum::body::Body>, BoxError>;
+pub type ApiService = HttpService<axum::body::Body>;
+
+type HttpService<B> = BoxCloneSyncService<Request<Body>, Response<B>, BoxError>;
 
 impl Clients {
     /// Creates the clients over a service instead of connections. The write fence is checked when a request is passed to the
@@ -214,13 +217,9 @@ impl Clients {
                 }
             }
         });
-        // As in `watching`.
-        let retried = ServiceBuilder::new()
-            .layer(RetryLayer::new(RetryPolicy::server_retry()))
-            .service(service.clone());
         Self {
             calls: throttled(Client::new(fenced, namespace)),
-            watches: paged(Client::new(retried, namespace)),
+            watches: watching_over(service.clone(), namespace),
             lease: Client::new(service, namespace),
         }
     }
@@ -229,12 +228,21 @@ impl Clients {
 /// Returns a client for watches and the lists that they begin with.
 fn watching(mut config: Config) -> Result<Client, kube::Error> {
     config.read_timeout = Some(WATCH_TIMEOUT);
+    Ok(watching_over(over_tcp(&config, tcp())?, &config.default_namespace))
+}
+
+/// The same over a service.
+fn watching_over<B>(service: HttpService<B>, namespace: &str) -> Client
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     // A list consists of many reads. If one of them is refused for overload, it alone is repeated, after the time that
     // the API server asks for: a list that began again with its first page might never end.
     let retried = ServiceBuilder::new()
         .layer(RetryLayer::new(RetryPolicy::server_retry()))
-        .service(over_tcp(&config, tcp())?);
-    Ok(paged(Client::new(retried, config.default_namespace)))
+        .service(service);
+    paged(Client::new(retried, namespace))
 }
 
 /// Returns a client that sends nothing while the write fence is closed.
@@ -254,10 +262,7 @@ fn tcp() -> HttpConnector {
 }
 
 /// Returns the stack that `kube` builds, without its trace: `kube` accepts neither a connector nor a limit of the buffers.
-fn over_tcp<T>(
-    config: &Config,
-    tcp: T,
-) -> Result<BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>, kube::Error>
+fn over_tcp<T>(config: &Config, tcp: T) -> Result<HttpService<Incoming>, kube::Error>
 where
     T: Service<Uri> + Clone + Send + Sync + 'static,
     T::Response: Connection + Read + Write + Send + Unpin + 'static,

@@ -1,18 +1,19 @@
 //! Two baselines without an NFS server, under the operator's account: a bare client that makes the same API requests as
 //! the operator, in its order, and the floor: a client that only creates the volume of each claim, and only deletes it.
 
-use std::{collections::HashSet, future::ready, time::Instant};
+use std::{collections::HashSet, fmt::Debug, future::ready, time::Instant};
 
-use futures::{StreamExt as _, TryStreamExt as _, future};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, future};
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
 };
 use kube::{
-    Api, ResourceExt as _,
+    Api, Resource, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt as _, watcher},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
@@ -121,13 +122,8 @@ impl Baseline {
     /// Creates the bare volume of each claim that the binder annotates, and reclaims it once it is released: the fastest
     /// provisioner that waits for the binder. Ends only with an error.
     pub async fn provision(&self) -> Result<()> {
-        // The watches recover from errors.
-        let claims = watcher(self.claims.clone(), watcher::Config::default())
-            .default_backoff()
-            .applied_objects()
-            .filter_map(|claim| ready(claim.ok()));
         let mut provisioned = HashSet::new();
-        let claims = claims
+        let claims = applied(&self.claims)
             .filter(|claim| {
                 let is_requested = claim.annotations().contains_key(workload::STORAGE_PROVISIONER);
                 ready(is_requested && provisioned.insert(claim.uid()))
@@ -138,12 +134,8 @@ impl Baseline {
                 let claim = serde_json::to_value(&claim).with_context(|| format!("encode the claim of {volume}"))?;
                 self.create_volume(&volume, &claim).await
             });
-        let volumes = watcher(self.volumes.clone(), watcher::Config::default())
-            .default_backoff()
-            .applied_objects()
-            .filter_map(|volume| ready(volume.ok()));
         let mut released = HashSet::new();
-        let volumes = volumes
+        let volumes = applied(&self.volumes)
             .filter(|volume| {
                 let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
                 ready(phase == Some("Released") && released.insert(volume.uid()))
@@ -253,6 +245,17 @@ impl Baseline {
         let patched = self.volumes.patch(name, &PatchParams::default(), &patch).await;
         patched.with_context(action).map(drop)
     }
+}
+
+/// Returns the objects that exist, and each again whenever it changes. The watch recovers from errors.
+fn applied<K>(api: &Api<K>) -> impl Stream<Item = K> + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(api.clone(), watcher::Config::default())
+        .default_backoff()
+        .applied_objects()
+        .filter_map(|object| ready(object.ok()))
 }
 
 /// Returns a volume of the same size as the operator's.

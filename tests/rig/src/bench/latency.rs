@@ -60,10 +60,7 @@ pub async fn measure(env: &BenchEnv, count: usize) -> Result<Latencies> {
 pub async fn measure_floor(env: &BenchEnv, baseline: &Baseline, count: usize) -> Result<Latencies> {
     tokio::select! {
         latencies = measure(env, count) => latencies,
-        ended = baseline.provision() => match ended {
-            Ok(()) => Err(Error::Usage("the watches of the floor ended".into())),
-            Err(error) => Err(error),
-        },
+        ended = baseline.provision() => ended.and(Err(Error::Usage("the watches of the floor ended".into()))),
     }
 }
 
