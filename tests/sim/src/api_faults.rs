@@ -9,6 +9,8 @@ use crate::chance::Chance;
 use crate::life::Life;
 use crate::trace::Trace;
 
+/// Path of volumes in the API.
+const VOLUMES: &str = "/api/v1/persistentvolumes";
 /// Latency of a request and of its answer, at most.
 const LATENCY: Duration = Duration::from_millis(8);
 /// Delay of an event during faults, at most.
@@ -27,6 +29,37 @@ pub struct ApiFaults {
     /// Requests that were executed, except for those about Leases.
     requests: AtomicU64,
     kill: Mutex<Option<Kill>>,
+    arranged: Mutex<Arranged>,
+}
+
+/// Faults that do not depend on chance.
+#[derive(Debug, Default)]
+pub struct Arranged {
+    /// Requests about Leases fail.
+    pub refuse_leases: bool,
+    /// Objects cannot be created at this path.
+    pub refuse_creations: Option<&'static str>,
+    /// Events of this kind are held back, each for as long as a slow watch does at most.
+    pub hold_events: Option<&'static str>,
+    /// The connection of the next create of a volume is cut at once, and the create is executed after this time.
+    pub late_volume: Option<Duration>,
+}
+
+impl Arranged {
+    /// Returns what happens to a request.
+    fn request(&mut self, method: &str, path: &str) -> Option<Fault> {
+        if self.refuse_leases && path.contains("/leases") {
+            return Some(Fault::Refuse(503));
+        }
+        if method != "POST" {
+            return None;
+        }
+        if self.refuse_creations == Some(path) {
+            return Some(Fault::Refuse(503));
+        }
+        let late = self.late_volume.take_if(|_| path == VOLUMES);
+        late.map(Fault::CutEarly)
+    }
 }
 
 /// A process that is killed at one of its next requests.
@@ -53,6 +86,7 @@ impl ApiFaults {
             slow: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             kill: Mutex::new(None),
+            arranged: Mutex::new(Arranged::default()),
         }
     }
 
@@ -118,6 +152,17 @@ impl ApiFaults {
         self.rate.store(rate, Ordering::Relaxed);
         self.slow.store(slow, Ordering::Relaxed);
     }
+
+    /// Changes the faults that do not depend on chance.
+    pub fn arrange(&self, change: impl FnOnce(&mut Arranged)) {
+        let mut arranged = self.arranged();
+        change(&mut arranged);
+        self.trace.record("api", format_args!("has {arranged:?}"));
+    }
+
+    fn arranged(&self) -> MutexGuard<'_, Arranged> {
+        self.arranged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Returns true for a request that changes more than a Lease or a status.
@@ -129,6 +174,12 @@ impl Faults for ApiFaults {
     fn request(&self, client: &str, method: &str, path: &str) -> (Duration, Fault, Duration) {
         self.kill_at(client, method, path, true);
         let (before, after) = (self.chance.duration(LATENCY), self.chance.duration(LATENCY));
+        let arranged = self.arranged().request(method, path);
+        if let Some(fault) = arranged {
+            self.trace
+                .record("api", format_args!("{fault:?} for {client}: {method} {path}"));
+            return (before, fault, after);
+        }
         if !self.chance.in_thousand(self.rate.load(Ordering::Relaxed)) {
             return (before, Fault::None, after);
         }
@@ -144,7 +195,10 @@ impl Faults for ApiFaults {
         (before, fault, after)
     }
 
-    fn watch_delay(&self, _client: &str) -> Duration {
+    fn watch_delay(&self, _client: &str, plural: &str) -> Duration {
+        if self.arranged().hold_events == Some(plural) {
+            return SLOW_WATCH;
+        }
         match self.slow.load(Ordering::Relaxed) && self.watches.in_thousand(200) {
             true => self.watches.duration(SLOW_WATCH),
             false => self.watches.duration(LATENCY),

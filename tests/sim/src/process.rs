@@ -23,6 +23,9 @@ use crate::trace::Trace;
 /// Namespace of the operator.
 pub const NAMESPACE: &str = "nfs-operator-system";
 
+/// Number of claims that a backend works on at the same time.
+pub const SLOTS: usize = 64;
+
 /// What a process is started with.
 pub struct Machine {
     /// Name of the process in the trace, and of its machine.
@@ -35,6 +38,8 @@ pub struct Machine {
     pub clock: SimulatedClock,
     /// Whether the process runs: nothing passes in either direction while it does not.
     pub life: Life,
+    /// Others may stand by.
+    pub elects: bool,
 }
 
 /// A process of the operator.
@@ -62,8 +67,10 @@ impl Process {
         let shutdown = CancellationToken::new();
         let (token, log, name) = (shutdown.clone(), trace.clone(), machine.name.clone());
         trace.record(&machine.name, "starts");
+        let mut options = options();
+        options.election.elect = machine.elects;
         let task = tokio::spawn(async move {
-            match run::run_until_cancelled(options(), environment, token).await {
+            match run::run_until_cancelled(options, environment, token).await {
                 Ok(()) => log.record(&name, "stopped"),
                 Err(error) => log.record(&name, format_args!("ended: {error}")),
             }
@@ -89,6 +96,18 @@ impl Process {
         self.shutdown.cancel();
     }
 
+    /// Asks the process to stop, as SIGTERM does: it hands over, and then nothing is left of it.
+    pub fn stop(self) {
+        self.trace.record(&self.name, "is asked to stop");
+        self.shutdown.cancel();
+        let Self { life, task, .. } = self;
+        tokio::spawn(async move {
+            // How it ended is in the trace.
+            let _ended = task.await;
+            life.kill();
+        });
+    }
+
     /// Returns true if the process ended by itself.
     pub fn has_ended(&self) -> bool {
         self.task.is_finished()
@@ -101,7 +120,7 @@ pub fn options() -> Options {
         provisioners: vec![names::DEFAULT_PROVISIONER.to_owned()],
         aliases: BTreeMap::new(),
         nfs_subdir_export: None,
-        slots: 64,
+        slots: SLOTS,
         retries: BackoffLimits {
             shortest: Duration::from_secs(2),
             longest: Duration::from_secs(60),

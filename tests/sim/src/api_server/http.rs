@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body as Answer, to_bytes};
+use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, header};
 use export_store::WallClock;
 use kube::client::Body;
@@ -40,14 +41,16 @@ pub enum Fault {
     CutBefore,
     /// It is executed, and the connection is cut before the answer.
     CutAfter,
+    /// The connection is cut at once, and it is executed after this time.
+    CutEarly(Duration),
 }
 
 /// Decides what happens to requests and watches.
 pub trait Faults: std::fmt::Debug + Send + Sync {
     /// Returns the delay of a request, what happens to it, and the delay of its answer.
     fn request(&self, client: &str, method: &str, path: &str) -> (Duration, Fault, Duration);
-    /// Returns the delay of an event.
-    fn watch_delay(&self, client: &str) -> Duration;
+    /// Returns the delay of an event of a kind.
+    fn watch_delay(&self, client: &str, plural: &str) -> Duration;
     /// Returns true if a watch ends now.
     fn cuts_watch(&self, client: &str) -> bool;
     /// Called after a request was executed, with the code of its answer, and whether it changed anything.
@@ -63,7 +66,7 @@ impl Faults for NoFaults {
         (Duration::ZERO, Fault::None, Duration::ZERO)
     }
 
-    fn watch_delay(&self, _client: &str) -> Duration {
+    fn watch_delay(&self, _client: &str, _plural: &str) -> Duration {
         Duration::ZERO
     }
 
@@ -94,9 +97,9 @@ impl Link {
         self.faults.cuts_watch(&self.client)
     }
 
-    /// Returns the delay of an event.
-    pub fn watch_delay(&self) -> Duration {
-        self.faults.watch_delay(&self.client)
+    /// Returns the delay of an event of a kind.
+    pub fn watch_delay(&self, plural: &str) -> Duration {
+        self.faults.watch_delay(&self.client, plural)
     }
 }
 
@@ -204,13 +207,21 @@ impl ApiServer {
     async fn serve(&self, link: Link, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let (head, body) = request.into_parts();
         let body = to_bytes(Answer::new(body), MAX_BODY).await?;
-        let (method, path) = (head.method.as_str().to_owned(), head.uri.path().to_owned());
         link.wait_while_paused().await;
-        let (before, fault, after) = link.faults.request(&link.client, &method, &path);
+        let (before, fault, after) = link.faults.request(&link.client, head.method.as_str(), head.uri.path());
         sleep(before).await;
         link.wait_while_paused().await;
         match fault {
             Fault::CutBefore => return Err("connection closed before message completed".into()),
+            Fault::CutEarly(delay) => {
+                let server = self.clone();
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    // Nobody waits for the answer.
+                    drop(server.execute(&link, &head, &body));
+                });
+                return Err("connection closed before message completed".into());
+            }
             Fault::Refuse(429) => return Ok(refused(&Refusal::too_many_requests(1))),
             Fault::Refuse(code) => {
                 let refusal = Refusal::new(
@@ -222,24 +233,7 @@ impl ApiServer {
             }
             Fault::None | Fault::FailAfter | Fault::CutAfter => {}
         }
-        let accept = head.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-        let content_type = head
-            .headers
-            .get(header::CONTENT_TYPE)
-            .and_then(|kind| kind.to_str().ok());
-        let call = Call {
-            method: &head.method,
-            path: &path,
-            query: head.uri.query().unwrap_or_default(),
-            metadata_only: accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata")),
-            content_type: content_type.unwrap_or_default(),
-            body: &body,
-        };
-        let revision = self.revision();
-        let answer = self.answer(&link, &call);
-        let code = answer.as_ref().map_or_else(|refusal| refusal.code, |(code, _)| *code);
-        let answered = (code, self.revision() != revision);
-        link.faults.answered(&link.client, &method, &path, answered);
+        let answer = self.execute(&link, &head, &body);
         sleep(after).await;
         link.wait_while_paused().await;
         match fault {
@@ -256,6 +250,30 @@ impl ApiServer {
             }
             Ok((code, Content::Watch(watch))) => response(code, Answer::from_stream(watch.into_lines())),
         })
+    }
+
+    /// Executes a request.
+    fn execute(&self, link: &Link, head: &Parts, body: &[u8]) -> Result<(u16, Content), Refusal> {
+        let (method, path) = (head.method.as_str(), head.uri.path());
+        let accept = head.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+        let content_type = head
+            .headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|kind| kind.to_str().ok());
+        let call = Call {
+            method: &head.method,
+            path,
+            query: head.uri.query().unwrap_or_default(),
+            metadata_only: accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata")),
+            content_type: content_type.unwrap_or_default(),
+            body,
+        };
+        let revision = self.revision();
+        let answer = self.answer(link, &call);
+        let code = answer.as_ref().map_or_else(|refusal| refusal.code, |(code, _)| *code);
+        let answered = (code, self.revision() != revision);
+        link.faults.answered(&link.client, method, path, answered);
+        answer
     }
 
     fn answer(&self, link: &Link, call: &Call<'_>) -> Result<(u16, Content), Refusal> {

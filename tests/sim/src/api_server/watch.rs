@@ -128,7 +128,7 @@ impl Watch {
             self.changed.mark_unchanged();
             self.collect();
             if !self.ready.is_empty() {
-                sleep(self.link.watch_delay()).await;
+                sleep(self.link.watch_delay(self.target.kind.plural)).await;
                 continue;
             }
             let bookmark = (Instant::now() + BOOKMARKS).min(self.ends);

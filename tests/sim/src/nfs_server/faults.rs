@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use nfs_client::wire::v3::nfs;
+use nfs_client::wire::v4::op;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -17,6 +19,13 @@ pub struct CallSummary {
     pub procedure: u32,
     /// Operations of a COMPOUND, by number.
     pub operations: Vec<u32>,
+}
+
+impl CallSummary {
+    /// Returns true for a call that creates a directory.
+    pub fn makes_directory(&self) -> bool {
+        self.operations.contains(&op::CREATE) || (self.version, self.procedure) == (3, nfs::MKDIR)
+    }
 }
 
 /// What happens to one call.

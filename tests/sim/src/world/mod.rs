@@ -181,9 +181,10 @@ impl World {
             self.stay_quiet().await?;
             self.start_afresh().await?;
         }
+        let is_chosen = self.scenario.case.is_some();
         match self.chance.below(8) {
-            0 => return self.restore_etcd().await,
-            1 => return self.clone_cluster().await,
+            0 if !is_chosen => return self.restore_etcd().await,
+            1 if !is_chosen => return self.clone_cluster().await,
             _ if self.scenario.has(Kind::Accidents) => self.have_accident().await?,
             _ => {}
         }

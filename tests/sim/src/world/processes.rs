@@ -63,6 +63,8 @@ pub struct Processes {
     faults: Arc<ApiFaults>,
     chance: Chance,
     trace: Trace,
+    /// Processes stand by while another one leads.
+    elects: bool,
 }
 
 impl Processes {
@@ -95,6 +97,7 @@ impl Processes {
             faults,
             chance,
             trace,
+            elects: true,
         }
     }
 
@@ -130,6 +133,7 @@ impl Processes {
                 }),
                 clock: replica.clock.clone(),
                 life: replica.life.clone(),
+                elects: self.elects,
                 name,
             };
             replica.process = Some(Process::start(machine, &self.trace));
@@ -198,6 +202,23 @@ impl Processes {
         for replica in &self.replicas {
             replica.life.kill();
         }
+    }
+
+    /// Stops all processes, and starts others at once, as an upgrade does.
+    pub fn replace_all(&mut self) {
+        for replica in &mut self.replicas {
+            if let Some(process) = replica.process.take() {
+                process.stop();
+            }
+            replica.start_at = Instant::now();
+        }
+    }
+
+    /// Replaces all processes by a single one without leader election.
+    pub fn run_without_election(&mut self) {
+        self.replace_all();
+        self.replicas.truncate(1);
+        self.elects = false;
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Scenario {
     without: u32,
     /// The actions that are left out: a bit for each [`CHUNKS`]th part of them.
     skip: u64,
+    /// The situation that is arranged at the end, if it is not left to chance.
+    pub case: Option<u64>,
 }
 
 /// Number of parts of a run that can be left out.
@@ -73,6 +75,7 @@ impl Scenario {
             pause: pause.unwrap_or(1000),
             without: 0,
             skip: 0,
+            case: None,
         }
     }
 
@@ -88,6 +91,7 @@ impl Scenario {
             pause: small("PAUSE", default.pause),
             without: off.map(|(kind, _)| kind.bit()).sum(),
             skip: setting("SKIP", 0),
+            case: settings.get("CASE").copied(),
             ..default
         }
     }
@@ -155,6 +159,9 @@ impl fmt::Display for Scenario {
         }
         if self.skip != 0 {
             write!(f, " SKIP={}", self.skip)?;
+        }
+        if let Some(case) = self.case {
+            write!(f, " CASE={case}")?;
         }
         Ok(())
     }

@@ -199,12 +199,22 @@ impl Storage {
         let Some((kind, disk)) = replacement::choose(&self.api, &self.server, &self.chance, &self.snapshots) else {
             return false;
         };
+        self.put_in_place(kind, disk);
+        true
+    }
+
+    /// Puts a former state of the disk in the place of the present one, until [`repair`](Self::repair) is called.
+    pub fn roll_back(&mut self, former: FileSystem) {
+        self.put_in_place(Replacement::Former, former);
+        self.leave();
+    }
+
+    fn put_in_place(&mut self, kind: Replacement, disk: FileSystem) {
         self.begin(Accident::Replaced(kind));
         self.server.insert_disk(REPLACEMENT_DISK, disk);
         self.server.export(Export::new(EXPORT, REPLACEMENT_DISK));
         // The disk of a server is not replaced while its clients use it.
         self.server.restart(Restart::LosingClients);
-        true
     }
 
     /// Fills the disk, until it is repaired.

@@ -113,6 +113,8 @@ pub struct FileSystem {
     inodes: BTreeMap<Ino, Inode>,
     /// Free numbers below `next`.
     free: BTreeSet<Ino>,
+    /// A free number that only a directory gets.
+    kept: Option<Ino>,
     next: Ino,
     next_generation: u32,
     /// The newest value of a change attribute.
@@ -129,6 +131,7 @@ impl FileSystem {
         let mut file_system = Self {
             inodes: BTreeMap::new(),
             free: BTreeSet::new(),
+            kept: None,
             next: options.first_ino,
             next_generation: 1,
             change: 0,
@@ -272,9 +275,15 @@ impl FileSystem {
         }
     }
 
-    /// Takes the lowest free number.
-    fn take_number(&mut self) -> Ino {
-        self.free.pop_first().unwrap_or_else(|| {
+    /// Keeps a free number for the next directory that is created.
+    pub fn keep_number(&mut self, number: Ino) {
+        self.kept = self.free.take(&number);
+    }
+
+    /// Takes the number that is kept for a directory, or the lowest free one.
+    fn take_number(&mut self, is_directory: bool) -> Ino {
+        let kept = self.kept.take_if(|_| is_directory);
+        kept.or_else(|| self.free.pop_first()).unwrap_or_else(|| {
             let number = self.next;
             self.next += 1;
             number

@@ -86,7 +86,7 @@ impl FileSystem {
         let created = self.new_inode(kind, mode, caller.uid, gid);
         self.charge(0, created.used())?;
         let used = created.used();
-        let ino = self.take_number();
+        let ino = self.take_number(is_directory);
         self.inodes.insert(ino, created);
         let recorded = self.mutations.len();
         let rest = AttributeChanges { mode: None, ..set };

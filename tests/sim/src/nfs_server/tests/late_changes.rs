@@ -13,11 +13,6 @@ use nfs_client::Credential;
 use super::super::faults::CallSummary;
 use super::*;
 
-/// Whether a call is MKDIR, or a COMPOUND with CREATE.
-fn makes_directory(call: &CallSummary) -> bool {
-    call.operations.contains(&op::CREATE) || (call.version, call.procedure) == (3, 9)
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_change_that_is_executed_late_is_over_once_it_was_waited_for() {
     for protocol in ALL {
@@ -26,7 +21,7 @@ async fn a_change_that_is_executed_late_is_over_once_it_was_waited_for() {
             let client = connect(&host, protocol, 1).await;
             let root = client.root().await.unwrap().handle;
             let hold = Fault::Hold(Duration::from_secs(5));
-            server.with_faults(|faults| faults.script(makes_directory, hold));
+            server.with_faults(|faults| faults.script(CallSummary::makes_directory, hold));
             let making = {
                 let (client, root) = (client.clone(), root.clone());
                 let attributes = SetAttributes::default();
@@ -114,7 +109,7 @@ async fn no_backend_on_an_export_begins_anything_before_a_late_change_of_another
             let first = store(&host, protocol, 1, &reservations).await;
             let second = store(&host, protocol, 2, &reservations).await;
             let hold = Fault::Hold(Duration::from_secs(5));
-            server.with_faults(|faults| faults.script(makes_directory, hold));
+            server.with_faults(|faults| faults.script(CallSummary::makes_directory, hold));
             let late = request("late");
             let (provisioned, ()) = tokio::join!(first.provision(&late), async {
                 tokio::time::sleep(Duration::from_secs(1)).await;

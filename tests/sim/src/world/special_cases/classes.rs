@@ -1,18 +1,30 @@
 //! What administrators and users request.
 
-use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_file, rewrite};
-use super::{ARCHIVES, CLAIM, DONE, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
+use super::{ARCHIVES, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
 use crate::actors::administrator::ADOPTING;
 use crate::actors::archives;
+use crate::nfs_server::faults::CallSummary;
+use crate::nfs_server::{Fault, Faults};
 use crate::objects::{has_reason, uid, volume_path};
 use crate::oracle::Violation;
+use crate::process::SLOTS;
 use crate::world::{STEP, World};
 
 /// Groups for volumes.
 const GROUPS: std::ops::RangeInclusive<u32> = 5000..=5009;
+/// Number of claims that fail: more than a backend works on at the same time.
+const FAILING: usize = SLOTS + 8;
+/// Time that the server takes for the directory of each: less than the deadline of a call.
+const HELD: Duration = Duration::from_secs(8);
+/// Time in which each of them is tried again.
+const RETRIED: Duration = Duration::from_secs(5);
 
 impl World {
     /// Two namespaces share the directory of the strangers, which the oracle watches (data-safety rule 26).
@@ -162,6 +174,40 @@ impl World {
         self.wait_until("a claim reports that its mode was refused", is_reported)
             .await?;
         self.set_inherited_mode(None)
+    }
+
+    /// Many claims failed, and each further attempt takes long: a claim that comes for the first time does not wait for them
+    /// (data-safety rule 24).
+    pub(super) async fn let_many_claims_fail(&mut self) -> Result<(), Violation> {
+        self.create_class("strict", &[("mode", "0750")])?;
+        self.set_inherited_mode(Some(0o777))?;
+        let names: Vec<String> = (0..FAILING).map(|number| format!("failing-{number}")).collect();
+        for name in &names {
+            self.create_claim((NAMESPACE, name), "strict", &[], &json!({}))?;
+        }
+        let have_failed = |world: &Self| {
+            let has_failed = |claim: Option<Arc<Value>>| claim.is_some_and(|claim| has_reason(&claim, "ModeRefused"));
+            let mut claims = names.iter().map(|name| world.claim((NAMESPACE, name)));
+            claims.all(has_failed).then_some(())
+        };
+        self.wait_until("claims report that their mode was refused", have_failed)
+            .await?;
+        self.server.with_faults(|faults| {
+            for _ in 0..FAILING {
+                faults.script(CallSummary::makes_directory, Fault::Hold(HELD));
+            }
+        });
+        self.pass(RETRIED).await?;
+        // Only the calls that are held already still are.
+        self.server.with_faults(Faults::clear);
+        self.set_inherited_mode(None)?;
+        let claim = (NAMESPACE, CLAIM);
+        self.create_claim(claim, "archived", &[], &json!({}))?;
+        self.pass(LOOK * 2).await?;
+        match self.volume_of(claim) {
+            Some(_) => Ok(()),
+            None => Err(broken("a new claim waits for claims that failed before")),
+        }
     }
 
     /// A volume is retained and removed by hand: its directory is not given to the next claim of the name (data-safety rule

@@ -1,39 +1,37 @@
 //! What others do on an export.
 
-use std::time::Duration;
-
-use nfs_client::FsId;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
-use super::{ARCHIVES, BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
-use crate::actors::administrator::EXPORT;
+use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, VOLUMES, Volume, broken, find};
+use crate::actors::administrator::{EXPORT, SERVER};
+use crate::nfs_server::Fault;
 use crate::nfs_server::file_system::Caller;
-use crate::nfs_server::{FaultRates, Place};
-use crate::objects::has_reason;
-use crate::oracle::{DISK, OWN_FOLDER, Violation};
-use crate::world::{ADDRESS, STEP, World};
+use crate::objects::{has_reason, volume_path};
+use crate::oracle::{OWN_FOLDER, Violation};
+use crate::world::{ADDRESS, World};
 
 const ROOT: &Caller = &Caller::ROOT;
 /// ID of another cluster, smaller than any other.
 const OTHER_CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// Another name of the server.
 const ALIAS: &str = "alias.example.org";
-/// Time between two looks at a change in progress.
-const MOMENT: Duration = Duration::from_micros(200);
 /// Names that a purge may still remove after a directory was moved: those of the calls already sent.
 const SENT: usize = 6 * 64;
 /// Number of subdirectories in a directory that is purged, and of files in each.
 const PURGED: (usize, usize) = (8, 400);
-/// The same of one that is copied.
-const COPIED: (usize, usize) = (8, 50);
-/// Directory with the snapshots of the server.
-const SNAPSHOTS: &str = ".snapshot";
 
 impl World {
     /// Somebody lets others enter the operator's folder: no backend may use it (data-safety rule 1).
     pub(super) async fn open_own_folder(&mut self) -> Result<(), Violation> {
+        self.let_others_enter().await?;
+        self.close_own_folder()?;
+        self.settle().await
+    }
+
+    /// Lets others enter the operator's folder, until the backend is not used because of that.
+    pub(super) async fn let_others_enter(&mut self) -> Result<(), Violation> {
         self.trace.record("nas", "lets others enter the operator's folder");
         self.on_disk(|disk| {
             let folder = find(disk, OWN_FOLDER)?;
@@ -47,12 +45,15 @@ impl World {
             "the backend reports that others may enter the operator's folder",
             is_reported,
         )
-        .await?;
+        .await
+    }
+
+    /// Lets nobody else enter the operator's folder.
+    pub(super) fn close_own_folder(&self) -> Result<(), Violation> {
         self.on_disk(|disk| {
             let folder = find(disk, OWN_FOLDER)?;
             disk.set_attributes(ROOT, folder, mode(0o700))
-        })?;
-        self.settle().await
+        })
     }
 
     /// Somebody moves the directory of a volume into the trash: it is not purged (data-safety rule 6).
@@ -72,16 +73,6 @@ impl World {
         }
         self.on_disk(|disk| rename(disk, &misplaced, &volume.directory))?;
         self.settle().await
-    }
-
-    /// Lets time pass without the oracle, which misses a directory.
-    async fn pass_without_oracle(&mut self, duration: Duration) {
-        let end = Instant::now() + duration;
-        while Instant::now() < end {
-            sleep(STEP).await;
-            self.processes.step();
-            self.bind();
-        }
     }
 
     /// Somebody replaces the directory of a volume with another one, which is not reclaimed (data-safety rule 4).
@@ -113,8 +104,69 @@ impl World {
         self.settle().await
     }
 
+    /// An empty directory has the name of a volume's for a while, as where a disk is not mounted: the volume is not reclaimed
+    /// before its own directory is back (data-safety rule 4).
+    pub(super) async fn put_an_empty_directory_in_place(&mut self) -> Result<(), Violation> {
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "archived").await?;
+        let away = format!("{}-away", volume.directory);
+        self.trace.record(
+            "nas",
+            format_args!("has an empty directory in the place of {}", volume.directory),
+        );
+        self.on_disk(|disk| {
+            rename(disk, &volume.directory, &away)?;
+            make_directory(disk, &volume.directory).map(drop)
+        })?;
+        self.delete_claim(claim)?;
+        self.pass_without_oracle(OBSERVED).await;
+        if !self.exists(&volume.directory) {
+            return Err(broken(format!(
+                "{} was removed, which is not the volume's",
+                volume.directory
+            )));
+        }
+        self.on_disk(|disk| remove(disk, &volume.directory))?;
+        self.pass_without_oracle(OBSERVED).await;
+        if self.object("persistentvolumes", ("", &volume.name)).is_none() {
+            return Err(broken(format!(
+                "volume {} was reclaimed while its directory was moved away",
+                volume.name
+            )));
+        }
+        self.on_disk(|disk| rename(disk, &away, &volume.directory))?;
+        self.settle().await
+    }
+
+    /// The export is rolled back to before a claim during the first call of its reclaim: what is missing there does not count
+    /// as deleted (data-safety rules 2 and 17).
+    pub(super) async fn roll_back_during_a_reclaim(&mut self) -> Result<(), Violation> {
+        let former = self.on_disk(|disk| Ok(disk.clone()))?;
+        let claim = (NAMESPACE, CLAIM);
+        let volume = self.provision_with_file(claim, "deleted").await?;
+        // The beacon is renewed meanwhile.
+        self.pass(OBSERVED).await?;
+        self.server.with_faults(|faults| faults.script(|_| true, Fault::Hang));
+        self.delete_claim(claim)?;
+        let end = Instant::now() + DONE;
+        while self.server.with_faults(|faults| faults.scripted()) > 0 {
+            self.observe_until(end, "no call is sent for a deleted claim").await?;
+        }
+        self.storage.roll_back(former);
+        let stays = format!(
+            "volume {} was deleted, because its directory is missing on a former state of the export",
+            volume.name
+        );
+        self.check_that(&stays, |world| {
+            world.object("persistentvolumes", ("", &volume.name)).is_some()
+        })
+        .await?;
+        self.storage.repair();
+        self.settle().await
+    }
+
     /// Returns the number of names in a tree.
-    fn number_of_names(&self, path: &str) -> Result<usize, Violation> {
+    pub(super) fn number_of_names(&self, path: &str) -> Result<usize, Violation> {
         self.on_disk(|disk| Ok(disk.walk(find(disk, path)?).len()))
     }
 
@@ -167,27 +219,6 @@ impl World {
         self.settle().await
     }
 
-    /// Lets a moment of a change in progress pass, without the oracle. Fails at the end of the time for it.
-    async fn observe_until(&mut self, end: Instant, otherwise: &str) -> Result<(), Violation> {
-        if Instant::now() >= end {
-            return Err(broken(otherwise));
-        }
-        sleep(MOMENT).await;
-        self.bind();
-        self.processes.step();
-        Ok(())
-    }
-
-    /// Lets each call take a while.
-    fn slow_down(&self) {
-        self.server.with_faults(|faults| {
-            faults.set_rates(FaultRates {
-                latency: Duration::from_millis(5),
-                ..FaultRates::default()
-            });
-        });
-    }
-
     /// Creates the folder of another cluster on the export, without records. Returns its path.
     fn create_other_cluster(&self) -> Result<String, Violation> {
         let folder = format!("{OWN_FOLDER}/{OTHER_CLUSTER}");
@@ -216,22 +247,72 @@ impl World {
     /// A volume of somebody else is at the same directory, and names the server differently: the directory is not moved
     /// (data-safety rule 16).
     pub(super) async fn use_another_name_of_the_server(&mut self) -> Result<(), Violation> {
-        let claim = (NAMESPACE, CLAIM);
-        let volume = self.provision_with_file(claim, "deleted").await?;
+        let volume = self.provision_with_file((NAMESPACE, CLAIM), "deleted").await?;
         self.network.name(ALIAS, ADDRESS);
-        let path = "/api/v1/persistentvolumes";
-        let source = json!({"server": ALIAS, "path": format!("{EXPORT}/{}", volume.directory)});
+        let stays = format!("{} was removed, which another volume has by an alias", volume.directory);
+        self.delete_while_used(&volume, (ALIAS, &volume.directory), &stays)
+            .await
+    }
+
+    /// A volume of somebody else is inside the directory of another one: the directory is not moved (data-safety rule 5).
+    pub(super) async fn use_a_part_of_a_directory(&mut self) -> Result<(), Violation> {
+        let volume = self.provision_with_file((NAMESPACE, CLAIM), "deleted").await?;
+        let part = format!("{}/part", volume.directory);
+        self.on_disk(|disk| make_directory(disk, &part))?;
+        let stays = format!("{} was removed, which contains another volume", volume.directory);
+        self.delete_while_used(&volume, (SERVER, &part), &stays).await
+    }
+
+    /// Deletes the claim of a volume while an administrator has a volume of their own at a directory of the export. The
+    /// directory of the claim stays until that one is gone.
+    async fn delete_while_used(
+        &mut self,
+        volume: &Volume,
+        (server, directory): (&str, &str),
+        stays: &str,
+    ) -> Result<(), Violation> {
+        let source = json!({"server": server, "path": format!("{EXPORT}/{directory}")});
         self.administer(
             "POST",
-            path,
+            VOLUMES,
             &json!({"metadata": {"name": "static", "labels": {"static": "true"}}, "spec": {"capacity": {"storage": "1Mi"},
                 "accessModes": ["ReadWriteMany"], "persistentVolumeReclaimPolicy": "Retain", "nfs": source}}),
         )?;
         self.pass(LOOK * 5).await?;
-        self.delete_claim(claim)?;
-        let stays = format!("{} was removed, which another volume has by an alias", volume.directory);
-        self.check_that(&stays, |world| world.exists(&volume.directory)).await?;
-        self.administer("DELETE", &format!("{path}/static"), &json!({}))?;
+        self.delete_claim((NAMESPACE, CLAIM))?;
+        self.check_that(stays, |world| world.exists(&volume.directory)).await?;
+        self.administer("DELETE", &volume_path("static"), &json!({}))?;
+        self.settle().await
+    }
+
+    /// The directory of a retained volume is removed by hand, and that of the next claim gets its fileid: this one is
+    /// reclaimed nevertheless (data-safety rule 22).
+    pub(super) async fn reuse_a_fileid(&mut self) -> Result<(), Violation> {
+        let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
+        let gone = self.provision(first, "archived").await?;
+        self.patch_volume(&gone, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.delete_claim(first)?;
+        self.settle().await?;
+        self.trace.record("nas", format_args!("removes {}", gone.directory));
+        self.on_disk(|disk| {
+            let number = find(disk, &gone.directory)?;
+            remove(disk, &gone.directory)?;
+            disk.keep_number(number);
+            Ok(())
+        })?;
+        let next = self.provision(second, "archived").await?;
+        self.delete_claim(second)?;
+        self.wait_until(
+            "a volume is reclaimed whose directory has the fileid of one that is gone",
+            |world| {
+                world
+                    .object("persistentvolumes", ("", &next.name))
+                    .is_none()
+                    .then_some(())
+            },
+        )
+        .await?;
+        self.administer("DELETE", &volume_path(&gone.name), &json!({}))?;
         self.settle().await
     }
 
@@ -272,79 +353,6 @@ impl World {
         }
         self.server.with_faults(crate::nfs_server::Faults::clear);
         self.settle().await
-    }
-
-    /// The source of a clone is deleted while it is copied: no claim gets a part of it (data-safety rule 23).
-    pub(super) async fn delete_the_source_of_a_copy(&mut self) -> Result<(), Violation> {
-        let (source, clone) = ((NAMESPACE, CLAIM), (NAMESPACE, "clone"));
-        let volume = self.provision(source, "deleted").await?;
-        let (subdirectories, files) = COPIED;
-        self.fill(&volume.directory, COPIED)?;
-        let staging = format!("{}/staging", self.cluster_folder()?);
-        self.slow_down();
-        let reference = json!({"kind": "PersistentVolumeClaim", "name": CLAIM});
-        self.create_claim(clone, "deleted", &[], &json!({"dataSource": reference}))?;
-        let end = Instant::now() + DONE;
-        while self.number_of_names(&staging).unwrap_or(0) < files {
-            self.observe_until(end, "a claim is not copied").await?;
-        }
-        self.delete_claim(source)?;
-        let is_complete = |world: &Self, copy: &Volume| {
-            let found = world.number_of_names(&copy.directory).unwrap_or(0);
-            found > subdirectories * files
-        };
-        self.check_that(
-            "a claim has a part of its source, which was deleted during the copy",
-            |world| world.volume_of(clone).is_none_or(|copy| is_complete(world, &copy)),
-        )
-        .await?;
-        self.server.with_faults(crate::nfs_server::Faults::clear);
-        Ok(())
-    }
-
-    /// A snapshot is older than the claim that an administrator gave a volume: no backup of that claim has what it shows
-    /// (data-safety rule 29).
-    pub(super) async fn copy_the_snapshot_of_another_claim(&mut self) -> Result<(), Violation> {
-        let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
-        let volume = self.provision_with_file(first, "deleted").await?;
-        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
-        let place = self.make_snapshot()?;
-        self.delete_claim(first)?;
-        self.pass(LOOK * 5).await?;
-        self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
-        self.patch_volume(&volume, &json!({"spec": {"claimRef": null}}))?;
-        self.wait_until("a claim is bound to the volume that it names", |world| {
-            world.volume_of(second)
-        })
-        .await?;
-        self.pass(LOOK * 5).await?;
-        let spec = json!({"claimRef": {"namespace": OTHER_NAMESPACE, "name": CLAIM}, "consistency": "Required"});
-        self.administer("POST", ARCHIVES, &json!({"metadata": {"name": CLAIM}, "spec": spec}))?;
-        self.check_that("a backup was copied from a snapshot of another claim", |world| {
-            world.archived_directory(CLAIM).is_empty()
-        })
-        .await?;
-        self.server.unmount(&place);
-        self.on_disk(|disk| remove(disk, SNAPSHOTS))
-    }
-
-    /// Takes a snapshot that clients can read. Returns where it is mounted.
-    fn make_snapshot(&self) -> Result<Place, Violation> {
-        let ino = self.on_disk(|disk| {
-            make_directory(disk, SNAPSHOTS)?;
-            make_directory(disk, &format!("{SNAPSHOTS}/one"))
-        })?;
-        let snapshot = self.server.snapshot(DISK);
-        let mut snapshot = snapshot.map_err(|status| broken(format!("there is no disk: {status:?}")))?;
-        // A file system of its own, whose objects have the same numbers.
-        snapshot.options_mut().fsid = FsId { major: 99, minor: 0 };
-        self.server.insert_disk("snapshot", snapshot);
-        let place = Place {
-            disk: DISK.to_owned(),
-            ino,
-        };
-        self.server.mount(place.clone(), "snapshot");
-        Ok(place)
     }
 
     /// Creates so many subdirectories in a directory, and so many files in each.

@@ -1,23 +1,30 @@
 //! Situations that chance never brings about: at the end of a run, one of them is arranged. Only what the operator may not
 //! do in it is checked, and that everything is settled afterwards.
 
+mod backends;
 mod classes;
+mod copies;
 mod disk;
 mod exports;
+mod late;
+mod quotas;
+mod restores;
+mod retention;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::{Kind, World};
+use super::{Kind, STEP, World};
 use crate::actors::users::NAMESPACES;
 use crate::actors::{archives, namespaces};
 use crate::api_server::Key;
-use crate::nfs_server::FileSystem;
 use crate::nfs_server::file_system::{Caller, Ino};
 use crate::nfs_server::status::NfsResult;
+use crate::nfs_server::{Fault, FaultRates, FileSystem};
 use crate::objects::{claim_path, text, uid, volume_path};
 use crate::oracle::{DISK, OWN_FOLDER, Violation};
 
@@ -25,10 +32,20 @@ use crate::oracle::{DISK, OWN_FOLDER, Violation};
 const DONE: Duration = Duration::from_secs(300);
 /// Time in which it does nothing of what it may not do.
 const OBSERVED: Duration = Duration::from_secs(120);
+/// Time for which a call is held: less than its deadline.
+const HELD: Duration = Duration::from_secs(5);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_secs(1);
+/// Time between two looks at a change in progress.
+const MOMENT: Duration = Duration::from_micros(200);
+/// Path of backends in the API.
+const BACKENDS: &str = "/apis/nfs-operator.io/v1alpha1/nfsbackends";
+/// Path of volumes in the API.
+const VOLUMES: &str = "/api/v1/persistentvolumes";
 /// Path of archives in the API.
 const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
+/// Number of situations.
+const CASES: u64 = 46;
 /// The backend that is used.
 const BACKEND: &str = "main";
 /// Namespace of the claims.
@@ -60,14 +77,15 @@ struct Volume {
 }
 
 impl World {
-    /// Arranges one of the situations, or none.
+    /// Arranges one of the situations.
     pub(super) async fn have_special_case(&mut self) -> Result<(), Violation> {
         if !self.scenario.has(Kind::FollowUps) {
             return Ok(());
         }
         namespaces::create_missing(&self.api, &self.trace);
         self.reset_backend().await?;
-        let case = self.special_cases.below(22);
+        let by_chance = self.special_cases.below(CASES);
+        let case = self.scenario.case.unwrap_or(by_chance);
         self.trace.record("world", format_args!("special case {case}"));
         match case {
             0 => self.open_own_folder().await?,
@@ -91,7 +109,32 @@ impl World {
             18 => self.copy_the_snapshot_of_another_claim().await?,
             19 => self.hold_an_expired_archive().await?,
             20 => self.replace_a_directory().await?,
-            _ => return Ok(()),
+            21 => self.put_an_empty_directory_in_place().await?,
+            22 => self.roll_back_during_a_reclaim().await?,
+            23 => self.delete_a_backend_beside_others().await?,
+            24 => self.restore_a_reclaimed_volume().await?,
+            25 => self.retain_a_deleted_volume().await?,
+            26 => self.change_a_policy_unnoticed().await?,
+            27 => self.give_away_meanwhile().await?,
+            28 => self.create_a_directory_late().await?,
+            29 => self.hand_over_meanwhile().await?,
+            30 => self.create_a_volume_late().await?,
+            31 => self.fail_to_renew_the_lease().await?,
+            32 => self.use_a_part_of_a_directory().await?,
+            33 => self.reuse_a_fileid().await?,
+            34 => self.let_many_claims_fail().await?,
+            35 => self.change_a_new_backend().await?,
+            36 => self.create_the_object_of_an_archive_late().await?,
+            37 => self.archive_the_older_volume_last().await?,
+            38 => self.restore_the_volume_of_an_archive().await?,
+            39 => self.delete_an_archive_without_status().await?,
+            40 => self.change_the_policy_of_a_released_archive().await?,
+            41 => self.release_an_archive_during_a_restore().await?,
+            42 => self.give_a_volume_to_a_namespace_that_is_gone().await?,
+            43 => self.rename_during_a_copy().await?,
+            44 => self.expand_without_a_report().await?,
+            // etcd is older than what the oracle has seen.
+            _ => return self.restore_the_last_backend().await,
         }
         self.users.delete_all();
         self.settle().await?;
@@ -108,14 +151,18 @@ impl World {
 
     /// Changes the backend, and waits until the operator has noticed it: its watch may be slow.
     async fn change_backend(&mut self, spec: &Value) -> Result<(), Violation> {
-        let path = format!("/apis/nfs-operator.io/v1alpha1/nfsbackends/{BACKEND}");
-        self.administer("PATCH", &path, &json!({"spec": spec}))?;
+        self.patch_backend(spec)?;
         self.wait_until("a changed backend is probed", |world| {
             let backend = world.object("nfsbackends", ("", BACKEND))?;
             let generation = |field| backend.pointer(field).and_then(Value::as_i64);
             (generation("/status/observedGeneration") == generation("/metadata/generation")).then_some(())
         })
         .await
+    }
+
+    /// Changes the backend.
+    fn patch_backend(&self, spec: &Value) -> Result<(), Violation> {
+        self.administer("PATCH", &format!("{BACKENDS}/{BACKEND}"), &json!({"spec": spec}))
     }
 
     /// Sends a request that is not refused.
@@ -255,6 +302,67 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Lets time pass without the oracle, which misses a directory.
+    async fn pass_without_oracle(&mut self, duration: Duration) {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            sleep(STEP).await;
+            self.processes.step();
+            self.bind();
+        }
+    }
+
+    /// Lets a moment of a change in progress pass, without the oracle. Fails at the end of the time for it.
+    async fn observe_until(&mut self, end: Instant, otherwise: &str) -> Result<(), Violation> {
+        if Instant::now() >= end {
+            return Err(broken(otherwise));
+        }
+        sleep(MOMENT).await;
+        self.bind();
+        self.processes.step();
+        Ok(())
+    }
+
+    /// Lets each call take a while.
+    fn slow_down(&self) {
+        self.server.with_faults(|faults| {
+            faults.set_rates(FaultRates {
+                latency: Duration::from_millis(5),
+                ..FaultRates::default()
+            });
+        });
+    }
+
+    /// Holds the first call on the export that is sent once an object is so.
+    fn hold_a_call(
+        &self,
+        plural: &'static str,
+        (namespace, name): (&str, &str),
+        is_so: impl Fn(&Value) -> bool + Send + 'static,
+    ) {
+        let (api, namespace, name) = (self.api.clone(), namespace.to_owned(), name.to_owned());
+        let key = Key {
+            plural,
+            namespace,
+            name,
+        };
+        self.server.with_faults(|faults| {
+            faults.script(
+                move |_| api.get(&key).is_some_and(|object| is_so(&object)),
+                Fault::Hold(HELD),
+            );
+        });
+    }
+
+    /// Waits until a call is held.
+    async fn wait_for_held_call(&mut self, what: &str) -> Result<(), Violation> {
+        self.wait_until(what, |world| {
+            let is_held = world.server.with_faults(|faults| faults.scripted() == 0);
+            is_held.then_some(())
+        })
+        .await
     }
 
     /// Works on the disk as its administrator.
