@@ -224,8 +224,8 @@ sim-test: need-rust
 	@echo "500 simulated clusters, and whether a seed always gives the same run"
 	@cargo build -q --profile sim-test -p sim
 	@target/sim-test/sim regressions
-	@target/sim-test/sim twice SEEDS=20
-	@target/sim-test/sim many SEEDS=500
+	@target/sim-test/sim twice SEEDS=100
+	@target/sim-test/sim many FROM=101 SEEDS=400
 
 .PHONY: sim-mutations
 sim-mutations: need-rust ## Revert one safeguard after the other, and update in docs/reliability.md after how many seeds the simulation detects it (SEEDS=20000 NAME=beacon-is-not-checked); hours

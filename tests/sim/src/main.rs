@@ -32,7 +32,7 @@ usage: sim run SEED=N [ACTIONS=200] [TRACE=1] [REPLICAS=3] [KILLS=0] [API_FAULTS
                             seeds from FROM on, until so many failed, and each of these shrunk; all of them with the
                             other settings of a single one
        sim twice [SEEDS=100] [FROM=1]
-                            whether each seed gives the same run twice
+                            whether each seed gives the same run twice, and none fails
        sim regressions      seeds that failed once
        sim mutations [SEEDS=20000] [JOBS=processors] [NAME...]
                             whether the simulation detects code without its safeguards";

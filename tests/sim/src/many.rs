@@ -118,13 +118,20 @@ pub fn run_twice(settings: &BTreeMap<&str, u64>) -> ExitCode {
     let setting = |name: &str, default: u64| settings.get(name).copied().unwrap_or(default);
     let (from, seeds) = (setting("FROM", 1), setting("SEEDS", 100));
     for seed in from..from + seeds {
-        let (first, second) = (trace(seed), trace(seed));
+        let (first, second) = std::thread::scope(|scope| {
+            let second = scope.spawn(|| trace(seed));
+            (trace(seed), second.join().unwrap_or_default())
+        });
         if first.is_empty() || first != second {
             let line = first
                 .lines()
                 .zip(second.lines())
                 .position(|(first, second)| first != second);
             println!("two runs of seed {seed} differ, from line {line:?} on");
+            return ExitCode::FAILURE;
+        }
+        if let Some(violation) = first.lines().find_map(|line| line.strip_prefix(child::VIOLATION)) {
+            println!("seed {seed} fails: {violation}\n  make sim SEED={seed} TRACE=1");
             return ExitCode::FAILURE;
         }
     }
