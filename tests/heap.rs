@@ -81,7 +81,7 @@ fn settings() -> Settings {
         deadline: Duration::from_secs(1),
         scan_interval: Duration::ZERO,
         count_rate: 1,
-        started_at: tokio::time::Instant::now(),
+        leads_since: tokio::time::Instant::now(),
     }
 }
 

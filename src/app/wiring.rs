@@ -139,7 +139,7 @@ pub(super) fn wire(
             deadline: EXPORT_DEADLINE,
             scan_interval: options.scan_interval,
             count_rate: options.count_rate,
-            started_at: tokio::time::Instant::now(),
+            leads_since: tokio::time::Instant::now(),
         },
         stores: Stores {
             claims,

@@ -109,8 +109,8 @@ pub struct Settings {
     pub scan_interval: Duration,
     /// Maximum number of files that a usage scan reads per second, per backend.
     pub count_rate: u32,
-    /// Start time of this process.
-    pub started_at: Instant,
+    /// Time at which this process began to lead.
+    pub leads_since: Instant,
 }
 
 impl Settings {
@@ -123,7 +123,7 @@ impl Settings {
     /// Returns the time at which all calls of the previous process have exceeded their deadline. Without fencing
     /// (NFSv3), nothing is changed before that time (data-safety rule 11).
     pub fn previous_process_deadline(&self) -> Instant {
-        self.started_at + self.deadline
+        self.leads_since + self.deadline
     }
 
     /// Parses the parameters of a class.
@@ -161,7 +161,7 @@ impl Settings {
             deadline: Duration::from_secs(1),
             scan_interval: Duration::ZERO,
             count_rate: 1,
-            started_at: Instant::now(),
+            leads_since: Instant::now(),
         }
     }
 }
