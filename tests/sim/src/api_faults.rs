@@ -1,4 +1,4 @@
-//! Faults of the API server, by chance.
+//! Faults of the API server: by chance, or scripted.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,12 @@ use crate::chance::Chance;
 use crate::life::Life;
 use crate::trace::Trace;
 
-/// Path of volumes in the API.
-const VOLUMES: &str = "/api/v1/persistentvolumes";
 /// Latency of a request and of its answer, at most.
 const LATENCY: Duration = Duration::from_millis(8);
 /// Delay of an event during faults, at most.
 const SLOW_WATCH: Duration = Duration::from_secs(20);
 
-/// Faults of the API server, by chance.
+/// Faults of the API server: by chance, or scripted.
 #[derive(Debug)]
 pub struct ApiFaults {
     chance: Chance,
@@ -29,23 +27,24 @@ pub struct ApiFaults {
     /// Requests that were executed, except for those about Leases.
     requests: AtomicU64,
     kill: Mutex<Option<Kill>>,
-    arranged: Mutex<Arranged>,
+    scripted: Mutex<ScriptedFaults>,
 }
 
 /// Faults that do not depend on chance.
 #[derive(Debug, Default)]
-pub struct Arranged {
+pub struct ScriptedFaults {
     /// Requests about Leases fail.
     pub refuse_leases: bool,
     /// Objects cannot be created at this path.
     pub refuse_creations: Option<&'static str>,
-    /// Events of this kind are held back, each for as long as a slow watch does at most.
-    pub hold_events: Option<&'static str>,
-    /// The connection of the next create of a volume is cut at once, and the create is executed after this time.
-    pub late_volume: Option<Duration>,
+    /// Events of this kind are delayed for as long as a slow watch delays them at most.
+    pub delay_events: Option<&'static str>,
+    /// The connection of the next request that creates an object at this path is cut at once, and the request is executed
+    /// after this time.
+    pub create_late: Option<(&'static str, Duration)>,
 }
 
-impl Arranged {
+impl ScriptedFaults {
     /// Returns what happens to a request.
     fn request(&mut self, method: &str, path: &str) -> Option<Fault> {
         if self.refuse_leases && path.contains("/leases") {
@@ -57,8 +56,8 @@ impl Arranged {
         if self.refuse_creations == Some(path) {
             return Some(Fault::Refuse(503));
         }
-        let late = self.late_volume.take_if(|_| path == VOLUMES);
-        late.map(Fault::CutEarly)
+        let late = self.create_late.take_if(|(late, _)| *late == path);
+        late.map(|(_, delay)| Fault::ExecuteLate(delay))
     }
 }
 
@@ -86,7 +85,7 @@ impl ApiFaults {
             slow: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             kill: Mutex::new(None),
-            arranged: Mutex::new(Arranged::default()),
+            scripted: Mutex::new(ScriptedFaults::default()),
         }
     }
 
@@ -154,14 +153,14 @@ impl ApiFaults {
     }
 
     /// Changes the faults that do not depend on chance.
-    pub fn arrange(&self, change: impl FnOnce(&mut Arranged)) {
-        let mut arranged = self.arranged();
-        change(&mut arranged);
-        self.trace.record("api", format_args!("has {arranged:?}"));
+    pub fn script(&self, change: impl FnOnce(&mut ScriptedFaults)) {
+        let mut scripted = self.scripted();
+        change(&mut scripted);
+        self.trace.record("api", format_args!("has {scripted:?}"));
     }
 
-    fn arranged(&self) -> MutexGuard<'_, Arranged> {
-        self.arranged.lock().unwrap_or_else(PoisonError::into_inner)
+    fn scripted(&self) -> MutexGuard<'_, ScriptedFaults> {
+        self.scripted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -174,8 +173,8 @@ impl Faults for ApiFaults {
     fn request(&self, client: &str, method: &str, path: &str) -> (Duration, Fault, Duration) {
         self.kill_at(client, method, path, true);
         let (before, after) = (self.chance.duration(LATENCY), self.chance.duration(LATENCY));
-        let arranged = self.arranged().request(method, path);
-        if let Some(fault) = arranged {
+        let scripted = self.scripted().request(method, path);
+        if let Some(fault) = scripted {
             self.trace
                 .record("api", format_args!("{fault:?} for {client}: {method} {path}"));
             return (before, fault, after);
@@ -196,7 +195,7 @@ impl Faults for ApiFaults {
     }
 
     fn watch_delay(&self, _client: &str, plural: &str) -> Duration {
-        if self.arranged().hold_events == Some(plural) {
+        if self.scripted().delay_events == Some(plural) {
             return SLOW_WATCH;
         }
         match self.slow.load(Ordering::Relaxed) && self.watches.in_thousand(200) {

@@ -13,7 +13,7 @@ pub const VIOLATION: &str = "VIOLATION ";
 /// What the line begins with that has the number of actions until then.
 pub const ACTIONS: &str = "ACTIONS ";
 /// Real time after which a run counts as endless, and ends itself: whoever waits for it has nothing to look after.
-const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

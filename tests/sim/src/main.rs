@@ -26,8 +26,8 @@ const USAGE: &str = "\
 usage: sim run SEED=N [ACTIONS=200] [TRACE=1] [REPLICAS=3] [KILLS=0] [API_FAULTS=0] [NFS_FAULTS=0] [ACCIDENTS=0]
                [ADMINISTRATORS=0] [FOLLOW_UPS=0] [PAUSE=MILLISECONDS] [SKIP=MASK] [CASE=NUMBER]
                             one seed; a 0 leaves a kind of events out, and each bit of MASK a 64th of the actions;
-                            PAUSE is the time between two actions, at most, and CASE the situation that is arranged
-                            at the end
+                            PAUSE is the time between two actions, at most, and CASE the number of the situation that
+                            is arranged at the end
        sim many [SEEDS=10000] [FROM=1] [JOBS=processors] [FAILURES=10] [SHRINK=1] [KILLS=0]...
                             seeds from FROM on, until so many failed, and each of these shrunk; all of them with the
                             other settings of a single one

@@ -113,7 +113,8 @@ impl Progress {
     }
 }
 
-/// Runs each seed twice, and compares what happened byte for byte.
+/// Runs each seed twice at the same time, and compares the traces byte for byte. Ends at the first seed whose runs differ or
+/// fail.
 pub fn run_twice(settings: &BTreeMap<&str, u64>) -> ExitCode {
     let setting = |name: &str, default: u64| settings.get(name).copied().unwrap_or(default);
     let (from, seeds) = (setting("FROM", 1), setting("SEEDS", 100));
@@ -141,7 +142,8 @@ pub fn run_twice(settings: &BTreeMap<&str, u64>) -> ExitCode {
 
 /// Runs a seed, and returns what happened.
 fn trace(seed: u64) -> String {
-    let output = child::command(&format!("SEED={seed} TRACE=1")).and_then(|mut command| command.output());
+    let output = child::command(&format!("SEED={seed} TRACE=1 LIMIT={}", child::LIMIT.as_secs()))
+        .and_then(|mut command| command.output());
     output.map_or_else(
         |_| String::new(),
         |output| String::from_utf8_lossy(&output.stdout).into_owned(),

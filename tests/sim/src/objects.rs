@@ -2,6 +2,13 @@
 
 use serde_json::Value;
 
+/// Path of volumes in the API.
+pub const VOLUMES_PATH: &str = "/api/v1/persistentvolumes";
+/// Path of backends in the API.
+pub const BACKENDS_PATH: &str = "/apis/nfs-operator.io/v1alpha1/nfsbackends";
+/// Path of archives in the API.
+pub const ARCHIVES_PATH: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
+
 /// Returns the value at a path, as [`Value::pointer`] does, but without allocations: a run reads objects all the time, so
 /// that each field is looked at once.
 pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
@@ -73,7 +80,17 @@ pub fn claim_path(namespace: &str, name: &str) -> String {
 
 /// Returns the path of a volume in the API.
 pub fn volume_path(name: &str) -> String {
-    format!("/api/v1/persistentvolumes/{name}")
+    format!("{VOLUMES_PATH}/{name}")
+}
+
+/// Returns the path of a backend in the API.
+pub fn backend_path(name: &str) -> String {
+    format!("{BACKENDS_PATH}/{name}")
+}
+
+/// Returns the path of an archive in the API.
+pub fn archive_path(name: &str) -> String {
+    format!("{ARCHIVES_PATH}/{name}")
 }
 
 #[cfg(test)]

@@ -6,14 +6,13 @@ use serde_json::{Value, json};
 use crate::actors::users::NAMESPACES;
 use crate::api_server::ApiServer;
 use crate::chance::Chance;
-use crate::objects::{name, namespace};
+use crate::objects::{ARCHIVES_PATH, archive_path, name, namespace};
 use crate::trace::Trace;
 
 const BY: &str = "admin";
-const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
 
 fn path(archive: &Value) -> String {
-    format!("{ARCHIVES}/{}", name(archive))
+    archive_path(name(archive))
 }
 
 /// Does something with one of the archives.
@@ -112,7 +111,7 @@ pub fn back_up(api: &ApiServer, chance: &Chance, trace: &Trace) {
         "metadata": {"name": backup},
         "spec": {"claimRef": {"namespace": namespace(claim), "name": name(claim)}},
     });
-    if api.call(BY, "POST", ARCHIVES, &object).is_ok() {
+    if api.call(BY, "POST", ARCHIVES_PATH, &object).is_ok() {
         trace.record(
             BY,
             format_args!("requests {backup} of claim {}/{}", namespace(claim), name(claim)),

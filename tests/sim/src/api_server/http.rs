@@ -41,8 +41,8 @@ pub enum Fault {
     CutBefore,
     /// It is executed, and the connection is cut before the answer.
     CutAfter,
-    /// The connection is cut at once, and it is executed after this time.
-    CutEarly(Duration),
+    /// The connection is cut, and it is executed after this time.
+    ExecuteLate(Duration),
 }
 
 /// Decides what happens to requests and watches.
@@ -213,7 +213,7 @@ impl ApiServer {
         link.wait_while_paused().await;
         match fault {
             Fault::CutBefore => return Err("connection closed before message completed".into()),
-            Fault::CutEarly(delay) => {
+            Fault::ExecuteLate(delay) => {
                 let server = self.clone();
                 tokio::spawn(async move {
                     sleep(delay).await;

@@ -22,7 +22,7 @@ pub struct CallSummary {
 }
 
 impl CallSummary {
-    /// Returns true for a call that creates a directory.
+    /// Returns true for MKDIR, and for a COMPOUND with CREATE, which the client sends for directories and symbolic links.
     pub fn makes_directory(&self) -> bool {
         self.operations.contains(&op::CREATE) || (self.version, self.procedure) == (3, nfs::MKDIR)
     }

@@ -239,7 +239,7 @@ impl Oracle {
                 continue;
             };
             if let Some(tree) = self.trees.get_mut(&(site, *root)) {
-                tree.archive = Some(name(&archive).to_owned());
+                tree.is_new_archive = tree.archive.replace(name(&archive).to_owned()).is_none();
                 if let Some(claim) = self.claims.get(&tree.claim).filter(|claim| !claim.is_checked) {
                     // Perhaps it is a copy whose claim was never bound: nobody has looked at its content.
                     let mut found = sources::files_in(disk, directory);
@@ -302,6 +302,7 @@ impl Oracle {
                 path: located.directory.clone(),
                 files,
                 fate: Fate::default(),
+                is_new_archive: false,
                 is_deleted: false,
             };
             self.trees.insert(key, tree);

@@ -95,6 +95,7 @@ fn described(archive: &Value, directory: &str) -> Tree {
         path: directory.to_owned(),
         files: BTreeMap::new(),
         fate: Fate::default(),
+        is_new_archive: false,
         is_deleted: false,
     }
 }

@@ -42,6 +42,8 @@ pub struct Tree {
     pub backend: String,
     /// The archive that it is now.
     pub archive: Option<String>,
+    /// It was no archive at the last look.
+    pub is_new_archive: bool,
     /// The path at which it belongs.
     pub path: String,
     pub files: BTreeMap<DataFile, Object>,
@@ -103,6 +105,7 @@ impl Tree {
             self.check_move(path, claims)?;
             self.path.clone_from(path);
         }
+        self.is_new_archive = false;
         self.check_files(path, disk)
     }
 
@@ -113,9 +116,11 @@ impl Tree {
 
     /// Checks that the directory may be at another path than before.
     fn check_move(&self, path: &str, claims: &Claims) -> Result<(), String> {
-        let fault = match (self.is_live(claims), is_archive(path)) {
+        // Perhaps it was moved, and its archive got an object, since the last look.
+        let was_volume = self.archive.is_none() || self.is_new_archive;
+        let fault = match (was_volume && claims.exists(&self.claim), is_archive(path)) {
             (true, _) => "the claim exists",
-            (false, true) if self.archive.is_none() && !self.fate.archived && !self.fate.deleted => "it is retained",
+            (false, true) if was_volume && !self.fate.archived && !self.fate.deleted => "it is retained",
             (false, false) if self.archive.is_none() && !is_own(path) => "it is no archive that could be restored",
             _ => return Ok(()),
         };

@@ -204,11 +204,13 @@ impl Processes {
         }
     }
 
-    /// Stops all processes, and starts others at once, as an upgrade does.
+    /// Stops all processes, and lets others start with the next step, as an upgrade does.
     pub fn replace_all(&mut self) {
         for replica in &mut self.replicas {
-            if let Some(process) = replica.process.take() {
-                process.stop();
+            match replica.process.take() {
+                Some(process) if replica.life.is_killed() => process.kill(),
+                Some(process) => process.stop(),
+                None => {}
             }
             replica.start_at = Instant::now();
         }

@@ -4,7 +4,7 @@
 //! There is at most one accident at a time. It ends by itself, because the administrator repairs everything in the end.
 
 mod protocol;
-mod replacement;
+pub mod replacement;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,17 +199,18 @@ impl Storage {
         let Some((kind, disk)) = replacement::choose(&self.api, &self.server, &self.chance, &self.snapshots) else {
             return false;
         };
-        self.put_in_place(kind, disk);
+        self.replace_export(kind, disk);
         true
     }
 
     /// Puts a former state of the disk in the place of the present one, until [`repair`](Self::repair) is called.
     pub fn roll_back(&mut self, former: FileSystem) {
-        self.put_in_place(Replacement::Former, former);
+        self.repair();
+        self.replace_export(Replacement::Former, former);
         self.leave();
     }
 
-    fn put_in_place(&mut self, kind: Replacement, disk: FileSystem) {
+    fn replace_export(&mut self, kind: Replacement, disk: FileSystem) {
         self.begin(Accident::Replaced(kind));
         self.server.insert_disk(REPLACEMENT_DISK, disk);
         self.server.export(Export::new(EXPORT, REPLACEMENT_DISK));

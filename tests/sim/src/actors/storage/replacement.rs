@@ -137,7 +137,7 @@ fn copy(disk: &FileSystem, chance: &Chance) -> NfsResult<FileSystem> {
 }
 
 /// Returns the beacon on a disk.
-fn beacon(disk: &FileSystem) -> Option<String> {
+pub fn beacon(disk: &FileSystem) -> Option<String> {
     let found = disk.walk(disk.root());
     let file = found
         .iter()

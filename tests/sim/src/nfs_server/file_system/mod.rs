@@ -113,8 +113,8 @@ pub struct FileSystem {
     inodes: BTreeMap<Ino, Inode>,
     /// Free numbers below `next`.
     free: BTreeSet<Ino>,
-    /// A free number that only a directory gets.
-    kept: Option<Ino>,
+    /// A number that only the next directory gets.
+    reserved: Option<Ino>,
     next: Ino,
     next_generation: u32,
     /// The newest value of a change attribute.
@@ -131,7 +131,7 @@ impl FileSystem {
         let mut file_system = Self {
             inodes: BTreeMap::new(),
             free: BTreeSet::new(),
-            kept: None,
+            reserved: None,
             next: options.first_ino,
             next_generation: 1,
             change: 0,
@@ -275,15 +275,16 @@ impl FileSystem {
         }
     }
 
-    /// Keeps a free number for the next directory that is created.
-    pub fn keep_number(&mut self, number: Ino) {
-        self.kept = self.free.take(&number);
+    /// Reserves a free number for the next directory that is created. Fails with [`NfsStat::INVAL`] if it is not free.
+    pub fn reserve_number(&mut self, number: Ino) -> NfsResult<()> {
+        self.reserved = self.free.take(&number);
+        self.reserved.map(drop).ok_or(NfsStat::INVAL)
     }
 
-    /// Takes the number that is kept for a directory, or the lowest free one.
+    /// Takes the number that is reserved for a directory, or the lowest free one.
     fn take_number(&mut self, is_directory: bool) -> Ino {
-        let kept = self.kept.take_if(|_| is_directory);
-        kept.or_else(|| self.free.pop_first()).unwrap_or_else(|| {
+        let reserved = self.reserved.take_if(|_| is_directory);
+        reserved.or_else(|| self.free.pop_first()).unwrap_or_else(|| {
             let number = self.next;
             self.next += 1;
             number

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use nfs_client::FsId;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::disk::content;
-use super::{BACKEND, BACKENDS, DONE, LOOK, MOMENT, OBSERVED, broken};
+use super::{BACKEND, DONE, LOOK, MOMENT, OBSERVED, broken};
 use crate::actors::administrator::SERVER;
+use crate::actors::storage::replacement;
 use crate::nfs_server::{Export, FileSystem, FileSystemOptions};
-use crate::objects::{has_reason, name, text};
-use crate::oracle::Violation;
+use crate::objects::{BACKENDS_PATH, backend_path, has_reason, name, text};
+use crate::oracle::{DISK, Violation};
 use crate::world::World;
 
 /// Name of another backend on the export.
-const BESIDE: &str = "third";
+const NEIGHBOR: &str = "third";
 /// Name of a backend that is alone on its export, and of its disk.
 const LONE: &str = "lone";
 /// Path of its export.
@@ -24,12 +24,12 @@ const LONE_EXPORT: &str = "/lone";
 const CHANGING: Duration = Duration::from_secs(1);
 
 impl World {
-    /// A backend is deleted from a full export while no other status has its beacon, which the others then cannot replace:
-    /// they recognize the export after a restart (data-safety rule 17).
-    pub(super) async fn delete_a_backend_beside_others(&mut self) -> Result<(), Violation> {
-        self.create_backend_beside()?;
+    /// The backend whose status alone has the beacon of its export is deleted. The export is full, so the other backends
+    /// cannot write another beacon: they still recognize it after a restart (data-safety rule 17).
+    pub(super) async fn delete_the_backend_that_knows_the_beacon(&mut self) -> Result<(), Violation> {
+        self.create_neighbor()?;
         self.wait_until("a new backend alone has the beacon of its export", |world| {
-            world.alone_has_beacon(BESIDE).then_some(())
+            world.alone_has_beacon(NEIGHBOR).then_some(())
         })
         .await?;
         self.trace.record("nas", "is full");
@@ -38,7 +38,7 @@ impl World {
             let used = space.total - space.available;
             Ok(std::mem::replace(&mut disk.options_mut().capacity, used))
         })?;
-        self.administer("DELETE", &format!("{BACKENDS}/{BESIDE}"), &json!({}))?;
+        self.administer("DELETE", &backend_path(NEIGHBOR), &json!({}))?;
         self.pass(LOOK * 2).await?;
         self.trace.record("world", "starts all processes again");
         self.processes.restart_all();
@@ -46,15 +46,15 @@ impl World {
             disk.options_mut().capacity = capacity;
             Ok(())
         })?;
-        self.wait_until_deleted(BESIDE).await?;
-        // The statuses are those of the new processes by then.
+        self.wait_until_gone("nfsbackends", NEIGHBOR).await?;
+        // Until then, statuses may be those of the former processes.
         self.pass(OBSERVED).await?;
         self.settle().await
     }
 
     /// etcd is restored from just before the deletion of the last backend on an export: the backend notices (data-safety rule
     /// 17).
-    pub(super) async fn restore_the_last_backend(&mut self) -> Result<(), Violation> {
+    pub(super) async fn restore_etcd_after_the_last_backend(&mut self) -> Result<(), Violation> {
         let options = FileSystemOptions {
             fsid: FsId { major: 98, minor: 0 },
             ..FileSystemOptions::default()
@@ -62,15 +62,19 @@ impl World {
         self.server.insert_disk(LONE, FileSystem::new(options));
         self.server.export(Export::new(LONE_EXPORT, LONE));
         let spec = json!({"server": SERVER, "path": LONE_EXPORT});
-        self.administer("POST", BACKENDS, &json!({"metadata": {"name": LONE}, "spec": spec}))?;
+        self.administer(
+            "POST",
+            BACKENDS_PATH,
+            &json!({"metadata": {"name": LONE}, "spec": spec}),
+        )?;
         self.wait_until("a new backend has a beacon", |world| {
             let backend = world.object("nfsbackends", ("", LONE))?;
             (!text(&backend, "/status/export/beacon").is_empty()).then_some(())
         })
         .await?;
         let snapshot = self.api.snapshot();
-        self.administer("DELETE", &format!("{BACKENDS}/{LONE}"), &json!({}))?;
-        self.wait_until_deleted(LONE).await?;
+        self.administer("DELETE", &backend_path(LONE), &json!({}))?;
+        self.wait_until_gone("nfsbackends", LONE).await?;
         self.processes.restart_all();
         self.api.restore(&snapshot);
         self.trace.record("admin", "restores etcd from a snapshot");
@@ -86,12 +90,12 @@ impl World {
 
     /// A new backend changes all the time until it is deleted, and the operator starts again: the other backends on the
     /// export recognize its beacon (data-safety rule 17).
-    pub(super) async fn change_a_new_backend(&mut self) -> Result<(), Violation> {
-        self.create_backend_beside()?;
-        let path = format!("{BACKENDS}/{BESIDE}");
+    pub(super) async fn patch_a_new_backend_constantly(&mut self) -> Result<(), Violation> {
+        self.create_neighbor()?;
+        let path = backend_path(NEIGHBOR);
         let end = Instant::now() + CHANGING;
         let mut changes = 0_u32;
-        while Instant::now() < end && !self.has_announced_beacon(BESIDE) {
+        while Instant::now() < end && !self.has_announced_beacon(NEIGHBOR) {
             changes += 1;
             let annotations = json!({"example.org/changes": changes.to_string()});
             let patch = json!({"metadata": {"annotations": annotations}});
@@ -103,28 +107,25 @@ impl World {
         self.administer("DELETE", &path, &json!({}))?;
         self.trace.record("world", "starts all processes again");
         self.processes.restart_all();
-        // Until then, the statuses are those of the former processes.
+        // Until then, statuses may be those of the former processes.
         self.pass(OBSERVED).await?;
         self.settle().await
     }
 
     /// Creates another backend on the export.
-    fn create_backend_beside(&self) -> Result<(), Violation> {
+    fn create_neighbor(&self) -> Result<(), Violation> {
         let main = self.object("nfsbackends", ("", BACKEND));
         let spec = main.as_deref().and_then(|main| main.get("spec"));
-        self.administer("POST", BACKENDS, &json!({"metadata": {"name": BESIDE}, "spec": spec}))
-    }
-
-    async fn wait_until_deleted(&mut self, backend: &str) -> Result<(), Violation> {
-        self.wait_until("a deleted backend is gone", |world| {
-            world.object("nfsbackends", ("", backend)).is_none().then_some(())
-        })
-        .await
+        self.administer(
+            "POST",
+            BACKENDS_PATH,
+            &json!({"metadata": {"name": NEIGHBOR}, "spec": spec}),
+        )
     }
 
     /// Returns true if the status of this backend has the beacon that is on the export, and no other one has.
     fn alone_has_beacon(&self, alone: &str) -> bool {
-        let Ok(beacon) = self.beacon() else { return false };
+        let Some(beacon) = self.beacon() else { return false };
         let known = ["/status/export/beacon", "/status/export/nextBeacon"];
         let backends = self.api.all("nfsbackends");
         let having = backends
@@ -139,14 +140,11 @@ impl World {
         let next = backend
             .as_deref()
             .map_or("", |backend| text(backend, "/status/export/nextBeacon"));
-        !next.is_empty() && self.beacon().is_ok_and(|beacon| beacon == next)
+        !next.is_empty() && self.beacon().is_some_and(|beacon| beacon == next)
     }
 
     /// Returns the beacon that is on the export.
-    fn beacon(&self) -> Result<String, Violation> {
-        let path = format!("{}/beacon", self.cluster_folder()?);
-        let file = self.on_disk(|disk| content(disk, &path))?;
-        let file: Value = serde_json::from_slice(&file).unwrap_or_default();
-        Ok(text(&file, "/beacon").to_owned())
+    fn beacon(&self) -> Option<String> {
+        self.server.inspect(DISK, replacement::beacon).ok().flatten()
     }
 }

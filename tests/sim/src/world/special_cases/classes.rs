@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::disk::{content, make_file, rewrite};
-use super::{ARCHIVES, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
+use super::{CLAIM, DONE, LONG_HELD, NAMESPACE, OBSERVED, OTHER_NAMESPACE, broken, find};
 use crate::actors::administrator::ADOPTING;
 use crate::actors::archives;
 use crate::nfs_server::faults::CallSummary;
 use crate::nfs_server::{Fault, Faults};
-use crate::objects::{has_reason, uid, volume_path};
+use crate::objects::{ARCHIVES_PATH, archive_path, has_reason, uid, volume_path};
 use crate::oracle::Violation;
 use crate::process::SLOTS;
 use crate::world::{STEP, World};
@@ -21,10 +21,11 @@ use crate::world::{STEP, World};
 const GROUPS: std::ops::RangeInclusive<u32> = 5000..=5009;
 /// Number of claims that fail: more than a backend works on at the same time.
 const FAILING: usize = SLOTS + 8;
-/// Time that the server takes for the directory of each: less than the deadline of a call.
-const HELD: Duration = Duration::from_secs(8);
 /// Time in which each of them is tried again.
 const RETRIED: Duration = Duration::from_secs(5);
+/// Time in which a new claim is bound meanwhile, before the first attempt ends.
+const BOUND: Duration = Duration::from_secs(2);
+const _: () = assert!(RETRIED.as_secs() + BOUND.as_secs() < LONG_HELD.as_secs());
 
 impl World {
     /// Two namespaces share the directory of the strangers, which the oracle watches (data-safety rule 26).
@@ -95,7 +96,7 @@ impl World {
             let reference = json!({"claimRef": {"namespace": NAMESPACE, "name": CLAIM}});
             self.administer(
                 "POST",
-                ARCHIVES,
+                ARCHIVES_PATH,
                 &json!({"metadata": {"name": backup}, "spec": reference}),
             )?;
             self.wait_until("a backup is complete", |world| {
@@ -148,7 +149,7 @@ impl World {
         self.delete_claim(claim)?;
         self.settle().await?;
         let directory = self.archived_directory(&volume.name);
-        let archive = format!("{ARCHIVES}/{}", volume.name);
+        let archive = archive_path(&volume.name);
         let terms = json!({"legalHold": true, "expirationTime": archives::time_in(&self.api, 0)});
         self.administer("PATCH", &archive, &json!({"spec": terms}))?;
         self.check_that("an archive with a legal hold was purged", |world| {
@@ -194,7 +195,7 @@ impl World {
             .await?;
         self.server.with_faults(|faults| {
             for _ in 0..FAILING {
-                faults.script(CallSummary::makes_directory, Fault::Hold(HELD));
+                faults.script(CallSummary::makes_directory, Fault::Hold(LONG_HELD));
             }
         });
         self.pass(RETRIED).await?;
@@ -203,7 +204,7 @@ impl World {
         self.set_inherited_mode(None)?;
         let claim = (NAMESPACE, CLAIM);
         self.create_claim(claim, "archived", &[], &json!({}))?;
-        self.pass(LOOK * 2).await?;
+        self.pass(BOUND).await?;
         match self.volume_of(claim) {
             Some(_) => Ok(()),
             None => Err(broken("a new claim waits for claims that failed before")),
@@ -215,7 +216,7 @@ impl World {
     pub(super) async fn remove_a_volume_by_hand(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
         let volume = self.provision_with_file(claim, ADOPTING).await?;
-        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.set_reclaim_policy(&volume, "Retain")?;
         self.delete_claim(claim)?;
         self.settle().await?;
         self.administer("DELETE", &volume_path(&volume.name), &json!({}))?;
@@ -262,7 +263,7 @@ impl World {
     pub(super) async fn edit_the_claim_of_a_volume(&mut self) -> Result<(), Violation> {
         let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
         let volume = self.provision_with_file(first, "deleted").await?;
-        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.set_reclaim_policy(&volume, "Retain")?;
         self.delete_claim(first)?;
         self.settle().await?;
         self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
@@ -272,11 +273,8 @@ impl World {
             &volume,
             &json!({"metadata": {"annotations": annotate(claim.as_deref())}, "spec": {"claimRef": null}}),
         )?;
-        self.wait_until("a claim is bound to the volume that it names", |world| {
-            world.volume_of(second)
-        })
-        .await?;
-        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}))?;
+        self.wait_until_given(second).await?;
+        self.set_reclaim_policy(&volume, "Delete")?;
         self.delete_claim(second)?;
         let stays = format!(
             "{} was removed, whose record is that of another claim",

@@ -2,11 +2,12 @@
 
 use nfs_client::FsId;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::disk::{make_directory, make_file, remove, rename};
-use super::{ARCHIVES, CLAIM, DONE, LOOK, NAMESPACE, OTHER_NAMESPACE, Volume, broken};
+use super::{CLAIM, LOOK, NAMESPACE, OTHER_NAMESPACE, Volume, broken};
+use crate::nfs_server::file_system::Ino;
 use crate::nfs_server::{Faults, FileSystem, FileSystemOptions, Place};
+use crate::objects::ARCHIVES_PATH;
 use crate::oracle::{DISK, Violation};
 use crate::world::World;
 
@@ -66,11 +67,10 @@ impl World {
         self.slow_down();
         let reference = json!({"kind": "PersistentVolumeClaim", "name": CLAIM});
         self.create_claim(clone, "deleted", &[], &json!({"dataSource": reference}))?;
-        let end = Instant::now() + DONE;
-        while self.number_of_names(&staging).unwrap_or(0) < BEGUN {
-            self.observe_until(end, "a claim is not copied").await?;
-        }
-        Ok(())
+        self.catch("a claim is copied", |world| {
+            (world.number_of_names(&staging).unwrap_or(0) >= BEGUN).then_some(())
+        })
+        .await
     }
 
     /// Creates so many empty files in a directory.
@@ -85,13 +85,18 @@ impl World {
             fsid: FsId { major: 98, minor: 0 },
             ..FileSystemOptions::default()
         };
-        self.server.insert_disk("mounted", FileSystem::new(options));
+        Ok(self.mount(ino, "mounted", FileSystem::new(options)))
+    }
+
+    /// Mounts a disk of this name in a directory. Returns where.
+    fn mount(&self, directory: Ino, name: &str, disk: FileSystem) -> Place {
+        self.server.insert_disk(name, disk);
         let place = Place {
             disk: DISK.to_owned(),
-            ino,
+            ino: directory,
         };
-        self.server.mount(place.clone(), "mounted");
-        Ok(place)
+        self.server.mount(place.clone(), name);
+        place
     }
 
     /// A snapshot is older than the claim that an administrator gave a volume: no backup of that claim has what it shows
@@ -99,19 +104,18 @@ impl World {
     pub(super) async fn copy_the_snapshot_of_another_claim(&mut self) -> Result<(), Violation> {
         let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
         let volume = self.provision_with_file(first, "deleted").await?;
-        self.patch_volume(&volume, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.set_reclaim_policy(&volume, "Retain")?;
         let place = self.make_snapshot()?;
         self.delete_claim(first)?;
         self.pass(LOOK * 5).await?;
-        self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
-        self.patch_volume(&volume, &json!({"spec": {"claimRef": null}}))?;
-        self.wait_until("a claim is bound to the volume that it names", |world| {
-            world.volume_of(second)
-        })
-        .await?;
+        self.give_volume(&volume, second, "deleted").await?;
         self.pass(LOOK * 5).await?;
         let spec = json!({"claimRef": {"namespace": OTHER_NAMESPACE, "name": CLAIM}, "consistency": "Required"});
-        self.administer("POST", ARCHIVES, &json!({"metadata": {"name": CLAIM}, "spec": spec}))?;
+        self.administer(
+            "POST",
+            ARCHIVES_PATH,
+            &json!({"metadata": {"name": CLAIM}, "spec": spec}),
+        )?;
         self.check_that("a backup was copied from a snapshot of another claim", |world| {
             world.archived_directory(CLAIM).is_empty()
         })
@@ -130,12 +134,6 @@ impl World {
         let mut snapshot = snapshot.map_err(|status| broken(format!("there is no disk: {status:?}")))?;
         // A file system of its own, whose objects have the same numbers.
         snapshot.options_mut().fsid = FsId { major: 99, minor: 0 };
-        self.server.insert_disk("snapshot", snapshot);
-        let place = Place {
-            disk: DISK.to_owned(),
-            ino,
-        };
-        self.server.mount(place.clone(), "snapshot");
-        Ok(place)
+        Ok(self.mount(ino, "snapshot", snapshot))
     }
 }

@@ -4,11 +4,11 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
-use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, VOLUMES, Volume, broken, find};
+use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
 use crate::actors::administrator::{EXPORT, SERVER};
 use crate::nfs_server::Fault;
 use crate::nfs_server::file_system::Caller;
-use crate::objects::{has_reason, volume_path};
+use crate::objects::{VOLUMES_PATH, has_reason, text, volume_path};
 use crate::oracle::{OWN_FOLDER, Violation};
 use crate::world::{ADDRESS, World};
 
@@ -106,7 +106,7 @@ impl World {
 
     /// An empty directory has the name of a volume's for a while, as where a disk is not mounted: the volume is not reclaimed
     /// before its own directory is back (data-safety rule 4).
-    pub(super) async fn put_an_empty_directory_in_place(&mut self) -> Result<(), Violation> {
+    pub(super) async fn replace_a_directory_with_an_empty_one(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
         let volume = self.provision_with_file(claim, "archived").await?;
         let away = format!("{}-away", volume.directory);
@@ -146,12 +146,14 @@ impl World {
         let volume = self.provision_with_file(claim, "deleted").await?;
         // The beacon is renewed meanwhile.
         self.pass(OBSERVED).await?;
-        self.server.with_faults(|faults| faults.script(|_| true, Fault::Hang));
+        self.script_call(Fault::Hang, "persistentvolumes", ("", &volume.name), |volume| {
+            text(volume, "/status/phase") == "Released"
+        });
         self.delete_claim(claim)?;
-        let end = Instant::now() + DONE;
-        while self.server.with_faults(|faults| faults.scripted()) > 0 {
-            self.observe_until(end, "no call is sent for a deleted claim").await?;
-        }
+        self.catch("a call is sent for a released volume", |world| {
+            world.has_hit_calls().then_some(())
+        })
+        .await?;
         self.storage.roll_back(former);
         let stays = format!(
             "volume {} was deleted, because its directory is missing on a former state of the export",
@@ -199,10 +201,10 @@ impl World {
             name,
         };
         let own = format!("{}/records/{}", self.cluster_folder()?, volume.name);
-        let end = Instant::now() + DONE;
-        while !self.exists(&own) {
-            self.observe_until(end, "no record was written for a claim").await?;
-        }
+        self.catch("a record is written for a claim", |world| {
+            world.exists(&own).then_some(())
+        })
+        .await?;
         let is_early = !self.exists(&volume.directory);
         self.record_there(&other, &volume)?;
         self.trace
@@ -255,7 +257,7 @@ impl World {
     }
 
     /// A volume of somebody else is inside the directory of another one: the directory is not moved (data-safety rule 5).
-    pub(super) async fn use_a_part_of_a_directory(&mut self) -> Result<(), Violation> {
+    pub(super) async fn use_a_subdirectory(&mut self) -> Result<(), Violation> {
         let volume = self.provision_with_file((NAMESPACE, CLAIM), "deleted").await?;
         let part = format!("{}/part", volume.directory);
         self.on_disk(|disk| make_directory(disk, &part))?;
@@ -274,7 +276,7 @@ impl World {
         let source = json!({"server": server, "path": format!("{EXPORT}/{directory}")});
         self.administer(
             "POST",
-            VOLUMES,
+            VOLUMES_PATH,
             &json!({"metadata": {"name": "static", "labels": {"static": "true"}}, "spec": {"capacity": {"storage": "1Mi"},
                 "accessModes": ["ReadWriteMany"], "persistentVolumeReclaimPolicy": "Retain", "nfs": source}}),
         )?;
@@ -290,28 +292,23 @@ impl World {
     pub(super) async fn reuse_a_fileid(&mut self) -> Result<(), Violation> {
         let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
         let gone = self.provision(first, "archived").await?;
-        self.patch_volume(&gone, &json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}))?;
+        self.set_reclaim_policy(&gone, "Retain")?;
         self.delete_claim(first)?;
         self.settle().await?;
         self.trace.record("nas", format_args!("removes {}", gone.directory));
-        self.on_disk(|disk| {
-            let number = find(disk, &gone.directory)?;
+        let fileid = self.on_disk(|disk| {
+            let fileid = find(disk, &gone.directory)?;
             remove(disk, &gone.directory)?;
-            disk.keep_number(number);
-            Ok(())
+            disk.reserve_number(fileid)?;
+            Ok(fileid)
         })?;
         let next = self.provision(second, "archived").await?;
+        if self.on_disk(|disk| find(disk, &next.directory))? != fileid {
+            return Err(broken(format!("{} does not have fileid {fileid}", next.directory)));
+        }
         self.delete_claim(second)?;
-        self.wait_until(
-            "a volume is reclaimed whose directory has the fileid of one that is gone",
-            |world| {
-                world
-                    .object("persistentvolumes", ("", &next.name))
-                    .is_none()
-                    .then_some(())
-            },
-        )
-        .await?;
+        // Although the fileid is that of another directory, which is gone.
+        self.wait_until_gone("persistentvolumes", &next.name).await?;
         self.administer("DELETE", &volume_path(&gone.name), &json!({}))?;
         self.settle().await
     }
@@ -327,7 +324,7 @@ impl World {
         self.delete_claim(claim)?;
         let end = Instant::now() + DONE;
         let (name, left) = loop {
-            self.observe_until(end, "a deleted directory is not purged").await?;
+            self.pass_moment(end, "a deleted directory is purged").await?;
             let Some(name) = self.name_in(&trash)? else { continue };
             // Once, so that the oracle knows that it was deleted.
             self.look()?;

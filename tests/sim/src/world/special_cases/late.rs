@@ -4,22 +4,21 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{CLAIM, LOOK, NAMESPACE};
+use super::{CLAIM, LONG_HELD, LOOK, NAMESPACE};
 use crate::nfs_server::Fault;
 use crate::nfs_server::faults::CallSummary;
+use crate::objects::VOLUMES_PATH;
 use crate::oracle::Violation;
 use crate::world::World;
 
-/// Time for which a call is held: less than the deadline of calls, after which nobody waits for one.
-const LATE: Duration = Duration::from_secs(8);
 /// Time after which a volume is created although the connection was cut: less than the pause before any other attempt.
 const LATE_VOLUME: Duration = Duration::from_secs(1);
 /// Time after which a process knows that it could not renew its Lease.
 const NOT_RENEWED: Duration = Duration::from_secs(20);
 
 impl World {
-    /// The connection is lost while the directory of a claim is created that was deleted: the directory is rolled back once
-    /// it exists (data-safety rule 11).
+    /// The connection is lost while the server still creates the directory of a deleted claim: the directory is rolled back
+    /// once it exists (data-safety rule 11).
     pub(super) async fn create_a_directory_late(&mut self) -> Result<(), Violation> {
         self.delete_before_the_directory_exists().await?;
         // The claim is gone before the attempt fails, which requests a probe and a garbage collection.
@@ -27,16 +26,16 @@ impl World {
         self.trace.record("nas", "cuts all connections");
         self.server.cut_connections();
         // Until then, everything seems to be settled.
-        self.pass(LATE).await?;
+        self.pass(LONG_HELD).await?;
         self.settle().await
     }
 
-    /// The operator is replaced while the directory of a claim is created that was deleted: the next leader rolls it back
+    /// The operator is replaced while the server still creates the directory of a deleted claim: the next leader rolls it back
     /// once it exists (data-safety rule 11).
-    pub(super) async fn hand_over_meanwhile(&mut self) -> Result<(), Violation> {
+    pub(super) async fn hand_over_while_a_directory_is_created(&mut self) -> Result<(), Violation> {
         self.delete_before_the_directory_exists().await?;
         self.processes.replace_all();
-        self.pass(LATE).await?;
+        self.pass(LONG_HELD).await?;
         self.settle().await
     }
 
@@ -45,15 +44,16 @@ impl World {
         let claim = (NAMESPACE, CLAIM);
         self.trace.record("nas", "holds the next call that creates a directory");
         self.server
-            .with_faults(|faults| faults.script(CallSummary::makes_directory, Fault::Hold(LATE)));
+            .with_faults(|faults| faults.script(CallSummary::makes_directory, Fault::Hold(LONG_HELD)));
         self.create_claim(claim, "archived", &[], &json!({}))?;
-        self.wait_for_held_call("a directory is created for a claim").await?;
+        self.wait_until_hit("a directory is created for a claim").await?;
         self.delete_claim(claim)
     }
 
     /// The create of a volume has no answer and is executed later: the directory is still there (data-safety rule 13).
     pub(super) async fn create_a_volume_late(&mut self) -> Result<(), Violation> {
-        self.faults.arrange(|faults| faults.late_volume = Some(LATE_VOLUME));
+        self.faults
+            .script(|faults| faults.create_late = Some((VOLUMES_PATH, LATE_VOLUME)));
         let volume = self.provision_with_file((NAMESPACE, CLAIM), "archived").await;
         volume.map(drop)
     }
@@ -64,7 +64,7 @@ impl World {
         self.processes.run_without_election();
         // It leads from here on.
         self.provision((NAMESPACE, "first"), "archived").await?;
-        self.faults.arrange(|faults| faults.refuse_leases = true);
+        self.faults.script(|faults| faults.refuse_leases = true);
         self.pass(NOT_RENEWED).await?;
         self.create_claim(claim, "archived", &[], &json!({}))?;
         self.check_that(
@@ -72,7 +72,7 @@ impl World {
             |world| world.volume_of(claim).is_none(),
         )
         .await?;
-        self.faults.arrange(|faults| faults.refuse_leases = false);
+        self.faults.script(|faults| faults.refuse_leases = false);
         self.settle().await
     }
 }

@@ -1,5 +1,5 @@
-//! Situations that chance never brings about: at the end of a run, one of them is arranged. Only what the operator may not
-//! do in it is checked, and that everything is settled afterwards.
+//! Situations that chance brings about seldom or never. One of them is arranged at the end of a run: it checks what the
+//! operator must or must not do, and that everything is settled afterwards.
 
 mod backends;
 mod classes;
@@ -22,10 +22,11 @@ use super::{Kind, STEP, World};
 use crate::actors::users::NAMESPACES;
 use crate::actors::{archives, namespaces};
 use crate::api_server::Key;
+use crate::nfs_server::faults::CallSummary;
 use crate::nfs_server::file_system::{Caller, Ino};
 use crate::nfs_server::status::NfsResult;
 use crate::nfs_server::{Fault, FaultRates, FileSystem};
-use crate::objects::{claim_path, text, uid, volume_path};
+use crate::objects::{backend_path, claim_path, text, uid, volume_path};
 use crate::oracle::{DISK, OWN_FOLDER, Violation};
 
 /// Time in which the operator has to do what nothing prevents.
@@ -34,16 +35,12 @@ const DONE: Duration = Duration::from_secs(300);
 const OBSERVED: Duration = Duration::from_secs(120);
 /// Time for which a call is held: less than its deadline.
 const HELD: Duration = Duration::from_secs(5);
+/// The same, for calls that are executed once nobody waits for them any more.
+const LONG_HELD: Duration = Duration::from_secs(8);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two looks at a change in progress.
-const MOMENT: Duration = Duration::from_micros(200);
-/// Path of backends in the API.
-const BACKENDS: &str = "/apis/nfs-operator.io/v1alpha1/nfsbackends";
-/// Path of volumes in the API.
-const VOLUMES: &str = "/api/v1/persistentvolumes";
-/// Path of archives in the API.
-const ARCHIVES: &str = "/apis/nfs-operator.io/v1alpha1/nfsarchives";
+const MOMENT: Duration = Duration::from_millis(1);
 /// Number of situations.
 const CASES: u64 = 46;
 /// The backend that is used.
@@ -80,7 +77,10 @@ impl World {
     /// Arranges one of the situations.
     pub(super) async fn have_special_case(&mut self) -> Result<(), Violation> {
         if !self.scenario.has(Kind::FollowUps) {
-            return Ok(());
+            return match self.scenario.case {
+                None => Ok(()),
+                Some(_) => Err(broken("a CASE is arranged only with FOLLOW_UPS")),
+            };
         }
         namespaces::create_missing(&self.api, &self.trace);
         self.reset_backend().await?;
@@ -109,21 +109,21 @@ impl World {
             18 => self.copy_the_snapshot_of_another_claim().await?,
             19 => self.hold_an_expired_archive().await?,
             20 => self.replace_a_directory().await?,
-            21 => self.put_an_empty_directory_in_place().await?,
+            21 => self.replace_a_directory_with_an_empty_one().await?,
             22 => self.roll_back_during_a_reclaim().await?,
-            23 => self.delete_a_backend_beside_others().await?,
+            23 => self.delete_the_backend_that_knows_the_beacon().await?,
             24 => self.restore_a_reclaimed_volume().await?,
             25 => self.retain_a_deleted_volume().await?,
             26 => self.change_a_policy_unnoticed().await?,
-            27 => self.give_away_meanwhile().await?,
+            27 => self.give_a_volume_away_during_its_reclaim().await?,
             28 => self.create_a_directory_late().await?,
-            29 => self.hand_over_meanwhile().await?,
+            29 => self.hand_over_while_a_directory_is_created().await?,
             30 => self.create_a_volume_late().await?,
             31 => self.fail_to_renew_the_lease().await?,
-            32 => self.use_a_part_of_a_directory().await?,
+            32 => self.use_a_subdirectory().await?,
             33 => self.reuse_a_fileid().await?,
             34 => self.let_many_claims_fail().await?,
-            35 => self.change_a_new_backend().await?,
+            35 => self.patch_a_new_backend_constantly().await?,
             36 => self.create_the_object_of_an_archive_late().await?,
             37 => self.archive_the_older_volume_last().await?,
             38 => self.restore_the_volume_of_an_archive().await?,
@@ -134,7 +134,12 @@ impl World {
             43 => self.rename_during_a_copy().await?,
             44 => self.expand_without_a_report().await?,
             // etcd is older than what the oracle has seen.
-            _ => return self.restore_the_last_backend().await,
+            45 => return self.restore_etcd_after_the_last_backend().await,
+            _ => {
+                return Err(broken(format!(
+                    "there is no case {case}: they have numbers below {CASES}"
+                )));
+            }
         }
         self.users.delete_all();
         self.settle().await?;
@@ -162,7 +167,7 @@ impl World {
 
     /// Changes the backend.
     fn patch_backend(&self, spec: &Value) -> Result<(), Violation> {
-        self.administer("PATCH", &format!("{BACKENDS}/{BACKEND}"), &json!({"spec": spec}))
+        self.administer("PATCH", &backend_path(BACKEND), &json!({"spec": spec}))
     }
 
     /// Sends a request that is not refused.
@@ -217,6 +222,26 @@ impl World {
         self.administer("PATCH", &volume_path(&volume.name), patch)
     }
 
+    /// Sets the reclaim policy of a volume.
+    fn set_reclaim_policy(&self, volume: &Volume, policy: &str) -> Result<(), Violation> {
+        self.patch_volume(volume, &json!({"spec": {"persistentVolumeReclaimPolicy": policy}}))
+    }
+
+    /// Gives a volume to a claim of a class, which is created for it.
+    async fn give_volume(&mut self, volume: &Volume, claim: (&str, &str), class: &str) -> Result<(), Violation> {
+        self.create_claim(claim, class, &[], &json!({"volumeName": volume.name}))?;
+        self.patch_volume(volume, &json!({"spec": {"claimRef": null}}))?;
+        self.wait_until_given(claim).await
+    }
+
+    /// Waits until a claim is bound to the volume that it names.
+    async fn wait_until_given(&mut self, claim: (&str, &str)) -> Result<(), Violation> {
+        self.wait_until("a claim is bound to the volume that it names", |world| {
+            world.volume_of(claim).map(drop)
+        })
+        .await
+    }
+
     fn delete_claim(&self, (namespace, name): (&str, &str)) -> Result<(), Violation> {
         self.administer("DELETE", &claim_path(namespace, name), &json!({}))
     }
@@ -266,6 +291,14 @@ impl World {
         Ok(volume)
     }
 
+    /// Creates a claim with a file, and deletes it. Returns its former volume, whose directory is archived.
+    async fn provision_archive(&mut self, claim: (&str, &str)) -> Result<Volume, Violation> {
+        let volume = self.provision_with_file(claim, "archived").await?;
+        self.delete_claim(claim)?;
+        self.settle().await?;
+        Ok(volume)
+    }
+
     async fn write_file(&mut self, claim: (&str, &str)) -> Result<(), Violation> {
         let object = self.claim(claim).map(|claim| uid(&claim).to_owned());
         let written = self
@@ -276,6 +309,14 @@ impl World {
             self.oracle.written(written);
         }
         self.pass(LOOK).await
+    }
+
+    /// Waits until an object of the whole cluster is gone.
+    async fn wait_until_gone(&mut self, plural: &'static str, name: &str) -> Result<(), Violation> {
+        self.wait_until(&format!("{name} of {plural} is gone"), |world| {
+            world.object(plural, ("", name)).is_none().then_some(())
+        })
+        .await
     }
 
     /// Waits for something.
@@ -314,10 +355,21 @@ impl World {
         }
     }
 
-    /// Lets a moment of a change in progress pass, without the oracle. Fails at the end of the time for it.
-    async fn observe_until(&mut self, end: Instant, otherwise: &str) -> Result<(), Violation> {
+    /// Waits for a moment of a change in progress, without the oracle.
+    async fn catch<T>(&mut self, what: &str, found: impl Fn(&Self) -> Option<T>) -> Result<T, Violation> {
+        let end = Instant::now() + DONE;
+        loop {
+            if let Some(found) = found(self) {
+                return Ok(found);
+            }
+            self.pass_moment(end, what).await?;
+        }
+    }
+
+    /// Lets a moment pass, without the oracle. Fails at the end of the time for something.
+    async fn pass_moment(&mut self, end: Instant, what: &str) -> Result<(), Violation> {
         if Instant::now() >= end {
-            return Err(broken(otherwise));
+            return Err(broken(format!("not within {} s: {what}", DONE.as_secs())));
         }
         sleep(MOMENT).await;
         self.bind();
@@ -335,9 +387,10 @@ impl World {
         });
     }
 
-    /// Holds the first call on the export that is sent once an object is so.
-    fn hold_a_call(
+    /// Lets this happen to the first call to the server, of any backend, that arrives once an object is so.
+    fn script_call(
         &self,
+        fault: Fault,
         plural: &'static str,
         (namespace, name): (&str, &str),
         is_so: impl Fn(&Value) -> bool + Send + 'static,
@@ -348,21 +401,18 @@ impl World {
             namespace,
             name,
         };
-        self.server.with_faults(|faults| {
-            faults.script(
-                move |_| api.get(&key).is_some_and(|object| is_so(&object)),
-                Fault::Hold(HELD),
-            );
-        });
+        let is_due = move |_: &CallSummary| api.get(&key).is_some_and(|object| is_so(&object));
+        self.server.with_faults(|faults| faults.script(is_due, fault));
     }
 
-    /// Waits until a call is held.
-    async fn wait_for_held_call(&mut self, what: &str) -> Result<(), Violation> {
-        self.wait_until(what, |world| {
-            let is_held = world.server.with_faults(|faults| faults.scripted() == 0);
-            is_held.then_some(())
-        })
-        .await
+    /// Returns true once each fault that was scripted has hit a call.
+    fn has_hit_calls(&self) -> bool {
+        self.server.with_faults(|faults| faults.scripted() == 0)
+    }
+
+    /// Waits until each fault that was scripted has hit a call.
+    async fn wait_until_hit(&mut self, what: &str) -> Result<(), Violation> {
+        self.wait_until(what, |world| world.has_hit_calls().then_some(())).await
     }
 
     /// Works on the disk as its administrator.

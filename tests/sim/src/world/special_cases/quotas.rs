@@ -23,7 +23,7 @@ impl World {
         let claim_uid = self.claim(claim).map(|claim| uid(&claim).to_owned());
         let name = format!("pvc-{}", claim_uid.unwrap_or_default());
         self.wait_until("a claim with a limit is bound", |world| {
-            let _before_there_is_an_order = world.work_as_agent(&name);
+            let _before_there_is_an_order = world.report_limit(&name);
             world.volume_of(claim)
         })
         .await?;
@@ -35,20 +35,22 @@ impl World {
         let grown = json!({"spec": {"resources": {"requests": {"storage": "512Mi"}}}});
         self.administer("PATCH", &claim_path(NAMESPACE, CLAIM), &grown)?;
         self.check_that("a volume has a size whose limit is not in force", |world| {
-            world.beat().is_ok() && size(world) == before
+            // A heartbeat that cannot be written is noticed by the next wait.
+            let _written = world.write_heartbeat();
+            size(world) == before
         })
         .await?;
         self.wait_until("a volume grows once its limit is in force", |world| {
-            world.work_as_agent(&name).ok()?;
-            (size(world) != before).then_some(())
+            let reported = world.report_limit(&name);
+            (reported.is_ok() && size(world) != before).then_some(())
         })
         .await?;
         self.change_backend(&json!({"quota": null})).await
     }
 
-    /// Reports that the agent runs, and that the limit of a volume is in force.
-    fn work_as_agent(&self, volume: &str) -> Result<(), Violation> {
-        self.beat()?;
+    /// Reports that the limit of a volume is in force, and that the agent runs.
+    fn report_limit(&self, volume: &str) -> Result<(), Violation> {
+        self.write_heartbeat()?;
         let folder = self.quota_folder()?;
         let order = self.on_disk(|disk| content(disk, &format!("{folder}/orders/{volume}")))?;
         let order = self.seal()?.open::<Order>(volume, &order);
@@ -65,7 +67,7 @@ impl World {
     }
 
     /// Reports that the agent runs.
-    fn beat(&self) -> Result<(), Violation> {
+    fn write_heartbeat(&self) -> Result<(), Violation> {
         let heartbeat = Heartbeat {
             instance: "simulated".to_owned(),
             sequence: self.epoch.elapsed().as_secs(),

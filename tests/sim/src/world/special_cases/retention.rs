@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{ARCHIVES, BACKEND, CLAIM, DONE, LOOK, NAMESPACE, VOLUMES, broken};
-use crate::objects::{at, volume_path};
+use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, broken};
+use crate::objects::{ARCHIVES_PATH, VOLUMES_PATH, archive_path, at, volume_path};
 use crate::oracle::Violation;
 use crate::world::World;
 
@@ -15,7 +15,8 @@ impl World {
         self.change_backend(&json!({"archivePolicy": {"retention": "300s"}}))
             .await?;
         let volume = self.provision_with_file(claim, "archived").await?;
-        self.faults.arrange(|faults| faults.refuse_creations = Some(ARCHIVES));
+        self.faults
+            .script(|faults| faults.refuse_creations = Some(ARCHIVES_PATH));
         self.delete_claim(claim)?;
         self.check_that("a volume was deleted before its archive had an object", |world| {
             world.object("persistentvolumes", ("", &volume.name)).is_some()
@@ -23,7 +24,7 @@ impl World {
         .await?;
         // Together, that is longer than the retention by any clock.
         self.pass(DONE).await?;
-        self.faults.arrange(|faults| faults.refuse_creations = None);
+        self.faults.script(|faults| faults.refuse_creations = None);
         let directory = format!("archived-{}", volume.directory);
         self.check_that(
             "an archive was purged before its object was as old as its retention",
@@ -36,21 +37,15 @@ impl World {
     /// oracle checks that they are not purged.
     pub(super) async fn archive_the_older_volume_last(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
-        let reclaim_policy = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
         let older = self.provision_with_file(claim, "archived").await?;
-        self.patch_volume(&older, &reclaim_policy("Retain"))?;
+        self.set_reclaim_policy(&older, "Retain")?;
         self.delete_claim(claim)?;
         self.settle().await?;
         self.change_backend(&json!({"archivePolicy": {"keepLast": 1}})).await?;
-        self.provision_with_file(claim, "archived").await?;
-        self.delete_claim(claim)?;
-        self.settle().await?;
-        self.patch_volume(&older, &reclaim_policy("Delete"))?;
-        self.wait_until("the archive with the older data is purged", |world| {
-            let is_gone = |plural: &'static str| world.object(plural, ("", &older.name)).is_none();
-            (is_gone("persistentvolumes") && is_gone("nfsarchives")).then_some(())
-        })
-        .await
+        self.provision_archive(claim).await?;
+        self.set_reclaim_policy(&older, "Delete")?;
+        self.wait_until_gone("persistentvolumes", &older.name).await?;
+        self.wait_until_gone("nfsarchives", &older.name).await
     }
 
     /// A tool restores the volume of an archive that was released, and the operator starts again: once somebody removes the
@@ -62,7 +57,7 @@ impl World {
         let saved = saved.ok_or_else(|| broken(format!("{} does not exist", volume.name)))?;
         self.delete_claim(claim)?;
         self.settle().await?;
-        self.administer("DELETE", &format!("{ARCHIVES}/{}", volume.name), &json!({}))?;
+        self.administer("DELETE", &archive_path(&volume.name), &json!({}))?;
         self.settle().await?;
         // The backend is probed meanwhile.
         self.pass(DONE).await?;
@@ -74,7 +69,7 @@ impl World {
         let annotations = at(&saved, "/metadata/annotations");
         self.administer(
             "POST",
-            VOLUMES,
+            VOLUMES_PATH,
             &json!({"metadata": {"name": volume.name, "annotations": annotations}, "spec": spec}),
         )?;
         self.pass(LOOK * 5).await?;

@@ -1,12 +1,11 @@
 //! What becomes of volumes while they are reclaimed, and after that.
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::disk::content;
-use super::{CLAIM, DONE, LOOK, NAMESPACE, OTHER_NAMESPACE, VOLUMES, broken};
+use super::{CLAIM, LOOK, NAMESPACE, OTHER_NAMESPACE, broken};
 use crate::nfs_server::Faults;
-use crate::objects::{is_deleting, text, volume_path};
+use crate::objects::{VOLUMES_PATH, is_deleting, text, volume_path};
 use crate::oracle::Violation;
 use crate::world::World;
 
@@ -26,12 +25,9 @@ impl World {
         }
         self.delete_claim(first)?;
         self.settle().await?;
-        self.administer("POST", VOLUMES, &object)?;
+        self.administer("POST", VOLUMES_PATH, &object)?;
         self.create_claim(second, "archived", &[], &json!({"volumeName": volume.name}))?;
-        self.wait_until("a claim is bound to the volume that it names", |world| {
-            world.volume_of(second)
-        })
-        .await?;
+        self.wait_until_given(second).await?;
         self.pass(LOOK * 5).await?;
         self.delete_claim(second)?;
         self.settle().await?;
@@ -50,28 +46,26 @@ impl World {
         let claim = (NAMESPACE, CLAIM);
         let volume = self.provision_with_file(claim, "deleted").await?;
         let record = format!("{}/records/{}", self.cluster_folder()?, volume.name);
-        let policy = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
         self.slow_down();
         // Nobody reclaims it before it is retained.
         self.processes.restart_all();
         self.delete_claim(claim)?;
         self.administer("DELETE", &volume_path(&volume.name), &json!({}))?;
-        self.patch_volume(&volume, &policy("Retain"))?;
+        self.set_reclaim_policy(&volume, "Retain")?;
         self.bind();
         // Once, so that the oracle knows that it is retained.
         self.look()?;
-        let end = Instant::now() + DONE;
-        while self.exists(&record) {
-            self.observe_until(end, "the record of a retained directory is not removed")
-                .await?;
-        }
+        self.catch("the record of a retained directory is removed", |world| {
+            (!world.exists(&record)).then_some(())
+        })
+        .await?;
         self.processes.restart_all();
         self.server.with_faults(Faults::clear);
         let is_early = self.object("persistentvolumes", ("", &volume.name)).is_some();
         self.trace
             .record("world", format_args!("before the volume is gone: {is_early}"));
         if is_early {
-            self.patch_volume(&volume, &policy("Delete"))?;
+            self.set_reclaim_policy(&volume, "Delete")?;
         }
         self.settle().await
     }
@@ -83,21 +77,17 @@ impl World {
         let policy = |policy: &str| json!({"archivePolicy": {"onDelete": policy}});
         self.change_backend(&policy("Delete")).await?;
         let volume = self.provision_with_file(claim, "undecided").await?;
-        self.faults.arrange(|faults| faults.hold_events = Some("nfsbackends"));
+        self.faults.script(|faults| faults.delay_events = Some("nfsbackends"));
         self.patch_backend(&policy("Archive"))?;
         self.delete_claim(claim)?;
-        self.wait_until("a volume is reclaimed", |world| {
-            let found = world.object("persistentvolumes", ("", &volume.name));
-            found.is_none().then_some(())
-        })
-        .await?;
-        self.faults.arrange(|faults| faults.hold_events = None);
+        self.wait_until_gone("persistentvolumes", &volume.name).await?;
+        self.faults.script(|faults| faults.delay_events = None);
         self.settle().await
     }
 
     /// An administrator gives a volume to another claim when its reclaim has begun, just before it is deleted: its directory
     /// stays (data-safety rule 15).
-    pub(super) async fn give_away_meanwhile(&mut self) -> Result<(), Violation> {
+    pub(super) async fn give_a_volume_away_during_its_reclaim(&mut self) -> Result<(), Violation> {
         let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
         let volume = self.provision_with_file(first, "deleted").await?;
         self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
@@ -105,12 +95,12 @@ impl World {
         let before = self.on_disk(|disk| content(disk, &record)).ok();
         self.slow_down();
         self.delete_claim(first)?;
-        let end = Instant::now() + DONE;
         // The record announces what is done once the volume is deleted.
-        while self.on_disk(|disk| content(disk, &record)).ok() == before {
-            self.observe_until(end, "the reclaim of a volume is not recorded")
-                .await?;
-        }
+        self.catch("the reclaim of a volume is recorded", |world| {
+            let record = world.on_disk(|disk| content(disk, &record)).ok();
+            (record != before).then_some(())
+        })
+        .await?;
         let found = self.object("persistentvolumes", ("", &volume.name));
         let is_early = found.is_some_and(|found| text(&found, "/status/phase") == "Released" && !is_deleting(&found));
         self.trace
