@@ -45,8 +45,8 @@ pub(super) async fn wait(
     condition: PlannedCondition,
 ) -> Result<Action, WriteError> {
     // All objects are deleted with their kind. The data stay.
-    let lets_go = object.metadata.deletion_timestamp.is_some() && ops::is_crd_deleting(ctx).await?;
-    wait_unless(lets_go, ctx, object, condition).await
+    let is_released = object.metadata.deletion_timestamp.is_some() && ops::is_crd_deleting(ctx).await?;
+    wait_unless(is_released, ctx, object, condition).await
 }
 
 /// Reports why an object is neither an archive nor a backup. If it is being deleted, lets it go: it describes nothing.
@@ -55,18 +55,18 @@ pub(super) async fn refuse(
     object: &NfsArchive,
     condition: PlannedCondition,
 ) -> Result<Action, WriteError> {
-    let lets_go = object.metadata.deletion_timestamp.is_some();
-    wait_unless(lets_go, ctx, object, condition).await
+    let is_released = object.metadata.deletion_timestamp.is_some();
+    wait_unless(is_released, ctx, object, condition).await
 }
 
-/// Reports what an object waits for, unless it is let go.
+/// Reports what an object waits for, or cleans up after one that is released.
 async fn wait_unless(
-    lets_go: bool,
+    is_released: bool,
     ctx: &Context,
     object: &NfsArchive,
     condition: PlannedCondition,
 ) -> Result<Action, WriteError> {
-    let outcome = match lets_go {
+    let outcome = match is_released {
         true => cleanup::clean_up(ctx, object).await?,
         false => BackupOutcome::Waiting(condition),
     };
