@@ -10,12 +10,20 @@ use crate::objects::text;
 pub struct Site {
     /// Name of the server in backends and volumes.
     pub address: &'static str,
+    /// Another name that it may get.
+    pub alias: Option<&'static str>,
     /// Path of the export on the server.
     pub path: &'static str,
     /// The server.
     pub server: NfsServer,
     /// Name of the disk that is exported.
     pub disk: &'static str,
+}
+
+impl Site {
+    fn is_at(&self, address: &str) -> bool {
+        self.address == address || self.alias == Some(address)
+    }
 }
 
 /// The exports of a run. An export is identified by its index.
@@ -41,9 +49,7 @@ impl Sites {
     /// Returns the export of a backend.
     pub fn of_backend(&self, backend: &Value) -> Option<usize> {
         let (address, path) = (text(backend, "/spec/server"), text(backend, "/spec/path"));
-        self.0
-            .iter()
-            .position(|site| site.address == address && site.path == path)
+        self.0.iter().position(|site| site.is_at(address) && site.path == path)
     }
 
     /// Returns the export of a volume, and the volume's directory relative to it.
@@ -51,7 +57,7 @@ impl Sites {
         let (address, path) = (text(volume, "/spec/nfs/server"), text(volume, "/spec/nfs/path"));
         let index = self.0.iter().position(|site| {
             let below = path.strip_prefix(site.path);
-            site.address == address && below.is_some_and(|below| below.starts_with('/'))
+            site.is_at(address) && below.is_some_and(|below| below.starts_with('/'))
         })?;
         let directory = path.strip_prefix(self.get(index)?.path)?.trim_start_matches('/');
         Some((index, directory))

@@ -15,6 +15,8 @@ const BY: &str = "admin";
 pub const SERVER: &str = "nas.example.org";
 /// Path of the export.
 pub const EXPORT: &str = "/export";
+/// Another name of that server.
+pub const ALIAS: &str = "alias.example.org";
 /// Name of the server of the backend `remote`, and path of its export.
 pub const REMOTE_SERVER: &str = "far.example.org";
 /// Path of the export of `remote`.

@@ -21,6 +21,8 @@ const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
 const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
 /// Set on a claim that was bound once.
 const BIND_COMPLETED: &str = "/metadata/annotations/pv.kubernetes.io~1bind-completed";
+/// Set on a claim by the scheduler.
+pub const SELECTED_NODE: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
 /// Does everything that there is to do now. A write that is refused is repeated at the next step.
 pub fn step(api: &ApiServer) {
@@ -74,6 +76,10 @@ fn bind_or_request(api: &ApiServer, claim: &Value) {
     let Some(class) = classes.iter().find(|found| name(found) == class) else {
         return;
     };
+    let binds_late = text(class, "/volumeBindingMode") == "WaitForFirstConsumer";
+    if binds_late && text(claim, SELECTED_NODE).is_empty() {
+        return;
+    }
     let provisioner = text(class, "/provisioner");
     let annotation = "/metadata/annotations/volume.kubernetes.io~1storage-provisioner";
     if text(claim, annotation) != provisioner {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::actors::administrator::{Administrator, EXPORT, REMOTE_EXPORT, REMOTE_SERVER, SERVER};
+use crate::actors::administrator::{ALIAS, Administrator, EXPORT, REMOTE_EXPORT, REMOTE_SERVER, SERVER};
 use crate::actors::nodes::Nodes;
 use crate::actors::storage::{ProtocolChoice, Storage};
 use crate::actors::users::Users;
@@ -112,21 +112,22 @@ impl World {
         let administrator = Administrator::install(seed, api.clone(), trace.clone())?;
         let protocol = ProtocolChoice::of_seed(seed);
         let network = Network::default();
-        let site = |name, address, path| {
+        let site = |name, alias, address, path| {
             let server = start_server(seed, address, path, protocol)?;
             network.add(server.clone());
             network.name(name, address);
             let disk = DISK;
             Ok::<_, String>(Site {
                 address: name,
+                alias,
                 path,
                 server,
                 disk,
             })
         };
         let (main, remote) = (
-            site(SERVER, ADDRESS, EXPORT)?,
-            site(REMOTE_SERVER, REMOTE_ADDRESS, REMOTE_EXPORT)?,
+            site(SERVER, Some(ALIAS), ADDRESS, EXPORT)?,
+            site(REMOTE_SERVER, None, REMOTE_ADDRESS, REMOTE_EXPORT)?,
         );
         let server = main.server.clone();
         let sites = Sites::new(vec![main, remote]);

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
 use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
-use crate::actors::administrator::{EXPORT, SERVER};
+use crate::actors::administrator::{ALIAS, EXPORT, SERVER};
 use crate::nfs_server::Fault;
 use crate::nfs_server::file_system::Caller;
 use crate::objects::{VOLUMES_PATH, has_reason, text, volume_path};
@@ -15,8 +15,6 @@ use crate::world::{ADDRESS, World};
 const ROOT: &Caller = &Caller::ROOT;
 /// ID of another cluster, smaller than any other.
 const OTHER_CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
-/// Another name of the server.
-const ALIAS: &str = "alias.example.org";
 /// Names that a purge may still remove after a directory was moved: those of the calls already sent.
 const SENT: usize = 6 * 64;
 /// Number of subdirectories in a directory that is purged, and of files in each.

@@ -7,6 +7,7 @@ mod copies;
 mod disk;
 mod exports;
 mod late;
+mod placement;
 mod quotas;
 mod restores;
 mod retention;
@@ -42,7 +43,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Time between two looks at a change in progress.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Number of situations.
-const CASES: u64 = 46;
+const CASES: u64 = 48;
 /// The backend that is used.
 const BACKEND: &str = "main";
 /// Namespace of the claims.
@@ -135,6 +136,8 @@ impl World {
             44 => self.expand_without_a_report().await?,
             // etcd is older than what the oracle has seen.
             45 => return self.restore_etcd_after_the_last_backend().await,
+            46 => self.rename_the_server().await?,
+            47 => self.bind_late().await?,
             _ => {
                 return Err(broken(format!(
                     "there is no case {case}: they have numbers below {CASES}"
