@@ -116,7 +116,11 @@ impl Report {
         ] {
             let (before, _, after) = around(&text, table)?;
             let rows: String = rows.values().map(|row| format!("{row}\n")).collect();
-            text = format!("{before}\n{head}{rows}\n{after}");
+            let shown = match rows.is_empty() {
+                true => "none\n".to_owned(),
+                false => format!("{head}{rows}"),
+            };
+            text = format!("{before}\n{shown}\n{after}");
         }
         fs::write(path, text)
     }
