@@ -159,6 +159,18 @@ impl ApiFaults {
         self.trace.record("api", format_args!("has {scripted:?}"));
     }
 
+    /// Returns what happens to a request by chance.
+    fn by_chance(&self) -> Option<Fault> {
+        let fails = self.chance.in_thousand(self.rate.load(Ordering::Relaxed));
+        fails.then(|| match self.chance.below(6) {
+            0 => Fault::Refuse(429),
+            1 => Fault::Refuse(503),
+            2 => Fault::CutBefore,
+            3 => Fault::CutAfter,
+            _ => Fault::FailAfter,
+        })
+    }
+
     fn scripted(&self) -> MutexGuard<'_, ScriptedFaults> {
         self.scripted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,20 +186,8 @@ impl Faults for ApiFaults {
         self.kill_at(client, method, path, true);
         let (before, after) = (self.chance.duration(LATENCY), self.chance.duration(LATENCY));
         let scripted = self.scripted().request(method, path);
-        if let Some(fault) = scripted {
-            self.trace
-                .record("api", format_args!("{fault:?} for {client}: {method} {path}"));
-            return (before, fault, after);
-        }
-        if !self.chance.in_thousand(self.rate.load(Ordering::Relaxed)) {
+        let Some(fault) = scripted.or_else(|| self.by_chance()) else {
             return (before, Fault::None, after);
-        }
-        let fault = match self.chance.below(6) {
-            0 => Fault::Refuse(429),
-            1 => Fault::Refuse(503),
-            2 => Fault::CutBefore,
-            3 => Fault::CutAfter,
-            _ => Fault::FailAfter,
         };
         self.trace
             .record("api", format_args!("{fault:?} for {client}: {method} {path}"));

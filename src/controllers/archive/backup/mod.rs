@@ -49,7 +49,7 @@ pub(super) async fn wait(
     wait_unless(is_released, ctx, object, condition).await
 }
 
-/// Reports why an object is neither an archive nor a backup. If it is being deleted, lets it go: it describes nothing.
+/// Reports why an object is neither an archive nor a backup. If it is being deleted, releases it: it describes nothing.
 pub(super) async fn refuse(
     ctx: &Context,
     object: &NfsArchive,

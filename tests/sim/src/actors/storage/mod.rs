@@ -4,7 +4,7 @@
 //! There is at most one accident at a time. It ends by itself, because the administrator repairs everything in the end.
 
 mod protocol;
-pub mod replacement;
+mod replacement;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::oracle::{DISK, Violation};
 use crate::trace::Trace;
 
 pub use protocol::ProtocolChoice;
-pub use replacement::Replacement;
+pub use replacement::{Replacement, beacon};
 
 const BY: &str = "nas";
 /// Name of the disk with an export that takes the place of the right one.

@@ -1,4 +1,4 @@
-//! What becomes of the beacon of an export when a backend is deleted.
+//! The beacon of an export while its backends are created and deleted.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{BACKEND, DONE, LOOK, MOMENT, OBSERVED, broken};
 use crate::actors::administrator::SERVER;
-use crate::actors::storage::replacement;
+use crate::actors::storage;
 use crate::nfs_server::{Export, FileSystem, FileSystemOptions};
 use crate::objects::{BACKENDS_PATH, backend_path, has_reason, name, text};
 use crate::oracle::{DISK, Violation};
@@ -145,6 +145,6 @@ impl World {
 
     /// Returns the beacon that is on the export.
     fn beacon(&self) -> Option<String> {
-        self.server.inspect(DISK, replacement::beacon).ok().flatten()
+        self.server.inspect(DISK, storage::beacon).ok().flatten()
     }
 }

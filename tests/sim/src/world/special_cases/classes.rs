@@ -48,8 +48,7 @@ impl World {
         let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
         let retained = [("nfs-operator.io/on-delete", "retain")];
         self.create_claim(first, "by-name", &retained, &json!({}))?;
-        self.wait_until("a claim is bound", |world| world.volume_of(first))
-            .await?;
+        self.wait_until_bound(first).await?;
         self.write_file(first).await?;
         self.delete_claim(first)?;
         self.settle().await?;
@@ -112,8 +111,7 @@ impl World {
         let restored = (NAMESPACE, "restored");
         let annotations = [("nfs-operator.io/restore", "move")];
         self.create_claim(restored, "archived", &annotations, &json!({"dataSourceRef": source}))?;
-        self.wait_until("a claim is restored from a backup", |world| world.volume_of(restored))
-            .await?;
+        self.wait_until_bound(restored).await?;
         self.write_file(restored).await
     }
 
@@ -121,9 +119,7 @@ impl World {
     pub(super) async fn use_a_long_name(&mut self) -> Result<(), Violation> {
         let long = "long".repeat(60);
         let claim = (NAMESPACE, long.as_str());
-        let volume = self.provision_with_file(claim, "archived").await?;
-        self.delete_claim(claim)?;
-        self.settle().await?;
+        let volume = self.provision_archive(claim).await?;
         let found = self.archived_directory(&volume.name);
         match found == format!("archived-{}", volume.directory) {
             true => Ok(()),
@@ -145,9 +141,7 @@ impl World {
     /// An archive with a legal hold has expired: its data stay (data-safety rule 21).
     pub(super) async fn hold_an_expired_archive(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
-        let volume = self.provision_with_file(claim, "archived").await?;
-        self.delete_claim(claim)?;
-        self.settle().await?;
+        let volume = self.provision_archive(claim).await?;
         let directory = self.archived_directory(&volume.name);
         let archive = archive_path(&volume.name);
         let terms = json!({"legalHold": true, "expirationTime": archives::time_in(&self.api, 0)});
@@ -273,7 +267,7 @@ impl World {
             &volume,
             &json!({"metadata": {"annotations": annotate(claim.as_deref())}, "spec": {"claimRef": null}}),
         )?;
-        self.wait_until_given(second).await?;
+        self.wait_until_bound(second).await?;
         self.set_reclaim_policy(&volume, "Delete")?;
         self.delete_claim(second)?;
         let stays = format!(

@@ -51,9 +51,7 @@ impl World {
         let last = format!("{}/{}", volume.directory, LISTED - 1);
         self.trace.record("node", format_args!("renames {last}"));
         self.on_disk(|disk| rename(disk, &last, &format!("{}/renamed", volume.directory)))?;
-        let copy = self
-            .wait_until("a claim is copied", |world| world.volume_of(clone))
-            .await?;
+        let copy = self.wait_until_bound(clone).await?;
         self.server.with_faults(Faults::clear);
         match self.exists(&format!("{}/renamed", copy.directory)) {
             true => Ok(()),

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use super::disk::{content, make_directory, make_file, mode, remove, rename};
 use super::{BACKEND, CLAIM, DONE, LOOK, NAMESPACE, OBSERVED, OTHER_NAMESPACE, Volume, broken, find};
 use crate::actors::administrator::{ALIAS, EXPORT, SERVER};
-use crate::nfs_server::Fault;
 use crate::nfs_server::file_system::Caller;
+use crate::nfs_server::{Fault, Faults};
 use crate::objects::{VOLUMES_PATH, has_reason, text, volume_path};
 use crate::oracle::{OWN_FOLDER, Violation};
 use crate::world::{ADDRESS, World};
@@ -192,13 +192,12 @@ impl World {
         let known = self.provision(first, "deleted").await?;
         self.slow_down();
         self.create_claim(claim, "deleted", &[], &json!({}))?;
-        let uid = self.claim(claim).map(|claim| crate::objects::uid(&claim).to_owned());
-        let name = format!("pvc-{}", uid.unwrap_or_default());
+        let name = self.volume_name(claim);
         let volume = Volume {
             directory: known.directory.replace(&known.name, &name).replace("first", CLAIM),
             name,
         };
-        let own = format!("{}/records/{}", self.cluster_folder()?, volume.name);
+        let own = self.record_of(&volume)?;
         self.catch("a record is written for a claim", |world| {
             world.exists(&own).then_some(())
         })
@@ -215,7 +214,7 @@ impl World {
             .await?;
         }
         self.on_disk(|disk| remove(disk, &other))?;
-        self.server.with_faults(crate::nfs_server::Faults::clear);
+        self.server.with_faults(Faults::clear);
         self.settle().await
     }
 
@@ -233,7 +232,7 @@ impl World {
 
     /// Lets another cluster record the directory of a volume.
     fn record_there(&self, other: &str, volume: &Volume) -> Result<(), Violation> {
-        let own = format!("{}/records/{}", self.cluster_folder()?, volume.name);
+        let own = self.record_of(volume)?;
         self.trace.record(
             "nas",
             format_args!("has a record of {} of another cluster", volume.directory),
@@ -346,7 +345,7 @@ impl World {
             }
             self.on_disk(|disk| remove(disk, "rescued"))?;
         }
-        self.server.with_faults(crate::nfs_server::Faults::clear);
+        self.server.with_faults(Faults::clear);
         self.settle().await
     }
 

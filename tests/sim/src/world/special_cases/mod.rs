@@ -34,14 +34,14 @@ use crate::oracle::{DISK, OWN_FOLDER, Violation};
 const DONE: Duration = Duration::from_secs(300);
 /// Time in which it does nothing of what it may not do.
 const OBSERVED: Duration = Duration::from_secs(120);
-/// Time for which a call is held: less than its deadline.
-const HELD: Duration = Duration::from_secs(5);
-/// The same, for calls that are executed once nobody waits for them any more.
-const LONG_HELD: Duration = Duration::from_secs(8);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two looks at a change in progress.
 const MOMENT: Duration = Duration::from_millis(1);
+/// Time for which a call is held: less than its deadline.
+const HELD: Duration = Duration::from_secs(5);
+/// The same, for calls that are executed once nobody waits for them any more.
+const LONG_HELD: Duration = Duration::from_secs(8);
 /// Number of situations.
 const CASES: u64 = 48;
 /// The backend that is used.
@@ -186,11 +186,16 @@ impl World {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), json!(value)))
             .collect();
-        self.administer(
-            "POST",
-            "/apis/storage.k8s.io/v1/storageclasses",
-            &json!({"metadata": {"name": name}, "provisioner": "nfs-operator.io/nfs", "parameters": parameters}),
-        )
+        self.create_class_with(name, &json!({"parameters": parameters}))
+    }
+
+    /// Creates a class with these fields.
+    fn create_class_with(&self, name: &str, fields: &Value) -> Result<(), Violation> {
+        let mut class = json!({"metadata": {"name": name}, "provisioner": "nfs-operator.io/nfs"});
+        if let (Some(class), Some(fields)) = (class.as_object_mut(), fields.as_object()) {
+            class.extend(fields.clone());
+        }
+        self.administer("POST", "/apis/storage.k8s.io/v1/storageclasses", &class)
     }
 
     /// Creates a claim of a class on the backend, with this in its spec.
@@ -234,15 +239,7 @@ impl World {
     async fn give_volume(&mut self, volume: &Volume, claim: (&str, &str), class: &str) -> Result<(), Violation> {
         self.create_claim(claim, class, &[], &json!({"volumeName": volume.name}))?;
         self.patch_volume(volume, &json!({"spec": {"claimRef": null}}))?;
-        self.wait_until_given(claim).await
-    }
-
-    /// Waits until a claim is bound to the volume that it names.
-    async fn wait_until_given(&mut self, claim: (&str, &str)) -> Result<(), Violation> {
-        self.wait_until("a claim is bound to the volume that it names", |world| {
-            world.volume_of(claim).map(drop)
-        })
-        .await
+        self.wait_until_bound(claim).await.map(drop)
     }
 
     fn delete_claim(&self, (namespace, name): (&str, &str)) -> Result<(), Violation> {
@@ -259,6 +256,17 @@ impl World {
 
     fn claim(&self, claim: (&str, &str)) -> Option<Arc<Value>> {
         self.object("persistentvolumeclaims", claim)
+    }
+
+    /// Returns the name that the volume of a claim gets.
+    fn volume_name(&self, claim: (&str, &str)) -> String {
+        let claim = self.claim(claim);
+        format!("pvc-{}", claim.as_deref().map_or("", uid))
+    }
+
+    /// Returns the path of the record of a volume on the export.
+    fn record_of(&self, volume: &Volume) -> Result<String, Violation> {
+        Ok(format!("{}/records/{}", self.cluster_folder()?, volume.name))
     }
 
     /// Returns the directory of an archive, or nothing as long as it has none.
@@ -283,8 +291,15 @@ impl World {
     /// Creates a claim, and returns its volume once it is bound.
     async fn provision(&mut self, claim: (&str, &str), class: &str) -> Result<Volume, Violation> {
         self.create_claim(claim, class, &[], &json!({}))?;
-        self.wait_until("a claim is bound", |world| world.volume_of(claim))
-            .await
+        self.wait_until_bound(claim).await
+    }
+
+    /// Waits until a claim is bound. Returns its volume.
+    async fn wait_until_bound(&mut self, claim: (&str, &str)) -> Result<Volume, Violation> {
+        self.wait_until(&format!("claim {}/{} is bound", claim.0, claim.1), |world| {
+            world.volume_of(claim)
+        })
+        .await
     }
 
     /// Creates a claim, and lets a pod write a file into its volume.

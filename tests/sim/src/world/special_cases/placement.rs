@@ -58,12 +58,7 @@ impl World {
         let term = json!({"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]});
         let affinity = json!({"required": {"nodeSelectorTerms": [term]}});
         self.change_backend(&json!({"nodeAffinity": affinity})).await?;
-        self.administer(
-            "POST",
-            "/apis/storage.k8s.io/v1/storageclasses",
-            &json!({"metadata": {"name": LATE}, "provisioner": "nfs-operator.io/nfs",
-                "volumeBindingMode": "WaitForFirstConsumer"}),
-        )?;
+        self.create_class_with(LATE, &json!({"volumeBindingMode": "WaitForFirstConsumer"}))?;
         self.create_claim(claim, LATE, &[], &json!({}))?;
         self.check_that("a claim is bound before a node is selected", |world| {
             world.volume_of(claim).is_none()
@@ -76,8 +71,7 @@ impl World {
         })
         .await?;
         self.select_node(claim, "node-a")?;
-        self.wait_until("a claim is bound", |world| world.volume_of(claim))
-            .await?;
+        self.wait_until_bound(claim).await?;
         self.change_backend(&json!({"nodeAffinity": null})).await
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::disk::{content, make_file, rename};
 use super::{BACKEND, CLAIM, NAMESPACE, broken};
-use crate::objects::{claim_path, text, uid};
+use crate::objects::{claim_path, text};
 use crate::oracle::Violation;
 use crate::process;
 use crate::world::World;
@@ -20,8 +20,7 @@ impl World {
         let claim = (NAMESPACE, CLAIM);
         self.change_backend(&json!({"quota": {"enforce": "Required"}})).await?;
         self.create_claim(claim, "deleted", &[], &json!({}))?;
-        let claim_uid = self.claim(claim).map(|claim| uid(&claim).to_owned());
-        let name = format!("pvc-{}", claim_uid.unwrap_or_default());
+        let name = self.volume_name(claim);
         self.wait_until("a claim with a limit is bound", |world| {
             let _before_there_is_an_order = world.report_limit(&name);
             world.volume_of(claim)

@@ -1,4 +1,4 @@
-//! What becomes of volumes while they are reclaimed, and after that.
+//! Volumes while they are reclaimed, and after that.
 
 use serde_json::{Value, json};
 
@@ -27,17 +27,13 @@ impl World {
         self.settle().await?;
         self.administer("POST", VOLUMES_PATH, &object)?;
         self.create_claim(second, "archived", &[], &json!({"volumeName": volume.name}))?;
-        self.wait_until_given(second).await?;
+        self.wait_until_bound(second).await?;
         self.pass(LOOK * 5).await?;
         self.delete_claim(second)?;
         self.settle().await?;
         let restored = (NAMESPACE, "restored");
         self.restore(restored, &volume.name)?;
-        self.wait_until("a claim gets the archive of its namespace", |world| {
-            world.volume_of(restored)
-        })
-        .await
-        .map(drop)
+        self.wait_until_bound(restored).await.map(drop)
     }
 
     /// A volume is retained after it was deleted, the operator ends when it has removed the record of the directory, and then
@@ -45,7 +41,7 @@ impl World {
     pub(super) async fn retain_a_deleted_volume(&mut self) -> Result<(), Violation> {
         let claim = (NAMESPACE, CLAIM);
         let volume = self.provision_with_file(claim, "deleted").await?;
-        let record = format!("{}/records/{}", self.cluster_folder()?, volume.name);
+        let record = self.record_of(&volume)?;
         self.slow_down();
         // Nobody reclaims it before it is retained.
         self.processes.restart_all();
@@ -91,7 +87,7 @@ impl World {
         let (first, second) = ((NAMESPACE, CLAIM), (OTHER_NAMESPACE, CLAIM));
         let volume = self.provision_with_file(first, "deleted").await?;
         self.create_claim(second, "deleted", &[], &json!({"volumeName": volume.name}))?;
-        let record = format!("{}/records/{}", self.cluster_folder()?, volume.name);
+        let record = self.record_of(&volume)?;
         let before = self.on_disk(|disk| content(disk, &record)).ok();
         self.slow_down();
         self.delete_claim(first)?;
