@@ -55,17 +55,22 @@ tests: need-root need-rust need-go
 # allowed each.
 AUDIT := $(CURDIR)/target/audit
 
+# The programs of the profile optimized-test.
+OPTIMIZED := $(CURDIR)/target/optimized-test
+
 # Checks that no column was skipped; needs the results of the other tests.
 LAST_TEST := conformance::report::every_column_of_the_tables_was_run
 
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
+# The clusters' tests keep both cores busy, a third of it with the operator, unless that is optimized.
+test: export NFS_OPERATOR_BINARY := $(OPTIMIZED)/nfs-operator
 test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests on a real cluster and NFS servers
 	@rm -rf "$(AUDIT)"
 	@echo "unit tests, and whether crds/ is up to date"
 	$(TEST) --lib --bins
 	$(TEST) --doc
-	@$(MAKE) --no-print-directory sim-test
+	@$(SUBMAKE) sim-test
 	@# Without the emulated machine, the tests that need it are skipped; this is repeated at the end.
 	@# So are those that need ZFS, if the machine with it was not built before, which takes minutes.
 	@began=$$(date +%s); \
@@ -221,11 +226,12 @@ sim: need-rust ## Run the operator in simulated clusters, each from a seed (SEED
 
 .PHONY: sim-test
 sim-test: need-rust
+	@echo "building the simulation, and the operator for the end-to-end tests: optimized, with the checks of tests"
+	@cargo build -q --profile optimized-test -p sim -p nfs-operator --bins
 	@echo "500 simulated clusters, and whether a seed always gives the same run"
-	@cargo build -q --profile sim-test -p sim
-	@target/sim-test/sim regressions
-	@target/sim-test/sim twice SEEDS=100
-	@target/sim-test/sim many FROM=101 SEEDS=400
+	@$(OPTIMIZED)/sim regressions
+	@$(OPTIMIZED)/sim twice SEEDS=100
+	@$(OPTIMIZED)/sim many FROM=101 SEEDS=400
 
 .PHONY: sim-mutations
 sim-mutations: need-rust ## Revert one safeguard after the other, and update in docs/reliability.md after how many seeds the simulation detects it (SEEDS=20000 NAME=beacon-is-not-checked); hours
