@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 
 # Many tests wait most of the time, but more of them at a time slow each other down on two cores.
-TEST_THREADS ?= 4
+TEST_THREADS ?= 6
 
 # Always all packages: another selection builds the dependencies once more, with other features.
 BUILD := cargo build --workspace
@@ -73,15 +73,17 @@ test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests
 	@$(SUBMAKE) sim-test
 	@# Without the emulated machine, the tests that need it are skipped; this is repeated at the end.
 	@# So are those that need ZFS, if the machine with it was not built before, which takes minutes.
+	@# The image is built while tests wait.
 	@began=$$(date +%s); \
 	$(RIG) kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
 	[ -n "$$skip" ] || $(RIG) zfs-vm --check || without_zfs="--skip zfs::"; \
 	$(RIG) node-assets || without_node="--skip node::"; \
+	[ -n "$$without_node" ] || { nice -n 19 $(SUBMAKE) pod-image > target/pod-image.log 2>&1 & image=$$!; trap "kill $$image 2>/dev/null" EXIT; }; \
 	echo "tests of the crates and of the rig, and end-to-end tests"; \
 	$(TEST) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip $$without_zfs $$without_node && \
 	echo "whether every column of docs/reliability.md was tested" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without $(TEST) -q --test live -- --ignored --exact $(LAST_TEST) && \
-	{ [ -n "$$without_node" ] || $(SUBMAKE) pod; } && \
+	{ [ -n "$$without_node" ] || { wait "$$image"; $(SUBMAKE) pod; }; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi && \
 	if [ -n "$$skip$$without_zfs" ]; then echo "NOT TESTED: ZFS; make test-zfs compiles and tests it, and later runs of make test include it" >&2; fi
@@ -136,10 +138,13 @@ test-pod: tests ## Run the tests of the chart and the image in a real pod; requi
 POD_PROFILE ?= pod
 POD_IMAGE := $(CURDIR)/target/image/$(POD_PROFILE).tar
 
-.PHONY: pod
-pod:
+.PHONY: pod-image
+pod-image:
 	@echo "building the image for the tests in a real pod"
 	@image/build $(POD_PROFILE) "$$(uname -m)" "$(POD_IMAGE)"
+
+.PHONY: pod
+pod: pod-image
 	NFS_OPERATOR_IMAGE="$(POD_IMAGE)" $(TEST) --test pod
 
 .PHONY: image

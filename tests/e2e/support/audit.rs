@@ -1,5 +1,7 @@
 //! Evidence of which operator acted: in the audit log, in the NFS traffic, and on the export.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,15 +45,27 @@ pub async fn next_holder(objects: &Objects, former: &str) -> rig::Result<String>
 
 /// Returns the requests of operators that the API server answered, in the order of arrival.
 pub fn requests(audit: &Path) -> Result<Vec<Value>, Failure> {
-    let mut requests: Vec<Value> = std::fs::read_to_string(audit)?
+    let (mut requests, _) = requests_since(audit, 0)?;
+    requests.sort_by_key(|event| text(event, "/requestReceivedTimestamp").to_owned());
+    Ok(requests)
+}
+
+/// Returns the requests of operators that the API server answered and recorded behind this offset in the log, and the offset
+/// behind them: to parse the whole log again and again would take the processors from those that are waited for.
+pub fn requests_since(audit: &Path, offset: u64) -> Result<(Vec<Value>, u64), Failure> {
+    let mut log = File::open(audit)?;
+    log.seek(SeekFrom::Start(offset))?;
+    let mut lines = String::new();
+    log.read_to_string(&mut lines)?;
+    // The last line may be incomplete.
+    let complete = lines.rfind('\n').map_or(0, |last| last + 1);
+    let requests = lines[..complete]
         .lines()
-        // The last line may be incomplete.
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|event| text(event, "/user/username").ends_with(":nfs-operator"))
         .filter(|event| text(event, "/stage") == "ResponseComplete")
         .collect();
-    requests.sort_by_key(|event| text(event, "/requestReceivedTimestamp").to_owned());
-    Ok(requests)
+    Ok((requests, offset + complete as u64))
 }
 
 /// Returns whether a request changes something other than the Lease.

@@ -112,7 +112,10 @@ impl<'a> Attempts<'a> {
             }
         })
         .await
-        .unwrap_or_else(|error| panic!("{error}, ended: {}", copying.is_finished()));
+        .unwrap_or_else(|error| {
+            let (copied, ended) = (paths(self.staged(&request.name)), copying.is_finished());
+            panic!("{error}, copied: {copied:?}, ended: {ended}")
+        });
         self.kill(copying).await;
     }
 
@@ -156,6 +159,13 @@ fn saving(directory: &Path, except: &str) -> u64 {
         _ => 0,
     };
     names.map(|name| saving_of(directory.join(name))).sum()
+}
+
+/// Returns the paths of a tree.
+fn paths(root: PathBuf) -> Vec<PathBuf> {
+    let names = if root.is_dir() { names(&root) } else { Vec::new() };
+    let below: Vec<PathBuf> = names.into_iter().flat_map(|name| paths(root.join(name))).collect();
+    [vec![root], below].concat()
 }
 
 /// Compares two trees.

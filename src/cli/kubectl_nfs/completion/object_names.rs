@@ -2,9 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
-use std::sync::mpsc::channel;
+use std::iter;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use k8s_openapi::NamespaceResourceScope;
@@ -16,26 +17,32 @@ use serde::de::DeserializeOwned;
 use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, value_of};
 
-/// Time after which a user who pressed a key gets no names.
+/// Time for which a user who pressed a key waits: names that are read later are not offered.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of names.
-const MAX_NAMES: u32 = 500;
+/// Number of names that are read with one request.
+const PAGE: u32 = 500;
+/// Maximum number of names that are offered.
+const MAX_NAMES: usize = 500;
 
 /// Completes names of backends.
 pub fn backends() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| candidates(typed, |client, _| list(Api::<NfsBackend>::all(client))))
+    ArgValueCompleter::new(|typed: &OsStr| {
+        candidates(typed, |client, _, found| list(Api::<NfsBackend>::all(client), found))
+    })
 }
 
 /// Completes names of archives.
 pub fn archives() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| candidates(typed, |client, _| list(Api::<NfsArchive>::all(client))))
+    ArgValueCompleter::new(|typed: &OsStr| {
+        candidates(typed, |client, _, found| list(Api::<NfsArchive>::all(client), found))
+    })
 }
 
 /// Completes names of claims in the namespace of the command line.
 pub fn claims() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        candidates(typed, |client, namespace| {
-            list(namespaced::<PersistentVolumeClaim>(client, namespace))
+        candidates(typed, |client, namespace, found| {
+            list(namespaced::<PersistentVolumeClaim>(client, namespace), found)
         })
     })
 }
@@ -43,8 +50,8 @@ pub fn claims() -> ArgValueCompleter {
 /// Completes names of NfsBackups in the namespace of the command line.
 pub fn backups() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        candidates(typed, |client, namespace| {
-            list(namespaced::<NfsBackup>(client, namespace))
+        candidates(typed, |client, namespace, found| {
+            list(namespaced::<NfsBackup>(client, namespace), found)
         })
     })
 }
@@ -57,51 +64,60 @@ where
     Api::namespaced(client, &namespace)
 }
 
-async fn list<K>(api: Api<K>) -> kube::Result<Vec<String>>
+/// Sends all names, page by page, until nobody receives them any more.
+async fn list<K>(api: Api<K>, found: Sender<String>) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let found = api.list_metadata(&ListParams::default().limit(MAX_NAMES)).await?;
-    Ok(found.items.into_iter().filter_map(|item| item.metadata.name).collect())
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let objects = api.list_metadata(&page).await?;
+        let names = objects.items.into_iter().filter_map(|object| object.metadata.name);
+        let is_wanted = names.map(|name| found.send(name)).all(|sent| sent.is_ok());
+        match objects.metadata.continue_ {
+            Some(token) if is_wanted && !token.is_empty() => page.continue_token = Some(token),
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// Returns the names that begin with what is typed, behind the kind that is typed.
 fn candidates<F>(
     typed: &OsStr,
-    list: impl FnOnce(Client, Option<String>) -> F + Send + 'static,
+    list: impl FnOnce(Client, Option<String>, Sender<String>) -> F + Send + 'static,
 ) -> Vec<CompletionCandidate>
 where
-    F: Future<Output = kube::Result<Vec<String>>>,
+    F: Future<Output = kube::Result<()>>,
 {
     let typed = typed.to_string_lossy();
     let (kind, start) = typed.split_at(typed.rfind('/').map_or(0, |slash| slash + 1));
-    let names = read(list).unwrap_or_default();
-    let names = names.iter().filter(|name| name.starts_with(start));
-    names
+    let (names, end) = (read(list), Instant::now() + TIMEOUT);
+    let in_time = iter::from_fn(|| names.recv_timeout(end.saturating_duration_since(Instant::now())).ok());
+    in_time
+        .filter(|name| name.starts_with(start))
+        .take(MAX_NAMES)
         .map(|name| CompletionCandidate::new(format!("{kind}{name}")))
         .collect()
 }
 
 /// Reads names in a thread with a runtime of its own, because the engine of clap is not asynchronous.
-fn read<F>(list: impl FnOnce(Client, Option<String>) -> F + Send + 'static) -> Option<Vec<String>>
+fn read<F>(list: impl FnOnce(Client, Option<String>, Sender<String>) -> F + Send + 'static) -> Receiver<String>
 where
-    F: Future<Output = kube::Result<Vec<String>>>,
+    F: Future<Output = kube::Result<()>>,
 {
-    let (sender, receiver) = channel();
+    let (found, names) = channel();
     thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let names = runtime.ok().and_then(|runtime| {
-            runtime.block_on(async {
-                let words: Vec<OsString> = std::env::args_os().collect();
-                let client = ClusterArguments::in_words(&words).client().await.ok()?;
-                let namespace = value_of(&words, &["--namespace", "-n"]);
-                list(client, namespace.map(|value| value.to_string_lossy().into_owned()))
-                    .await
-                    .ok()
-            })
-        });
-        // Nobody receives it after the timeout.
-        let _ = sender.send(names);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .ok()?;
+        runtime.block_on(async {
+            let words: Vec<OsString> = std::env::args_os().collect();
+            let client = ClusterArguments::in_words(&words).client().await.ok()?;
+            let namespace = value_of(&words, &["--namespace", "-n"]);
+            let namespace = namespace.map(|value| value.to_string_lossy().into_owned());
+            list(client, namespace, found).await.ok()
+        })
     });
-    receiver.recv_timeout(TIMEOUT).ok().flatten()
+    names
 }

@@ -11,6 +11,9 @@ use crate::cli::program::text;
 use crate::support::shared::{TIMEOUT, Test};
 use crate::support::shell::Shell;
 
+/// Number of claims whose names are completed: more than the objects of the first page of a list, which are 25.
+const CLAIMS: usize = 30;
+
 async fn nfs(args: &[&str]) -> Output {
     let mut command = Command::new(find_binary().unwrap());
     command.arg0("kubectl-nfs").args(args).env_remove("KUBECONFIG");
@@ -85,15 +88,23 @@ async fn kubectl_completes_the_plugin_in_bash() -> Test {
         let found = complete(line).await?;
         assert!(found.lines().any(|candidate| candidate == expected), "{line}: {found}");
     }
-    // A busy cluster may take longer than a user waits who pressed a key, so the key is pressed again.
-    rig::wait::until("the name of the backend", TIMEOUT, async || {
-        let found = complete("kubectl nfs suspend ''")
-            .await
-            .map_err(|error| error.to_string())?;
-        let is_found = found.lines().any(|candidate| candidate == backend);
-        if is_found { Ok(()) } else { Err(found) }
-    })
-    .await?;
+    let missing = env.class("missing", serde_json::json!({}));
+    for number in 0..CLAIMS {
+        env.objects
+            .create(&env.claim(&format!("claim-{number}"), &missing))
+            .await?;
+    }
+    let claims = format!("kubectl nfs explain --namespace {} pvc/", env.name);
+    let last = format!("pvc/claim-{}", CLAIMS - 1);
+    for (line, expected) in [("kubectl nfs suspend ''", &backend), (&claims, &last)] {
+        // A busy cluster may take longer than a user waits who pressed a key, so the key is pressed again.
+        rig::wait::until(expected, TIMEOUT, async || {
+            let found = complete(line).await.map_err(|error| error.to_string())?;
+            let is_found = found.lines().any(|candidate| candidate == expected);
+            if is_found { Ok(()) } else { Err(found) }
+        })
+        .await?;
+    }
     Ok(())
 }
 

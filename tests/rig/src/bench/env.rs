@@ -249,7 +249,8 @@ impl BenchEnv {
     /// Starts the controller manager with other limits of its requests.
     pub async fn start_binder_with(&mut self, qps: u32, burst: u32) -> Result<()> {
         self.binder = true;
-        self.cluster.restart_binder_with(qps, burst).await
+        let flags = [format!("--kube-api-qps={qps}"), format!("--kube-api-burst={burst}")];
+        self.cluster.restart_binder_with(&flags).await
     }
 
     /// Starts the binder and waits until all volumes are Bound.

@@ -286,12 +286,13 @@ impl Cluster {
             .try_for_each(Process::resume)
     }
 
-    /// Restarts the controller manager with other limits of its requests to the API server, per second and at once.
-    pub(crate) async fn restart_binder_with(&mut self, qps: u32, burst: u32) -> Result<()> {
+    /// Restarts the controller manager, which binds claims, with these flags: `--NAME=VALUE`. They replace those of the same
+    /// name.
+    pub async fn restart_binder_with(&mut self, flags: &[String]) -> Result<()> {
         let mut spec = self.controller_manager.spec().clone();
-        spec.args.retain(|argument| !argument.starts_with("--kube-api-"));
-        spec.args.push(format!("--kube-api-qps={qps}"));
-        spec.args.push(format!("--kube-api-burst={burst}"));
+        let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        spec.args.retain(|own| flags.iter().all(|flag| name(flag) != name(own)));
+        spec.args.extend_from_slice(flags);
         self.kill9(Component::ControllerManager).await?;
         self.controller_manager = Process::start(spec).await?;
         Ok(())
