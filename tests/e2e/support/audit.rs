@@ -58,14 +58,14 @@ pub fn requests_since(audit: &Path, offset: u64) -> Result<(Vec<Value>, u64), Fa
     let mut lines = String::new();
     log.read_to_string(&mut lines)?;
     // The last line may be incomplete.
-    let complete = lines.rfind('\n').map_or(0, |last| last + 1);
-    let requests = lines[..complete]
+    let (complete, rest) = lines.rsplit_once('\n').unwrap_or(("", &lines));
+    let requests = complete
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|event| text(event, "/user/username").ends_with(":nfs-operator"))
         .filter(|event| text(event, "/stage") == "ResponseComplete")
         .collect();
-    Ok((requests, offset + complete as u64))
+    Ok((requests, offset + (lines.len() - rest.len()) as u64))
 }
 
 /// Returns whether a request changes something other than the Lease.
