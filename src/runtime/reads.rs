@@ -47,12 +47,19 @@ where
 pub async fn each_metadata<K>(
     clients: &Clients,
     api: impl FnOnce(Client) -> Api<K>,
-    mut observe: impl FnMut(&ObjectMeta),
+    observe: impl FnMut(&ObjectMeta),
 ) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let api = api(clients.watches.clone());
+    each_metadata_of(&api(clients.watches.clone()), observe).await
+}
+
+/// The same, with a client that limits the bytes of a page.
+pub async fn each_metadata_of<K>(api: &Api<K>, mut observe: impl FnMut(&ObjectMeta)) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
     let mut page = ListParams::default().limit(METADATA_PAGE);
     loop {
         let list = api.list_metadata(&page).await?;

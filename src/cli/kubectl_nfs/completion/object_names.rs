@@ -10,17 +10,15 @@ use std::time::{Duration, Instant};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::api::{NfsArchive, NfsBackend, NfsBackup};
 use crate::cli::cluster::{ClusterArguments, value_of};
+use crate::runtime::reads;
 
 /// Time for which a user who pressed a key waits: names that are read later are not offered.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Number of names that are read with one request.
-const PAGE: u32 = 500;
 /// Maximum number of names that are offered.
 const MAX_NAMES: usize = 500;
 
@@ -64,21 +62,16 @@ where
     Api::namespaced(client, &namespace)
 }
 
-/// Sends all names, page by page, until nobody receives them any more.
+/// Sends all names.
 async fn list<K>(api: Api<K>, found: Sender<String>) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let mut page = ListParams::default().limit(PAGE);
-    loop {
-        let objects = api.list_metadata(&page).await?;
-        let names = objects.items.into_iter().filter_map(|object| object.metadata.name);
-        let is_wanted = names.map(|name| found.send(name)).all(|sent| sent.is_ok());
-        match objects.metadata.continue_ {
-            Some(token) if is_wanted && !token.is_empty() => page.continue_token = Some(token),
-            _ => return Ok(()),
-        }
-    }
+    reads::each_metadata_of(&api, |metadata| {
+        // Once there are enough names, or the time is over, nobody receives more, and the program ends.
+        let _ = found.send(metadata.name.clone().unwrap_or_default());
+    })
+    .await
 }
 
 /// Returns the names that begin with what is typed, behind the kind that is typed.
