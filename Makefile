@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 
 # Many tests wait most of the time, but more of them at a time slow each other down on two cores.
-TEST_THREADS ?= 6
+TEST_THREADS ?= 4
 
 # Always all packages: another selection builds the dependencies once more, with other features.
 BUILD := cargo build --workspace
@@ -55,8 +55,9 @@ tests: need-root need-rust need-go
 # allowed each.
 AUDIT := $(CURDIR)/target/audit
 
-# The programs of the profile optimized-test.
+# The operator of the end-to-end tests and of the tests in a pod, and the simulation.
 OPTIMIZED := $(CURDIR)/target/optimized-test
+OPTIMIZED_PACKAGES := -p sim -p nfs-operator --bins
 
 # Checks that no column was skipped; needs the results of the other tests.
 LAST_TEST := conformance::report::every_column_of_the_tables_was_run
@@ -65,6 +66,8 @@ LAST_TEST := conformance::report::every_column_of_the_tables_was_run
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
 # The clusters' tests keep both cores busy, a third of it with the operator, unless that is optimized.
 test: export NFS_OPERATOR_BINARY := $(OPTIMIZED)/nfs-operator
+# The Kubernetes programs, which live for seconds and collect garbage less often then, for more memory.
+test: export GOGC := 400
 test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests on a real cluster and NFS servers
 	@rm -rf "$(AUDIT)"
 	@echo "unit tests, and whether crds/ is up to date"
@@ -73,17 +76,15 @@ test: tests ## Run all tests: unit tests, the check of crds/, the rig, and tests
 	@$(SUBMAKE) sim-test
 	@# Without the emulated machine, the tests that need it are skipped; this is repeated at the end.
 	@# So are those that need ZFS, if the machine with it was not built before, which takes minutes.
-	@# The image is built while tests wait.
 	@began=$$(date +%s); \
 	$(RIG) kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
 	[ -n "$$skip" ] || $(RIG) zfs-vm --check || without_zfs="--skip zfs::"; \
 	$(RIG) node-assets || without_node="--skip node::"; \
-	[ -n "$$without_node" ] || { nice -n 19 $(SUBMAKE) pod-image > target/pod-image.log 2>&1 & image=$$!; trap "kill $$image 2>/dev/null" EXIT; }; \
 	echo "tests of the crates and of the rig, and end-to-end tests"; \
 	$(TEST) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip $$without_zfs $$without_node && \
 	echo "whether every column of docs/reliability.md was tested" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without $(TEST) -q --test live -- --ignored --exact $(LAST_TEST) && \
-	{ [ -n "$$without_node" ] || { wait "$$image"; $(SUBMAKE) pod; }; } && \
+	{ [ -n "$$without_node" ] || $(SUBMAKE) pod; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi && \
 	if [ -n "$$skip$$without_zfs" ]; then echo "NOT TESTED: ZFS; make test-zfs compiles and tests it, and later runs of make test include it" >&2; fi
@@ -133,18 +134,15 @@ test-pod: tests ## Run the tests of the chart and the image in a real pod; requi
 	@$(MAKE) --no-print-directory pod
 	@$(RIG) clean
 
-# The profile that these tests build. It differs from the release profile, which takes minutes to
-# build (POD_PROFILE=release).
-POD_PROFILE ?= pod
+# The profile of the operator in the image of these tests: release takes minutes more.
+POD_PROFILE ?= optimized-test
 POD_IMAGE := $(CURDIR)/target/image/$(POD_PROFILE).tar
-
-.PHONY: pod-image
-pod-image:
-	@echo "building the image for the tests in a real pod"
-	@image/build $(POD_PROFILE) "$$(uname -m)" "$(POD_IMAGE)"
+IS_OPTIMIZED := $(filter optimized-test,$(POD_PROFILE))
 
 .PHONY: pod
-pod: pod-image
+pod: $(if $(IS_OPTIMIZED),optimized)
+	@echo "building the image for the tests in a real pod"
+	@image/build $(POD_PROFILE) "$$(uname -m)" "$(POD_IMAGE)" $(if $(IS_OPTIMIZED),$(OPTIMIZED)/nfs-operator)
 	NFS_OPERATOR_IMAGE="$(POD_IMAGE)" $(TEST) --test pod
 
 .PHONY: image
@@ -153,7 +151,7 @@ image: need-rust ## Build the image as an OCI archive in dist/, and print its si
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
 # The programs that are measured, without the simulation, which adds a controllable clock to tokio.
-# Other profiles than release build faster, and their figures mean less (PROFILE=pod).
+# Other profiles than release build faster, and their figures mean less (PROFILE=optimized-test).
 PROFILE ?= release
 BENCH_PACKAGES := -p nfs-operator -p rig
 BENCH_DIR = target/$(PROFILE:dev=debug)
@@ -174,7 +172,7 @@ bench-build: need-root need-rust need-go
 	@cargo build --profile $(PROFILE) $(BENCH_PACKAGES)
 
 .PHONY: bench-operator
-bench-operator: bench-build ## Measure rates, latency and requests against plain API clients (COUNT=500 CONCURRENCY=64 LONE=100 BASE=REVISION ROUND_TRIP=5), or instead SCALE=100000 (NO_SCAN=1), STORM=10000, WAITING=10000, FOREIGN=500000, CYCLES=20, BACKENDS=1000, SCHEDULES=1000 or BINDER=100 (PROFILE=pod builds faster)
+bench-operator: bench-build ## Measure rates, latency and requests against plain API clients (COUNT=500 CONCURRENCY=64 LONE=100 BASE=REVISION ROUND_TRIP=5), or instead SCALE=100000 (NO_SCAN=1), STORM=10000, WAITING=10000, FOREIGN=500000, CYCLES=20, BACKENDS=1000, SCHEDULES=1000 or BINDER=100 (PROFILE=optimized-test builds faster)
 	@$(BENCH) $(BENCH_BASE) $(foreach name,$(BENCH_SETTINGS),$(if $($(name)),--$(subst _,-,$(shell echo $(name) | tr A-Z a-z)) $($(name)))) $(if $(NO_SCAN),--no-scan)
 
 # One after the other, because each needs the whole machine. Each continues if the one before failed.
@@ -229,10 +227,19 @@ sim: need-rust ## Run the operator in simulated clusters, each from a seed (SEED
 	@cargo build -q --profile sim -p sim
 	@target/sim/sim $(if $(SEED),run,many) $(foreach name,$(SIM_SETTINGS),$(if $($(name)),$(name)=$($(name))))
 
+# Static programs, as in the image, unless this machine has no compiler for them. With one selection of packages, the
+# operator and the simulation share what they depend on.
+.PHONY: optimized
+optimized: need-rust
+	@echo "building the simulation and the operator: optimized, with the checks of tests"
+	@$(BUILD) -q --bin rig; machine=$$(uname -m); \
+	if $(RIG) image-tools "$$machine"; \
+	then image/program "$$machine" optimized-test $(OPTIMIZED)/nfs-operator $(OPTIMIZED_PACKAGES) && \
+	  cp "target/$$machine-unknown-linux-musl/optimized-test/sim" $(OPTIMIZED)/sim; \
+	else cargo build -q --profile optimized-test $(OPTIMIZED_PACKAGES); fi
+
 .PHONY: sim-test
-sim-test: need-rust
-	@echo "building the simulation, and the operator for the end-to-end tests: optimized, with the checks of tests"
-	@cargo build -q --profile optimized-test -p sim -p nfs-operator --bins
+sim-test: optimized
 	@echo "500 simulated clusters, and whether a seed always gives the same run"
 	@$(OPTIMIZED)/sim regressions
 	@$(OPTIMIZED)/sim twice SEEDS=100

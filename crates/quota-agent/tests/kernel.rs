@@ -11,7 +11,7 @@ use export_store::quota::{KeyFile, Order, QuotaDirectory, QuotaSeal};
 use libtest_mimic::{Arguments, Trial};
 use quota_agent::{ProjectRange, Settings};
 use rig::kernel_vm::FileSystem;
-use rig::{KernelVm, wait};
+use rig::{KernelVm, RunDir, wait};
 use tokio_util::sync::CancellationToken;
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
@@ -60,18 +60,18 @@ fn main() -> ExitCode {
         )
     };
     let tests = vec![
-        inherited("xfs", FileSystem::Xfs),
-        inherited("ext4", FileSystem::Ext4),
         test("xfs", FileSystem::Xfs, Server::Kernel),
         test("ext4", FileSystem::Ext4, Server::Kernel),
         test("xfs_behind_nfs_ganesha", FileSystem::Xfs, Server::Ganesha),
+        inherited("xfs", FileSystem::Xfs),
+        inherited("ext4", FileSystem::Ext4),
         many,
-        // The last one: the lines remove exports that are not in /etc/exports.
         guide,
     ];
     let mut arguments = Arguments::from_args();
-    // They share an emulated machine, which has one core.
-    arguments.test_threads = Some(1);
+    // Each emulates a machine of its own, which has one core.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    arguments.test_threads = arguments.test_threads.map(|threads| threads.min(cores)).or(Some(cores));
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
@@ -386,7 +386,8 @@ async fn tools_stay(export: &Export<'_>) {
 }
 
 async fn sizes_are_enforced(kind: FileSystem, server: Server) {
-    let vm = &*KernelVm::shared().await.unwrap();
+    let run = RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
     let mut export = new_export(vm, kind, server).await;
     let path = export.path.clone();
     let setup = format!(
@@ -565,7 +566,8 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
 
 /// Gives a project to the root of an export before an operator uses it, and then does what the messages of the agent say.
 async fn a_project_of_the_root(kind: FileSystem) {
-    let vm = &*KernelVm::shared().await.unwrap();
+    let run = RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
     let path = vm.new_file_system(kind).await.unwrap();
     vm.run(&format!("xfs_io -c 'chproj 77' -c 'chattr +P' {path}"))
         .await
@@ -649,7 +651,8 @@ async fn the_guide() {
         .filter(|line| !ELSEWHERE.iter().any(|start| line.starts_with(start)));
     let lines: Vec<&str> = lines.collect();
     assert_eq!((lines.len(), block.lines().count()), (5, 10), "{block}");
-    let vm = &*KernelVm::shared().await.unwrap();
+    let run = RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
     let script = format!(
         "set -e; truncate -s 300M /run/guide.disk; device=$(losetup -f); losetup $device /run/guide.disk
          {}",
@@ -676,8 +679,8 @@ async fn the_guide() {
 /// it takes says nothing, because every instruction is emulated; `tests/scale.rs` and `make bench-quotas` do.
 async fn hundreds_of_volumes() {
     const VOLUMES: usize = 500;
-    let run = rig::RunDir::new().unwrap();
-    let vm = &*KernelVm::shared().await.unwrap();
+    let run = RunDir::new().unwrap();
+    let vm = &KernelVm::start(&run).await.unwrap();
     let export = new_export(vm, FileSystem::Xfs, Server::Kernel).await;
     let (path, quota) = (&export.path, export.quota());
     let made = format!(

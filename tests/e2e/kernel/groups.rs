@@ -23,7 +23,7 @@ async fn pods_of_one_group_share_a_volume_and_others_have_no_access() -> Test {
     let group = json!({ "mode": "2770", "gid": GROUP.to_string() });
     let class = class(&env, "team", "backend", group).await?;
     let (_, volume) = bound(&env, "shared", &class).await?;
-    let mounted = Mounted::volume(&vm, &volume, None).await?;
+    let mounted = Mounted::volume(vm, &volume, None).await?;
 
     let mine = "umask 002 && mkdir notes && echo one >notes/file && stat -c \"%g\" notes notes/file";
     let groups = mounted.as_member(1001, GROUP, mine).await?;
@@ -79,7 +79,7 @@ async fn a_pod_without_groups_of_its_own_writes_to_its_volume_and_another_tenant
     let path = format!("/plain/{}", env.name);
     vm.run(&format!("mkdir {path}")).await?;
     let spec = json!({ "path": path, "nfs": { "version": "4.2", "port": vm.nfs_port() } });
-    each_volume_is_for_its_own_pods(&vm, &env, spec).await
+    each_volume_is_for_its_own_pods(vm, &env, spec).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,7 +91,7 @@ async fn an_operator_that_is_not_root_gives_each_volume_its_group() -> Test {
         .await?;
     let credential = json!({ "uid": OPERATOR, "gid": OPERATOR });
     let nfs = json!({ "version": "4.2", "port": vm.nfs_port(), "auth": {"sys": credential} });
-    each_volume_is_for_its_own_pods(&vm, &env, json!({ "path": path, "nfs": nfs })).await
+    each_volume_is_for_its_own_pods(vm, &env, json!({ "path": path, "nfs": nfs })).await
 }
 
 /// The first of the users and groups that OpenShift assigned to a namespace.
@@ -135,7 +135,7 @@ async fn users_that_openshift_assigns_share_a_volume_by_its_group_or_that_of_the
 
     // The default mode: every user, whatever the namespace.
     let (_, volume) = bound(&env, "usual", &usual).await?;
-    let mounted = Mounted::volume(&vm, &volume, None).await?;
+    let mounted = Mounted::volume(vm, &volume, None).await?;
     let mine = mounted.run_as(&on_openshift(NAMESPACE, &[NAMESPACE]), script).await?;
     assert_eq!(mine, format!("{NAMESPACE} 0\n"));
     let other = on_openshift(OTHER_NAMESPACE, &[OTHER_NAMESPACE]);
@@ -144,7 +144,7 @@ async fn users_that_openshift_assigns_share_a_volume_by_its_group_or_that_of_the
 
     // A class with the group of a namespace: fsGroup is a supplementary group of its pods.
     let (_, volume) = bound(&env, "namespaced", &namespaced).await?;
-    let mounted = Mounted::volume(&vm, &volume, None).await?;
+    let mounted = Mounted::volume(vm, &volume, None).await?;
     let mine = mounted.run_as(&on_openshift(NAMESPACE, &[NAMESPACE]), script).await?;
     assert_eq!(mine, format!("{NAMESPACE} {NAMESPACE}\n"));
     for script in ["ls", "cat file", "touch other"] {
@@ -156,7 +156,7 @@ async fn users_that_openshift_assigns_share_a_volume_by_its_group_or_that_of_the
     // A group for the volume, which the kubelet adds to the pods that mount it. Group 0 is squashed.
     let (_, volume) = bound(&env, "own", &own).await?;
     let group = text(&volume, "/metadata/annotations/pv.beta.kubernetes.io~1gid").parse::<u32>()?;
-    let mounted = Mounted::volume(&vm, &volume, None).await?;
+    let mounted = Mounted::volume(vm, &volume, None).await?;
     let mine = mounted
         .run_as(&on_openshift(NAMESPACE, &[NAMESPACE, group]), script)
         .await?;

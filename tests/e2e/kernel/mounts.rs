@@ -1,6 +1,6 @@
 //! Volumes of the operator, mounted by the kernel's NFS client as on a node.
 
-use rig::{KernelVm, TestEnv, kernel_vm::HOST, wait};
+use rig::{KernelVm, RunDir, TestEnv, kernel_vm::HOST, wait};
 use serde_json::{Value, json};
 
 use super::node::Mounted;
@@ -81,11 +81,11 @@ async fn use_and_delete<'a>(
 async fn mount_use_and_delete(name: &str, version: &str) -> Test {
     let vm = KernelVm::shared().await?;
     let env = TestEnv::new(name).await?;
-    let path = on_the_machine(&env, &vm, version).await?;
+    let path = on_the_machine(&env, vm, version).await?;
     let delete = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
     let archive = class(&env, "archive", "backend", json!({ "onDelete": "archive" })).await?;
 
-    let (_, mounted) = use_and_delete(&vm, &env, &delete, "deleted", None).await?;
+    let (_, mounted) = use_and_delete(vm, &env, &delete, "deleted", None).await?;
     wait::until("the trash to be empty", TIMEOUT, async || {
         let left = vm.run(&format!("ls {path}/.nfs-operator/*/trash")).await;
         match left.map_err(|error| error.to_string())? {
@@ -97,7 +97,7 @@ async fn mount_use_and_delete(name: &str, version: &str) -> Test {
     refused_with(&mounted, "Stale file handle").await?;
     mounted.unmount().await?;
 
-    let (volume, mounted) = use_and_delete(&vm, &env, &archive, "archived", None).await?;
+    let (volume, mounted) = use_and_delete(vm, &env, &archive, "archived", None).await?;
     refused_with(&mounted, "Permission denied").await?;
     mounted.unmount().await?;
     let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();
@@ -138,12 +138,12 @@ async fn mount_from_another_server(name: &str, version: &str) -> Test {
     let delete = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
     let archive = class(&env, "archive", "backend", json!({ "onDelete": "archive" })).await?;
 
-    let (_, mounted) = use_and_delete(&vm, &env, &delete, "deleted", Some(HOST)).await?;
+    let (_, mounted) = use_and_delete(vm, &env, &delete, "deleted", Some(HOST)).await?;
     crate::support::shared::wait_trash_empty(env.data()).await?;
     refused_with(&mounted, "Stale file handle").await?;
     mounted.unmount().await?;
 
-    let (volume, mounted) = use_and_delete(&vm, &env, &archive, "archived", Some(HOST)).await?;
+    let (volume, mounted) = use_and_delete(vm, &env, &archive, "archived", Some(HOST)).await?;
     refused_with(&mounted, "Permission denied").await?;
     mounted.unmount().await?;
     let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();
@@ -190,7 +190,8 @@ async fn wait_ended(mounted: &Mounted<'_>) -> rig::Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn programs_that_wait_for_their_server_continue_with_it_and_umount_f_ends_those_of_the_whole_export() -> Test {
-    let vm = KernelVm::exclusive().await?;
+    let run = RunDir::new()?;
+    let vm = KernelVm::start(&run).await?;
     let env = TestEnv::new("kernel-hung").await?;
     on_the_machine(&env, &vm, "4.2").await?;
     let class = class(&env, "class", "backend", json!({})).await?;

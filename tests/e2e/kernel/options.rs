@@ -85,7 +85,7 @@ async fn the_kernel_accepts_every_option_that_a_claim_may_set_and_every_merged_l
     let vm = KernelVm::shared().await.unwrap();
     for major in [NfsMajorVersion::V4, NfsMajorVersion::V3] {
         let mut script = String::from("mkdir -p /mnt/options && cd /\n");
-        for mut list in lists(&vm, major) {
+        for mut list in lists(vm, major) {
             // As the kubelet does.
             list.sort();
             let list = list.join(",");

@@ -143,8 +143,7 @@ impl Layout {
             "--kube-api-burst=4000".into(),
         ];
         if self.node.is_none() {
-            // This controller would mark nodes without a kubelet, which tests create, as unreachable.
-            args.push("--controllers=*,-node-lifecycle-controller".into());
+            args.push(format!("--controllers={}", WITHOUT_NODES.join(",")));
         }
         self.spec("kube-controller-manager", args)
     }
@@ -158,6 +157,24 @@ impl Layout {
         self.spec("kube-scheduler", args)
     }
 }
+
+/// Controllers in a cluster where nodes are objects that tests create: those of claims, namespaces, accounts and roles.
+/// Others would watch what does not exist, and mark nodes without a kubelet as unreachable.
+const WITHOUT_NODES: [&str; 13] = [
+    "clusterrole-aggregation-controller",
+    "ephemeral-volume-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
+    "resourcequota-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "validatingadmissionpolicy-status-controller",
+];
 
 /// Arguments of the API server in a cluster where nodes are objects that tests create.
 fn without_nodes() -> Vec<String> {

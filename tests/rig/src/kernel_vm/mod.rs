@@ -15,7 +15,6 @@ use std::{path::PathBuf, time::Duration};
 pub use self::{
     file_system::{FileSystem, QuotaOf},
     script::ScriptOutput,
-    shared::{ExclusiveKernelVm, SharedKernelVm},
 };
 use crate::{
     assets::{Debian, KernelVmAssets},
@@ -65,7 +64,7 @@ impl KernelVm {
         let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
         let args = arguments(assets, cores, &log, [agent, nfs, mount]);
-        let process = Process::start(ProcessSpec::new("the virtual machine", "nice", args, log)).await?;
+        let process = Process::start(ProcessSpec::new("the virtual machine", &assets.emulator, args, log)).await?;
         let vm = Self {
             process,
             agent,
@@ -110,10 +109,8 @@ fn arguments(assets: &KernelVmAssets, cores: u32, log: &std::path::Path, ports: 
         "console=ttyS0 panic=-1 no_timer_check mitigations=off \
          AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount}"
     );
-    let mut args: Vec<String> = ["-n", "5"].map(String::from).to_vec();
-    args.push(assets.emulator.display().to_string());
     // Without RDRAND the machine waits half a minute for entropy before it creates its first UUIDs.
-    args.extend(["-accel", "tcg", "-cpu", "qemu64,+rdrand"].map(String::from));
+    let mut args: Vec<String> = ["-accel", "tcg", "-cpu", "qemu64,+rdrand"].map(String::from).to_vec();
     args.extend(["-smp".into(), cores.to_string(), "-m".into(), MEBIBYTES.to_string()]);
     args.extend(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(String::from));
     args.extend(["-kernel".into(), assets.kernel.display().to_string()]);

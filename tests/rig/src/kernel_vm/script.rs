@@ -1,6 +1,7 @@
 //! Running shell scripts in the virtual machine.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,6 +10,9 @@ use tokio::{
 
 use super::KernelVm;
 use crate::error::{Error, Result, ResultExt};
+
+/// Maximum time of a script: one that uses a mount waits without end while its NFS server is stopped.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The result of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +40,18 @@ impl KernelVm {
     }
 
     /// Runs a shell script that may fail.
+    ///
+    /// # Errors
+    /// If there is no result after 5 minutes. The script continues then.
     pub async fn output(&self, script: &str) -> Result<ScriptOutput> {
         let action = || format!("run {script:?} in the machine");
-        let response = send_script(self.agent, script).await.with_context(action)?;
+        let sent = tokio::time::timeout(TIMEOUT, send_script(self.agent, script));
+        let response = sent.await.map_err(|_| Error::Timeout {
+            what: format!("{script:?} to end in the machine"),
+            waited: TIMEOUT,
+            last: "it has not ended".into(),
+        })?;
+        let response = response.with_context(action)?;
         let text = String::from_utf8_lossy(&response).into_owned();
         let truncated = || Error::Usage(format!("{}: truncated response: {text:?}", action()));
         let (head, output) = text.split_once('\n').ok_or_else(truncated)?;

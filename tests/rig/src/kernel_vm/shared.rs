@@ -1,8 +1,6 @@
 //! One virtual machine for all tests of a process.
 
-use std::ops::Deref;
-
-use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::OnceCell;
 
 use super::KernelVm;
 use crate::{
@@ -11,47 +9,13 @@ use crate::{
     run_dir::RunDir,
 };
 
-/// Shared by many tests, or exclusive to one that restarts the NFS server.
-static LOCK: RwLock<()> = RwLock::const_new(());
-
-/// The machine, shared with other tests.
-#[derive(Debug)]
-pub struct SharedKernelVm {
-    vm: &'static KernelVm,
-    _guard: RwLockReadGuard<'static, ()>,
-}
-
-/// The machine, used by one test only.
-#[derive(Debug)]
-pub struct ExclusiveKernelVm {
-    vm: &'static KernelVm,
-    _guard: RwLockWriteGuard<'static, ()>,
-}
-
-impl Deref for SharedKernelVm {
-    type Target = KernelVm;
-
-    fn deref(&self) -> &KernelVm {
-        self.vm
-    }
-}
-
-impl Deref for ExclusiveKernelVm {
-    type Target = KernelVm;
-
-    fn deref(&self) -> &KernelVm {
-        self.vm
-    }
-}
-
 impl KernelVm {
-    /// Returns the process's machine, for a test that changes neither other tests' directories nor the server.
-    pub async fn shared() -> Result<SharedKernelVm> {
-        let vm = plain().await?;
-        Ok(SharedKernelVm {
-            vm,
-            _guard: LOCK.read().await,
-        })
+    /// Returns the process's machine, for a test that changes neither other tests' directories nor the server. A test
+    /// that stops the server or changes its exports starts a machine of its own ([`KernelVm::start`]): when it fails, it
+    /// leaves programs behind that wait for the server without end, as do those of other tests.
+    pub async fn shared() -> Result<&'static Self> {
+        static SHARED: SharedMachine = OnceCell::const_new();
+        shared(&SHARED, start).await
     }
 
     /// Returns the process's machine with ZFS, for a test with file systems of its own.
@@ -59,24 +23,9 @@ impl KernelVm {
         static SHARED: SharedMachine = OnceCell::const_new();
         shared(&SHARED, start_with_zfs).await
     }
-
-    /// Returns the process's machine when no other test uses it, for a test that restarts the server or changes its
-    /// exports.
-    pub async fn exclusive() -> Result<ExclusiveKernelVm> {
-        let vm = plain().await?;
-        Ok(ExclusiveKernelVm {
-            vm,
-            _guard: LOCK.write().await,
-        })
-    }
 }
 
 type SharedMachine = OnceCell<Result<(KernelVm, RunDir), String>>;
-
-async fn plain() -> Result<&'static KernelVm> {
-    static SHARED: SharedMachine = OnceCell::const_new();
-    shared(&SHARED, start).await
-}
 
 /// Returns the machine. The first caller starts it. A failed start is not retried and fails every test.
 async fn shared<F>(machine: &'static SharedMachine, start: fn() -> F) -> Result<&'static KernelVm>

@@ -68,11 +68,11 @@ async fn reclaims_need_no_space(kind: FileSystem, limit: Limit, user: u32, full:
         vm.set_quota(&path, of, QUOTA.0, QUOTA.1).await.unwrap();
     }
     let limited = LimitedExport {
-        vm: &vm,
+        vm,
         client: StoreClient {
             credential: Credential { uid: user, gid: user },
             version: VersionChoice::Exactly(Protocol::V4_2),
-            ..super::client(&vm, Box::leak(path.clone().into_boxed_str()))
+            ..super::client(vm, Box::leak(path.clone().into_boxed_str()))
         },
     };
     let export = limited.open().await;

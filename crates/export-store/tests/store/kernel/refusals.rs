@@ -20,7 +20,7 @@ async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, Err
 async fn an_export_that_requires_kerberos_is_reported() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
-        let (error, reason) = refused(&vm, "/kerberos", version).await;
+        let (error, reason) = refused(vm, "/kerberos", version).await;
         assert_eq!(reason, ErrorKind::SecurityFlavorUnsupported, "{version}: {error:?}");
     }
 }
@@ -30,7 +30,7 @@ async fn a_referral_is_reported_and_not_followed() {
     let vm = KernelVm::shared().await.unwrap();
     for path in ["/referral", "/referral/below"] {
         for version in [Protocol::V4_2, Protocol::V4_1] {
-            let (error, reason) = refused(&vm, path, version).await;
+            let (error, reason) = refused(vm, path, version).await;
             assert_eq!(reason, ErrorKind::ExportMoved, "{path} {version}: {error:?}");
         }
     }
@@ -40,7 +40,7 @@ async fn a_referral_is_reported_and_not_followed() {
 async fn a_port_above_1023_is_reported_as_the_reason_and_a_reserved_port_works() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
-        let (error, reason) = refused(&vm, "/secure", version).await;
+        let (error, reason) = refused(vm, "/secure", version).await;
         assert_eq!(reason, ErrorKind::ReservedPortRequired, "{version}: {error:?}");
     }
     // The port is the only cause: a client inside the machine uses a reserved one.
@@ -59,7 +59,7 @@ async fn a_port_above_1023_is_reported_as_the_reason_and_a_reserved_port_works()
 async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
     let vm = KernelVm::shared().await.unwrap();
     for (uid, version) in [(2001, Protocol::V4_2), (2002, Protocol::V4_1), (2003, Protocol::V3)] {
-        let (export, root, _) = kernel_directory(&vm, "/quota", version).await;
+        let (export, root, _) = kernel_directory(vm, "/quota", version).await;
         vm.run(&format!("setquota -u {uid} 0 512 0 4 /quota")).await.unwrap();
         let tenant = export.with_credential(Credential { uid, gid: uid });
         let error = tenant
@@ -91,7 +91,7 @@ async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_squashed_root_creates_directories_but_cannot_change_their_owner() {
     let vm = KernelVm::shared().await.unwrap();
-    let client = super::client(&vm, "/squashed");
+    let client = super::client(vm, "/squashed");
     let export = client.open().await;
     let uid = rig::random_suffix();
     let created = export.provision(&request(&uid, &format!("kept-{uid}"))).await.unwrap();

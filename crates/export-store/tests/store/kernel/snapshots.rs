@@ -14,11 +14,7 @@ async fn a_claim_is_cloned_from_a_snapshot_of_btrfs() {
     let path = format!("/btrfs/snapshots-{}", rig::random_suffix());
     let run = async |script: &str| vm.run(&format!("cd {path} && {script}")).await.unwrap();
     vm.run(&format!("btrfs subvolume create {path}")).await.unwrap();
-    let export = Arc::new(
-        super::client(&vm, Box::leak(path.clone().into_boxed_str()))
-            .open()
-            .await,
-    );
+    let export = Arc::new(super::client(vm, Box::leak(path.clone().into_boxed_str())).open().await);
     assert_eq!(export.snapshot_directory().await.unwrap(), None);
     run("mkdir .snapshot && btrfs subvolume snapshot -r . .snapshot/before").await;
     assert_eq!(export.snapshot_directory().await.unwrap(), Some(".snapshot"));

@@ -40,22 +40,22 @@ async fn conforms(name: &'static str, vm: &KernelVm, version: Protocol) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_4_2() {
-    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V4_2).await;
+    conforms("Linux knfsd 6.1", KernelVm::shared().await.unwrap(), Protocol::V4_2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_4_1() {
-    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V4_1).await;
+    conforms("Linux knfsd 6.1", KernelVm::shared().await.unwrap(), Protocol::V4_1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_4_0() {
-    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V4_0).await;
+    conforms("Linux knfsd 6.1", KernelVm::shared().await.unwrap(), Protocol::V4_0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_conforms_to_the_table_over_3() {
-    conforms("Linux knfsd 6.1", &KernelVm::shared().await.unwrap(), Protocol::V3).await;
+    conforms("Linux knfsd 6.1", KernelVm::shared().await.unwrap(), Protocol::V3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nfs_client::{Client, FsId, NfsError, Protocol, RemoveOutcome, Status};
-use rig::KernelVm;
+use rig::{KernelVm, RunDir};
 
 use crate::support::{kernel_directory, kernel_target, mode, name};
 
@@ -13,7 +13,7 @@ const SESSIONS: [Protocol; 2] = [Protocol::V4_2, Protocol::V4_1];
 async fn fifty_operations_per_compound_suffice_for_deep_walks_and_many_removals() {
     let vm = KernelVm::shared().await.unwrap();
     for version in SESSIONS {
-        let (export, root, path) = kernel_directory(&vm, "/plain", version).await;
+        let (export, root, path) = kernel_directory(vm, "/plain", version).await;
         let most = export.negotiated().max_operations;
         assert!((1..=50).contains(&most), "{most}");
         let steps: Vec<_> = (0..120).map(|number| name(&format!("d{number}"))).collect();
@@ -39,7 +39,7 @@ async fn fifty_operations_per_compound_suffice_for_deep_walks_and_many_removals(
 async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
     let vm = KernelVm::shared().await.unwrap();
     for version in SESSIONS {
-        let (export, root, path) = kernel_directory(&vm, "/xfs", version).await;
+        let (export, root, path) = kernel_directory(vm, "/xfs", version).await;
         let calls = (0..300).map(|number| {
             let (export, root) = (export.clone(), root.clone());
             // Names of maximum length, whose replies fill the server's cache of 2,048 bytes per slot.
@@ -58,7 +58,8 @@ async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_continue_after_a_restart_with_and_without_the_servers_client_state() {
-    let vm = KernelVm::exclusive().await.unwrap();
+    let run = RunDir::new().unwrap();
+    let vm = KernelVm::start(&run).await.unwrap();
     for version in SESSIONS {
         for (way, restart) in [("kept", "stop; serve"), ("lost", "stop; forget; serve")] {
             let (export, root, path) = kernel_directory(&vm, "/plain", version).await;
@@ -90,7 +91,8 @@ async fn operations_continue_after_a_restart_with_and_without_the_servers_client
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handles_become_stale_with_their_export_and_valid_again_with_it() {
-    let vm = KernelVm::exclusive().await.unwrap();
+    let run = RunDir::new().unwrap();
+    let vm = KernelVm::start(&run).await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let offer = ". /sbin/functions; mkdir -p /passing; offer passing rw,no_root_squash,insecure,fsid=77";
         vm.run(offer).await.unwrap();
@@ -130,13 +132,13 @@ async fn seen(vm: &KernelVm, path: &str, version: Protocol) -> (FsId, Option<FsI
 async fn a_file_system_inside_an_export_is_detected_by_its_fsid() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
-        let (root, listed, found) = seen(&vm, "/crossing", version).await;
+        let (root, listed, found) = seen(vm, "/crossing", version).await;
         assert_ne!(found, root, "{version}");
         if version != Protocol::V3 {
             assert_eq!(listed, Some(found), "{version}");
         }
         // Without crossmnt, it is the covered directory, on the file system of its parent.
-        let (root, listed, found) = seen(&vm, "/covering", version).await;
+        let (root, listed, found) = seen(vm, "/covering", version).await;
         assert_eq!((listed.unwrap_or(root), found), (root, root), "{version}");
     }
 }
@@ -145,7 +147,7 @@ async fn a_file_system_inside_an_export_is_detected_by_its_fsid() {
 async fn directories_are_created_renamed_and_removed_on_btrfs_and_xfs() {
     let vm = KernelVm::shared().await.unwrap();
     for disk in ["/btrfs", "/xfs"] {
-        let (export, root, path) = kernel_directory(&vm, disk, Protocol::V4_2).await;
+        let (export, root, path) = kernel_directory(vm, disk, Protocol::V4_2).await;
         let created = export.make_directory(&root, &name("a"), mode(0o3770)).await.unwrap();
         assert_eq!(created.node.attributes.mode, 0o3770);
         let fileid = created.node.attributes.fileid;
