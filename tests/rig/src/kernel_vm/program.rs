@@ -53,9 +53,9 @@ impl KernelVm {
         let script = format!(
             "mkdir -p \"$(dirname {to})\" && nc {HOST} {port} </dev/null >{to} && chmod 0755 {to} && stat -c %s {to}"
         );
-        let (sent, size) = tokio::join!(send, self.run(&script));
-        sent.with_context(doing)?;
-        match size?.trim().parse() == Ok(content.len()) {
+        // A script that fails connects to nothing.
+        let ((), size) = tokio::try_join!(async { send.await.with_context(doing) }, self.run(&script))?;
+        match size.trim().parse() == Ok(content.len()) {
             true => Ok(()),
             false => Err(Error::Usage(format!("{}: it arrived incomplete", doing()))),
         }
