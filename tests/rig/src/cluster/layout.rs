@@ -158,12 +158,13 @@ impl Layout {
     }
 }
 
-/// Controllers in a cluster where nodes are objects that tests create: those of claims, namespaces, accounts and roles.
-/// Others would watch what does not exist, and mark nodes without a kubelet as unreachable.
-const WITHOUT_NODES: [&str; 13] = [
+/// Controllers in a cluster where nodes are objects that tests create: those of claims, namespaces, accounts, roles and
+/// Jobs. Others would watch what does not exist, and mark nodes without a kubelet as unreachable.
+const WITHOUT_NODES: [&str; 14] = [
     "clusterrole-aggregation-controller",
     "ephemeral-volume-controller",
     "garbage-collector-controller",
+    "job-controller",
     "namespace-controller",
     "persistentvolume-binder-controller",
     "persistentvolume-expander-controller",
