@@ -232,7 +232,7 @@ sim: need-rust ## Run the operator in simulated clusters, each from a seed (SEED
 .PHONY: optimized
 optimized: need-rust
 	@echo "building the simulation and the operator: optimized, with the checks of tests"
-	@$(BUILD) -q --bin rig; machine=$$(uname -m); \
+	@$(BUILD) -q --bin rig || exit; machine=$$(uname -m); \
 	if $(RIG) image-tools "$$machine"; \
 	then image/program "$$machine" optimized-test $(OPTIMIZED)/nfs-operator $(OPTIMIZED_PACKAGES) && \
 	  cp "target/$$machine-unknown-linux-musl/optimized-test/sim" $(OPTIMIZED)/sim; \

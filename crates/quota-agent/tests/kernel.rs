@@ -297,10 +297,8 @@ async fn new_export(vm: &KernelVm, kind: FileSystem, server: Server) -> Export<'
 
 /// Does what the operators of two clusters do with an export first, and installs the agent.
 async fn use_export(vm: &KernelVm, path: String, (server, port): (Server, u16)) -> Export<'_> {
-    if vm.output("test -e /run/quota-agent").await.unwrap().code != 0 {
-        let program = std::env::current_exe().unwrap();
-        vm.install_program(&program, "/run/quota-agent").await.unwrap();
-    }
+    let program = std::env::current_exe().unwrap();
+    vm.install_program(&program, "/run/quota-agent").await.unwrap();
     let keys = [CLUSTER, OTHER_CLUSTER].map(|cluster| KeyFile::lines(cluster, &key(cluster)));
     let keys = keys.concat();
     let setup = format!(
@@ -557,11 +555,6 @@ async fn sizes_are_enforced(kind: FileSystem, server: Server) {
     })
     .await
     .unwrap();
-    export.kill_agent().await;
-    vm.run(&format!("umount.nfs {}", export.mounted)).await.unwrap();
-    if export.server == Server::Kernel {
-        vm.remove_file_system(&path).await.unwrap();
-    }
 }
 
 /// Gives a project to the root of an export before an operator uses it, and then does what the messages of the agent say.
@@ -633,9 +626,6 @@ async fn a_project_of_the_root(kind: FileSystem) {
     let inodes = vm.run(&script).await.unwrap();
     let mut inodes = inodes.lines();
     assert_eq!(inodes.next().unwrap(), inodes.next().unwrap());
-    export.kill_agent().await;
-    vm.run(&format!("umount.nfs {}", export.mounted)).await.unwrap();
-    vm.remove_file_system(&path).await.unwrap();
 }
 
 /// Runs the lines of the guide about enforced sizes, on a device of the machine, except those that install programs, which
@@ -672,7 +662,6 @@ async fn the_guide() {
     export.in_force("data", 1).await;
     let data = export.mount("/data").await;
     export.assert_size(&data, 4 * MIB).await;
-    export.kill_agent().await;
 }
 
 /// Starts agents for many volumes, first with orders that are not in force: each tool gets as much as it can at once. How long

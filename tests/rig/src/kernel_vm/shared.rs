@@ -11,8 +11,8 @@ use crate::{
 
 impl KernelVm {
     /// Returns the process's machine, for a test that changes neither other tests' directories nor the server. A test
-    /// that stops the server or changes its exports starts a machine of its own ([`KernelVm::start`]): when it fails, it
-    /// leaves programs behind that wait for the server without end, as do those of other tests.
+    /// that stops the server or changes its exports starts a machine of its own ([`KernelVm::start`]): if it fails, the
+    /// server stays stopped, and what other tests run in a mount would wait for it.
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: SharedMachine = OnceCell::const_new();
         shared(&SHARED, start).await

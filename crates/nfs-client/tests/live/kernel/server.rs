@@ -114,7 +114,6 @@ async fn handles_become_stale_with_their_export_and_valid_again_with_it() {
         export.attributes(&root).await.unwrap();
         export.close().await;
     }
-    vm.run("exportfs -u '*:/passing'; rm -r /passing").await.unwrap();
 }
 
 /// Returns the file systems of the root of an export, and of `inside` as listed and as looked up.
