@@ -12,6 +12,7 @@ use rig::objects::{merge, reference, with_fields};
 use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
 use serde_json::{Value, json};
 
+use super::delivered_claims::DeliveredClaims;
 use crate::support::audit;
 use crate::support::shared::{Failure, Test, text};
 
@@ -34,8 +35,8 @@ const LONG_LEASE: [&str; 4] = ["--lease-duration", "1200s", "--renew-deadline", 
 /// Size of the other tenant's export. It is in memory: the NFS server would wait for a disk and the API server would
 /// not, so that the number of requests about others while a volume is created would depend on the disk.
 const OTHER_EXPORT_BYTES: u64 = 64 << 20;
-/// Maximum number of requests about others between the second in which a claim is created and the creation of its volume. A
-/// provisioner that puts a claim behind the reports of thousands that wait sends several thousand.
+/// Maximum number of requests about others between the delivery of a claim and the creation of its volume. A provisioner
+/// that puts a claim behind the reports of thousands that wait sends several thousand.
 const MAX_BETWEEN: usize = 1000;
 /// Maximum number of concurrent requests about claims that are not being provisioned, as the audit log shows it. The
 /// operator sends 8. The API server may record the end of a request after the operator has its response and has sent
@@ -56,6 +57,8 @@ pub struct AttackedCluster {
     pub objects: Objects,
     /// With the attacker's token.
     pub attacker: Objects,
+    // Before the cluster, without which the watch would fail.
+    delivered: DeliveredClaims,
     pub cluster: Cluster,
     attacked: NfsServer,
     other: NfsServer,
@@ -85,6 +88,7 @@ impl AttackedCluster {
         let objects = Objects::new(cluster.client().await?);
         let attacker = create_attacker(&cluster, &objects, ATTACKER).await?;
         objects.create(&reference("v1", "Namespace", None, BYSTANDER)).await?;
+        let delivered = DeliveredClaims::watch(cluster.client().await?, BYSTANDER);
         let mut options = OperatorOptions::new(rig::operator::find_binary()?, Operator::install(&cluster).await?);
         options.memory_limit = Some(MEMORY_LIMIT);
         options.args = LONG_LEASE.iter().chain(args).map(|&arg| arg.to_owned()).collect();
@@ -94,6 +98,7 @@ impl AttackedCluster {
             operator,
             objects,
             attacker,
+            delivered,
             cluster,
             attacked,
             other,
@@ -102,6 +107,14 @@ impl AttackedCluster {
         env.create_backend(ATTACKED, env.attacked.port(), spec).await?;
         env.create_backend(OTHER, env.other.port(), json!({})).await?;
         Ok(env)
+    }
+
+    /// Changes the limit of the backend that the attacker uses.
+    pub async fn set_limit(&self, limit: &str) -> Test {
+        let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, ATTACKED);
+        let limit = json!({"spec": {"capacity": {"limit": limit}}});
+        self.objects.patch(&backend, limit).await?;
+        Ok(())
     }
 
     /// Creates a ready backend that deletes what is released, and its class.
@@ -299,22 +312,52 @@ impl AttackedCluster {
     /// Waits until the operator has sent this many events about claims of the attacker since the start of the cluster,
     /// or has logged that it could not. It sends them in the background, after a claim has its condition.
     pub async fn wait_events(&self, count: usize) -> Test {
-        let is_event = |request: &&Value| {
+        let is_event = |request: &Value| {
             (text(request, "/verb"), text(request, "/objectRef/resource")) == ("create", "events")
                 && text(request, "/objectRef/namespace") == ATTACKER
         };
-        let (sent, offset) = (Cell::new(0), Cell::new(0));
-        rig::wait::until("the events to be sent", TIMEOUT, async || {
-            let (requests, end) =
-                audit::requests_since(&self.cluster.audit_log(), offset.get()).map_err(|error| error.to_string())?;
-            sent.set(sent.get() + requests.iter().filter(is_event).count());
-            offset.set(end);
+        let lost = || {
             let log = fs::read(self.operator.log()).map_err(|error| error.to_string())?;
             let log = String::from_utf8_lossy(&log);
-            let lost = log.matches("event dropped: ").count() + log.matches("event not sent: ").count();
-            match sent.get() + lost + WITHOUT_EVENT >= count {
-                true => Ok(()),
-                false => Err(format!("{} sent, {lost} lost", sent.get())),
+            Ok(log.matches("event dropped: ").count() + log.matches("event not sent: ").count() + WITHOUT_EVENT)
+        };
+        self.wait_requests("the events to be sent", 0, count, is_event, lost)
+            .await
+    }
+
+    /// Waits until the operator has written to the status of the attacker's claims this many times since that end of the
+    /// audit log.
+    pub async fn wait_reports(&self, since: u64, count: usize) -> Test {
+        let is_written =
+            |request: &Value| is_report(request) && request.pointer("/responseStatus/code") == Some(&json!(200));
+        self.wait_requests("the reports to be written", since, count, is_written, || Ok(0))
+            .await
+    }
+
+    /// Returns the end of the audit log.
+    pub fn audit_end(&self) -> Result<u64, Failure> {
+        let (_, end) = audit::requests_since(&self.cluster.audit_log(), 0)?;
+        Ok(end)
+    }
+
+    /// Waits until there are this many requests behind an offset in the audit log, together with those that were lost.
+    async fn wait_requests(
+        &self,
+        what: &str,
+        offset: u64,
+        count: usize,
+        is_counted: impl Fn(&Value) -> bool,
+        lost: impl Fn() -> Result<usize, String>,
+    ) -> Test {
+        let (sent, offset) = (Cell::new(0), Cell::new(offset));
+        rig::wait::until(what, TIMEOUT, async || {
+            let (requests, end) =
+                audit::requests_since(&self.cluster.audit_log(), offset.get()).map_err(|error| error.to_string())?;
+            sent.set(sent.get() + requests.iter().filter(|request| is_counted(request)).count());
+            offset.set(end);
+            match sent.get() + lost()? {
+                done if done >= count => Ok(()),
+                done => Err(format!("{done} of {count}")),
             }
         })
         .await?;
@@ -354,9 +397,7 @@ impl AttackedCluster {
     /// Returns how many writes to the status of the attacker's claims the API server had to process at the same time, at
     /// most.
     pub fn concurrent_reports(&self) -> Result<usize, Failure> {
-        self.concurrent_requests(|request| {
-            text(request, "/objectRef/subresource") == "status" && text(request, "/objectRef/namespace") == ATTACKER
-        })
+        self.concurrent_requests(is_report)
     }
 
     /// Returns how many of these requests of the operator the API server had to process at the same time, at most.
@@ -380,8 +421,9 @@ impl AttackedCluster {
     /// Serves the other tenant on its own backend: a claim and a copy of it are bound, and deleted until nothing is left
     /// of them on the export. Prints how long that took.
     ///
-    /// The operator's part is checked by the requests that it sends for others before it creates the volume. The rest of
-    /// the time is that of the API server, which delivers all claims in the order of their changes, and of the binder.
+    /// The operator's part is checked by the requests that it sends for others from the time at which the API server
+    /// delivers the claim to those that watch claims until the operator creates its volume. The rest of the time is that of
+    /// the API server, which delivers all claims in the order of their changes, and of the binder.
     pub async fn serve_bystander(&self, round: &str) -> Test {
         let source = claim(BYSTANDER, &format!("{round}-source"), OTHER, "1Mi");
         let (source, volume, claimed) = self.serve(source).await?;
@@ -420,23 +462,22 @@ impl AttackedCluster {
             .await?;
         let provisioned = began.elapsed();
         let bound = self.bound(&claim).await?;
-        let name_is = |request: &Value, name: &str| text(request, "/objectRef/name") == name;
+        let delivered = self.delivered.wait_delivery(&claim).await?;
         // The API server records a request after its effect can be seen.
         let between = rig::wait::until("the requests in the audit log", TIMEOUT, async || {
             let requests = audit::requests(&self.cluster.audit_log()).map_err(|error| error.to_string())?;
-            // The API server rounds it down to a second.
-            let created = text(&claim, "/metadata/creationTimestamp").trim_end_matches('Z');
-            let between = requests
+            let created = requests
                 .iter()
-                .filter(|request| text(request, "/requestReceivedTimestamp") >= created)
-                .position(|request| name_is(request, &volume));
-            between.ok_or_else(|| "no request about the volume".to_owned())
+                .position(|request| text(request, "/objectRef/name") == volume);
+            let created = created.ok_or_else(|| "no request about the volume".to_owned())?;
+            let is_later = |request: &&Value| text(request, "/requestReceivedTimestamp") >= delivered.as_str();
+            Ok(requests.iter().take(created).filter(is_later).count())
         })
         .await?;
         assert!(between <= MAX_BETWEEN, "{between} requests about others");
         let took = format!(
-            "{provisioned:.1?}, with {between} requests about others between its creation and that of its volume; binding \
-             {:.1?}",
+            "{provisioned:.1?}, with {between} requests about others between its delivery and the creation of its volume; \
+             binding {:.1?}",
             began.elapsed() - provisioned
         );
         Ok((claim, bound, took))
@@ -539,6 +580,11 @@ impl fmt::Display for Usage {
             self.unanswered
         )
     }
+}
+
+/// Returns true for a write to the status of a claim of the attacker.
+fn is_report(request: &Value) -> bool {
+    text(request, "/objectRef/subresource") == "status" && text(request, "/objectRef/namespace") == ATTACKER
 }
 
 /// Creates an attacker's namespace, and its ServiceAccount with the ClusterRole `edit` there. Returns its client.

@@ -17,6 +17,8 @@ const WAITING: usize = 2000;
 const ANNOTATIONS_BYTES: usize = 15 << 10;
 /// More of them with the maximum of annotations, whose names look like the operator's own.
 const PADDED: usize = 200;
+/// Claims that have reported a change when the other tenant creates its next claim.
+const CHANGED: usize = 50;
 /// Small claims that come and go meanwhile.
 const SMALL: usize = 10;
 /// Claims that are provisioned at once.
@@ -129,6 +131,22 @@ async fn claims_and_connections_in_great_numbers_stop_nobody() -> Test {
     let reports = env.concurrent_reports()?;
     println!("{reports} claims reported at the same time why they wait");
     assert!((1..=MAX_REPORTS).contains(&reports), "{reports}");
+
+    // Each of them reports the limit.
+    let bounds = Bounds {
+        count: WAITING,
+        requests: 2,
+        log_bytes: 2048,
+        cpu_milliseconds: 50,
+    };
+    env.attack("claims that report a change", bounds, async {
+        let before = env.audit_end()?;
+        env.set_limit("1536Mi").await?;
+        env.wait_reports(before, CHANGED).await?;
+        env.serve_bystander("changed").await?;
+        env.wait_reports(before, WAITING).await
+    })
+    .await?;
 
     let bounds = Bounds {
         count: SMALL,

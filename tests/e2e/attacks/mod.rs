@@ -12,6 +12,7 @@
 mod attacked_cluster;
 pub mod claims;
 pub mod copies;
+mod delivered_claims;
 pub mod namespaces;
 pub mod refusals;
 pub mod text;
