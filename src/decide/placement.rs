@@ -15,7 +15,7 @@ use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use export_store::GroupRange;
-use export_store::text::{abbreviate, format_bytes};
+use export_store::text::{abbreviate, format_amount};
 use k8s_openapi::api::core::v1::{TopologySelectorTerm, VolumeNodeAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt};
@@ -457,8 +457,8 @@ fn check_limit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
         Some((room, limit)) if requested > room => Err(capacity_exceeded(format!(
             "{} requested, which is more than capacity.limit {} has left: request less, delete archives, or raise \
              the limit",
-            format_bytes(requested),
-            format_bytes(limit)
+            format_amount(requested),
+            format_amount(limit)
         ))),
         _ => Ok(()),
     }
@@ -475,7 +475,7 @@ fn check_overcommit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
         Some((room, percent)) if requested > room => Err(capacity_exceeded(format!(
             "{} requested, which is more than capacity.overcommitPercent {percent} has left on all backends of the export: \
              request less, delete archives, or raise the percentage",
-            format_bytes(requested),
+            format_amount(requested),
         ))),
         _ => Ok(()),
     }
@@ -508,7 +508,7 @@ fn check_reserve(backend: &Candidate<'_>) -> CheckResult {
         Some(available) if available >= reserve => Ok(()),
         Some(_) => Err(capacity_exceeded(format!(
             "the free space is below capacity.reserve {}: free space, or lower the reserve",
-            format_bytes(reserve)
+            format_amount(reserve)
         ))),
         None => Err(capacity_exceeded(
             "capacity.reserve is set, but the server does not report the free space: remove it".into(),

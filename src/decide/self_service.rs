@@ -10,7 +10,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::decide::placement::is_namespace_allowed;
 use crate::decide::quantity;
-use export_store::text::format_bytes;
+use export_store::text::format_amount;
 
 /// Backups on a backend that tenants requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,8 +88,8 @@ pub fn check_quota(
     if used.bytes.saturating_add(bytes) > of_namespace {
         let what = format!(
             "with another {}, the backups of namespace {namespace} on backend {backend} would exceed {}",
-            format_bytes(bytes),
-            format_bytes(of_namespace)
+            format_amount(bytes),
+            format_amount(of_namespace)
         );
         return reached(what, "maxBytesPerNamespace");
     }
@@ -97,8 +97,8 @@ pub fn check_quota(
         Some(of_all) if used.all_bytes.saturating_add(bytes) > of_all => {
             let what = format!(
                 "with another {}, the backups of all namespaces on backend {backend} would exceed {}",
-                format_bytes(bytes),
-                format_bytes(of_all)
+                format_amount(bytes),
+                format_amount(of_all)
             );
             reached(what, "maxBytes")
         }

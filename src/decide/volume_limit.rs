@@ -5,7 +5,7 @@ use std::fmt;
 use crate::api::backend::{ArchiveQuota, QuotaSettings};
 use export_store::VolumeLimit;
 use export_store::quota::VolumeUsage;
-use export_store::text::format_bytes;
+use export_store::text::format_bytes_up;
 
 /// Returns the limit of a volume of this size.
 pub fn volume_limit(settings: &QuotaSettings, bytes: u128) -> VolumeLimit {
@@ -57,7 +57,7 @@ impl fmt::Display for Excess {
     /// Writes what the volume holds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bytes { used, .. } => write!(f, "uses {} on its server", format_bytes(u128::from(*used))),
+            Self::Bytes { used, .. } => write!(f, "uses {} on its server", format_bytes_up(u128::from(*used))),
             Self::Inodes { used, .. } => write!(f, "has {used} files, directories and links"),
         }
     }

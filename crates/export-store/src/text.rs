@@ -79,24 +79,93 @@ pub fn counted(number: impl Display, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// Formats a number of bytes for display: one digit after the decimal point, in Kubernetes units, rounded down.
+/// Units of Kubernetes quantities, and what they mean: powers of two, and powers of ten.
+const BINARY_UNITS: [(&str, u128); 6] = [
+    ("Ei", 1 << 60),
+    ("Pi", 1 << 50),
+    ("Ti", 1 << 40),
+    ("Gi", 1 << 30),
+    ("Mi", 1 << 20),
+    ("Ki", 1 << 10),
+];
+const DECIMAL_UNITS: [(&str, u128); 6] = [
+    ("E", 10_u128.pow(18)),
+    ("P", 10_u128.pow(15)),
+    ("T", 10_u128.pow(12)),
+    ("G", 10_u128.pow(9)),
+    ("M", 10_u128.pow(6)),
+    ("k", 10_u128.pow(3)),
+];
+
+/// Formats a measured number of bytes for display: one digit after the decimal point, in Kubernetes units, rounded down.
 pub fn format_bytes(bytes: u128) -> String {
-    const UNITS: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let Some((name, shift)) = UNITS.iter().find(|(_, shift)| bytes >> shift > 0) else {
+    in_tenths(bytes, |rest, unit| rest / unit)
+}
+
+/// Formats a measured number of bytes for which somebody has to make room: like [`format_bytes`], rounded up.
+pub fn format_bytes_up(bytes: u128) -> String {
+    in_tenths(bytes, u128::div_ceil)
+}
+
+/// Formats a number of bytes that somebody requested or configured, exactly and as short as that is possible: `1.5Gi`,
+/// `1025Mi` or `5G`. A reader compares such numbers, and writes them into fields.
+pub fn format_amount(bytes: u128) -> String {
+    let (down, up) = (format_bytes(bytes), format_bytes_up(bytes));
+    let whole = |units: [(&str, u128); 6]| {
+        let unit = units.into_iter().find(|(_, unit)| bytes.is_multiple_of(*unit));
+        unit.map(|(name, unit)| format!("{}{name}", bytes / unit))
+    };
+    let exact = [
+        (down == up).then_some(down),
+        whole(BINARY_UNITS),
+        whole(DECIMAL_UNITS),
+        Some(bytes.to_string()),
+    ];
+    // The first of the shortest ones.
+    exact.into_iter().flatten().min_by_key(String::len).unwrap_or_default()
+}
+
+/// Formats a number of bytes with one digit after the decimal point. `divide` rounds that digit.
+fn in_tenths(bytes: u128, divide: impl Fn(u128, u128) -> u128) -> String {
+    let Some((name, unit)) = BINARY_UNITS.into_iter().find(|(_, unit)| bytes >= *unit) else {
         return bytes.to_string();
     };
-    let whole = bytes >> shift;
     // The rest is below 2^60, so ten times the rest fits.
-    let tenths = ((bytes - (whole << shift)) * 10) >> shift;
-    match tenths {
-        0 => format!("{whole}{name}"),
-        _ => format!("{whole}.{tenths}{name}"),
+    let tenths = divide(bytes % unit * 10, unit);
+    match (bytes / unit + tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole}{name}"),
+        (whole, tenths) => format!("{whole}.{tenths}{name}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_exact_and_measured_sizes_are_rounded() {
+        const GI: u128 = 1 << 30;
+        for (bytes, amount, down, up) in [
+            (0, "0", "0", "0"),
+            (1, "1", "1", "1"),
+            (1000, "1k", "1000", "1000"),
+            (1024, "1Ki", "1Ki", "1Ki"),
+            (1025, "1025", "1Ki", "1.1Ki"),
+            (2 * GI, "2Gi", "2Gi", "2Gi"),
+            (GI * 3 / 2, "1.5Gi", "1.5Gi", "1.5Gi"),
+            (GI + (1 << 20), "1025Mi", "1Gi", "1.1Gi"),
+            (5_000_000_000, "5G", "4.6Gi", "4.7Gi"),
+            (1_000_000_000_000, "1T", "931.3Gi", "931.4Gi"),
+            (1024 * GI - 1, "1099511627775", "1023.9Gi", "1024Gi"),
+            (1 << 63, "8Ei", "8Ei", "8Ei"),
+            (u128::from(u64::MAX), "18446744073709551615", "15.9Ei", "16Ei"),
+        ] {
+            assert_eq!(format_amount(bytes), amount);
+            assert_eq!(format_bytes(bytes), down);
+            assert_eq!(format_bytes_up(bytes), up);
+        }
+        assert!(format_amount(u128::MAX).starts_with("3402"));
+    }
 
     #[test]
     fn characters_that_change_the_display_are_escaped_once() {

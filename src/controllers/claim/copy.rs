@@ -28,7 +28,7 @@ use crate::state::copy_jobs::CopyResult;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim};
 use crate::state::quota::accounted_volume;
-use export_store::text::format_bytes;
+use export_store::text::format_amount;
 use export_store::{
     ArchiveRef, CopyError, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory,
     SnapshotSelector, StagedLimit, VolumeLimit,
@@ -278,7 +278,7 @@ fn exceeds_limit(source: &DataSource, backend: &str, excess: Excess) -> PlannedC
     let remedy = match excess {
         Excess::Bytes { limit, .. } => format!(
             "this claim requests {}: recreate the claim with a larger request, or remove data from the source",
-            format_bytes(u128::from(limit))
+            format_amount(u128::from(limit))
         ),
         Excess::Inodes { limit, .. } => format!(
             "a volume of backend {backend} may have {limit} (spec.quota.inodes): remove files from the source, or ask an \

@@ -15,7 +15,7 @@ use crate::decide::quantity::bytes;
 use crate::decide::restore_source::RestoreSource;
 use crate::state::context::Provisioners;
 use export_store::naming::snapshot_name;
-use export_store::text::format_bytes;
+use export_store::text::format_amount;
 
 /// The access modes of claims. The scheduler enforces `ReadWriteOncePod` by the claim, whatever the kind of its volume
 /// (plugin `VolumeRestrictions`, Kubernetes 1.29 and later). The kubelet does not: to it, an in-tree NFS volume is another
@@ -188,7 +188,7 @@ pub(super) fn oversized() -> PlannedCondition {
         Reason::LimitExceeded,
         format!(
             "the labels and annotations of this claim have more than {} together: remove some",
-            format_bytes(MAX_METADATA as u128)
+            format_amount(MAX_METADATA as u128)
         ),
     )
 }

@@ -14,7 +14,7 @@ use crate::decide::placement;
 use crate::state::backends::unread;
 use crate::state::context::Context;
 use crate::state::recovery::{BackendRevision, ClaimName, LostVolume};
-use export_store::text::format_bytes;
+use export_store::text::format_amount;
 
 /// Returns the condition of a claim that must wait for the recovery of volumes.
 pub(crate) async fn recovery_hold(
@@ -123,8 +123,8 @@ fn reserved_volume(
     let binding = if size < request.bytes {
         format!(
             "this claim requests {}: recreate it with at most {}, and expand it later",
-            format_bytes(request.bytes),
-            format_bytes(size)
+            format_amount(request.bytes),
+            format_amount(size)
         )
     } else {
         "Kubernetes binds it if class and access modes match".to_owned()
@@ -135,7 +135,7 @@ fn reserved_volume(
             "volume {volume} has this claim's data and is reserved for it. It has {}; {binding}. To have the claim \
              provisioned instead, set that volume's persistentVolumeReclaimPolicy to Retain, delete it, and annotate its \
              backend with {ABANDON_LOST_VOLUMES}={volume}",
-            format_bytes(size)
+            format_amount(size)
         ),
     ))
 }

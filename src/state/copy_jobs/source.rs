@@ -14,7 +14,7 @@ use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::text::format_bytes;
+use export_store::text::format_amount;
 use export_store::{ExportStore, ReclaimRequest};
 
 /// Location of a claim's data.
@@ -159,8 +159,8 @@ fn check_size(volume: &PersistentVolume, name: &str, requested: u128) -> Result<
         name,
         &format!(
             "it has {}, and this claim requests {}: request at least as much",
-            format_bytes(size),
-            format_bytes(requested)
+            format_amount(size),
+            format_amount(requested)
         ),
     ))
 }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use crate::ErrorKind;
 use crate::error::ExportError;
-use crate::text::format_bytes;
+use crate::text::format_amount;
 use nfs_client::{NfsError, Status};
 
 /// Error of copying a tree. The partial copy is moved into the trash later; it was never published.
@@ -67,7 +67,7 @@ pub enum CopyError {
     #[error(
         "the source contains more than {}, which is what the claim requests: create another claim that requests at least as much as \
          the source contains",
-        format_bytes((*max_bytes).into())
+        format_amount((*max_bytes).into())
     )]
     TooLarge {
         /// Maximum size of the copy, in bytes.

@@ -32,7 +32,7 @@ use crate::state::context::Context;
 use crate::state::copy_jobs::job::{CopyFailure, CopyJob, CopyTask};
 use crate::state::copy_jobs::source::ClaimSource;
 use crate::state::quota::{accounted_volume, order_new_archive};
-use export_store::text::format_bytes;
+use export_store::text::format_amount;
 use export_store::{
     ArchiveMetadata, ArchiveRequest, CopyError, DiscardOutcome, ExportStore, RecordedArchive, SnapshotSelector,
     SnapshotUse, StagedLimit,
@@ -234,7 +234,7 @@ fn too_large(object: &NfsArchive) -> PlannedCondition {
     let message = format!(
         "{} contains more than {}, which is what it requests and what its backup may have: expand the claim, or remove files",
         source_claim(object),
-        format_bytes(archived_bytes(object))
+        format_amount(archived_bytes(object))
     );
     PlannedCondition::fails(Reason::CopySourceUnsuitable, message)
 }
@@ -244,7 +244,7 @@ fn too_large(object: &NfsArchive) -> PlannedCondition {
 fn exceeds_limit(object: &NfsArchive, backend: &str, excess: Excess) -> PlannedCondition {
     let source = source_claim(object);
     let (limit, remedy) = match excess {
-        Excess::Bytes { limit, .. } => (format_bytes(u128::from(limit)), "expand the claim, remove files"),
+        Excess::Bytes { limit, .. } => (format_amount(u128::from(limit)), "expand the claim, remove files"),
         Excess::Inodes { limit, .. } => (limit.to_string(), "remove files, raise spec.quota.inodes"),
     };
     let message = format!(
