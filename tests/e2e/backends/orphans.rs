@@ -336,7 +336,7 @@ async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Te
     reported(&env, &alone).await?;
 
     env.proxy.refuse(true).await?;
-    env.proxy.cut();
+    env.proxy.cut().await;
     let main = main();
     let failed = env.objects.wait_condition(&main, "Ready", "False", None, TIMEOUT);
     failed.await?;

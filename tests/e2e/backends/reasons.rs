@@ -136,7 +136,7 @@ async fn a_server_that_stops_listening_later_is_reported_as_well() -> Test {
     let spec = json!({"nfs": {"port": proxy.port()}});
     let backend = shared::backend(&env, "backend", spec).await?;
     proxy.refuse(true).await?;
-    proxy.cut();
+    proxy.cut().await;
     let broken = Broken::found(&env, backend, &["ConnectionRefused"]).await?;
     proxy.refuse(false).await?;
     broken.recovers().await?;

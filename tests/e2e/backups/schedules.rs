@@ -278,8 +278,6 @@ async fn a_claim_whose_scheduled_backups_are_gone_is_overdue_until_there_is_anot
     env.objects
         .wait_condition(&once, "Ready", "True", None, TIMEOUT)
         .await?;
-    let every_minute = json!({"schedule": "* * * * *", "claims": {"matchNames": ["data"]}});
-    let often = env.objects.create(&schedule("default", "often", &every_minute)).await?;
     let overdue = async || {
         let text = env.operator.metrics().await.map_err(|error| error.to_string())?;
         let series = "nfs_operator_claim_backup_overdue{claim=\"data\",claim_namespace=\"default\"} ";
@@ -296,6 +294,8 @@ async fn a_claim_whose_scheduled_backups_are_gone_is_overdue_until_there_is_anot
         .await
     };
     assert_eq!(overdue().await?, None, "one that was requested once");
+    let every_minute = json!({"schedule": "* * * * *", "claims": {"matchNames": ["data"]}});
+    let often = env.objects.create(&schedule("default", "often", &every_minute)).await?;
     wait::until("backups of two times", TIMEOUT, async || {
         let all = backups(&env.objects, "default")
             .await

@@ -44,7 +44,7 @@ async fn a_new_claim_of_the_same_name_keeps_its_data_when_the_reply_to_the_renam
     let (claim, volume) = cut_short(&env, &proxy, &class, "old").await?;
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    proxy.cut();
+    proxy.cut().await;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
     let new = env.wait_bound(&claim).await?;
     assert_eq!(env.directory(&new)?, env.directory(&volume)?);
@@ -63,7 +63,7 @@ async fn a_foreign_directory_of_the_same_name_is_untouched_when_the_reply_to_the
     fs::create_dir(&directory)?;
     fs::write(directory.join("theirs"), "theirs")?;
     let before = rig::snapshot(&directory)?;
-    proxy.cut();
+    proxy.cut().await;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
     assert_eq!(rig::snapshot(&directory)?, before);
     assert_eq!(fs::read_to_string(only_archive(&env)?.join("data"))?, "old");
@@ -262,7 +262,7 @@ async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -
     }
     own.proxy.hang(true);
     own.operator.kill9().await?;
-    own.proxy.cut();
+    own.proxy.cut().await;
     own.proxy.hang(false);
     // Both are renamed, and the replies are lost. One name is requested again, the other one is created by hand.
     for (claim, volume, _) in &old {

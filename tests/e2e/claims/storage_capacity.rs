@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::late_binding::Nodes;
 use crate::support::dedicated_cluster::DedicatedCluster;
-use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
+use crate::support::shared::{self, Failure, TIMEOUT, Test, own_events, text};
 
 /// The second provisioner name of operators in tests, for which a CSIDriver exists.
 const DRIVER: &str = "nfs.nfs-operator.io";
@@ -85,16 +85,17 @@ async fn the_scheduler_selects_a_node_that_a_backend_serves_at_once() -> Test {
     shared::backend(&env, "backend", spec).await?;
     let class = late_class(&env, &["backend"]).await?;
     wait_published(&env, &class, &[(selector(&nodes, "served"), "10Gi")]).await?;
+    // First, so that the operator knows it before it is selected.
+    let right = nodes.add("right", "served").await?;
     // Without capacity, the scheduler would most likely select one of these.
     for number in 0..9 {
         nodes.add(&format!("wrong-{number}"), "elsewhere").await?;
     }
-    let right = nodes.add("right", "served").await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let pod = nodes.pod(&claim).await?;
     let volume = env.wait_bound(&claim).await?;
     assert_eq!(nodes.of(&pod).await?, text(&right, "/metadata/name"));
-    let events = env.objects.events(&claim).await?;
+    let events = own_events(&env.objects, &claim).await?;
     assert!(
         events
             .iter()

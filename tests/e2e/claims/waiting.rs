@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::backends::reasons::nfs_address;
 use crate::support::shared::{
-    Failure, TIMEOUT, Test, backend, backend_reference, bound, class, reclaim, text, wait_refused,
+    Failure, TIMEOUT, Test, backend, backend_reference, bound, class, own_events, reclaim, text, wait_refused,
 };
 
 const LARGE: usize = 50;
@@ -86,7 +86,7 @@ async fn a_claim_that_is_created_together_with_its_backend_gets_its_volume_witho
             .create(&env.claim(&format!("data-{number}"), &class))
             .await?;
         let volume = env.wait_bound(&claim).await?;
-        for event in env.objects.events(&claim).await? {
+        for event in own_events(&env.objects, &claim).await? {
             assert_eq!(text(&event, "/type"), "Normal", "{event}");
         }
         reclaim(&env, &claim, &volume, "VolumeDeleted").await?;

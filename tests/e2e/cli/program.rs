@@ -1,7 +1,6 @@
 //! The program as a user runs it: subcommands, endpoints, signals.
 
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, TestEnv};
@@ -11,9 +10,6 @@ use tokio::process::Command;
 use crate::backends::reasons::{PROVISIONED, SEEN, wait_reason};
 use crate::faults::outages::{bound_once, claims_of, private};
 use crate::support::shared::Test;
-
-/// Maximum time of a shutdown: the grace period of a pod, after which the operator would be killed.
-const STOPS: Duration = Duration::from_secs(30);
 
 pub async fn program(args: &[&str]) -> Output {
     let binary = find_binary().unwrap();
@@ -177,10 +173,8 @@ async fn sigterm_stops_it_cleanly_during_provisioning_and_the_next_start_complet
     let own = private(&cluster, nfs.port(), nfs.data_dir("/export")?).await?;
     let claims = own.claims(60).await?;
     own.wait_first(&claims).await?;
-    let started = Instant::now();
     let ended = operator.terminate().await?;
     assert_eq!(ended.code(), Some(0));
-    assert!(started.elapsed() < STOPS, "{:?}", started.elapsed());
     operator.restart().await?;
     own.bound_once(&claims).await?;
     Ok(())

@@ -268,7 +268,7 @@ async fn provisioning_continues_although_the_connection_is_cut_repeatedly() -> T
         // The moment is random; the sleep waits for nothing.
         let pause = rand::rng().random_range(5..150);
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        proxy.cut();
+        proxy.cut().await;
     }
     bound_once(&env, &claims).await?;
     assert!(proxy.accepted() > before, "it was cut at least once while in use");

@@ -212,7 +212,7 @@ async fn a_claim_that_moves_to_a_new_backend_after_a_crash_leaves_nothing_on_the
     assert_eq!(found.pointer("/metadata/annotations/nfs-operator.io~1placed-on"), None);
     env.proxy.clear_hooks();
     env.proxy.refuse(true).await?;
-    env.proxy.cut();
+    env.proxy.cut().await;
     let run = RunDir::new()?;
     let mut server = NfsServer::start(&run, NfsOptions::default()).await?;
     // With the same path, its volume would be in the way: an address includes no port (data-safety rule 16).

@@ -143,7 +143,7 @@ async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
     // nfs-subdir archives one before our operator observes it, and one after our operator recorded its intent.
     let (claim, volume, directory, archive, _) = &volumes[0];
     legacy.proxy.refuse(true).await?;
-    legacy.proxy.cut();
+    legacy.proxy.cut().await;
     env.objects.delete(claim).await?;
     env.objects.wait_gone(claim, TIMEOUT).await?;
     fs::rename(directory, env.data().join(archive))?;
@@ -180,7 +180,7 @@ async fn a_directory_that_nfs_subdir_deleted_counts_as_deleted() -> Test {
     let class = legacy.class("class", json!({ "archiveOnDelete": "false" })).await?;
     let (claim, volume) = shared::bound_with_data(&env, "data", &class, "data").await?;
     legacy.proxy.refuse(true).await?;
-    legacy.proxy.cut();
+    legacy.proxy.cut().await;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     fs::remove_dir_all(env.directory(&volume)?)?;

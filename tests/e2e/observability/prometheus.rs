@@ -130,7 +130,7 @@ async fn every_query_of_the_dashboard_and_the_alerts_works_in_a_prometheus() -> 
 
     // An alert sees what the operator reports.
     env.proxy.refuse(true).await?;
-    env.proxy.cut();
+    env.proxy.cut().await;
     wait::until("the alert on a backend that is not Ready", TIMEOUT, async || {
         let rules = prometheus.rules().await.map_err(|error| error.to_string())?;
         let alert = rules.iter().find(|rule| rule["name"] == "NfsBackendNotReady");

@@ -61,7 +61,7 @@ async fn an_operator_killed_while_it_makes_or_empties_a_parent_leaves_none() -> 
         lost.wait(TIMEOUT).await?;
         env.operator.kill9().await?;
         env.proxy.clear_hooks();
-        env.proxy.cut();
+        env.proxy.cut().await;
         env.operator.restart().await?;
         let volume = env.bound(&claim).await?;
         let directory = env.directory(&volume)?;
@@ -74,7 +74,7 @@ async fn an_operator_killed_while_it_makes_or_empties_a_parent_leaves_none() -> 
         lost.wait(TIMEOUT).await?;
         env.operator.kill9().await?;
         env.proxy.clear_hooks();
-        env.proxy.cut();
+        env.proxy.cut().await;
         env.operator.restart().await?;
         env.objects.wait_gone(&volume, TIMEOUT).await?;
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rig::objects::{merge, reference};
-use rig::{TestEnv, wait};
+use rig::{Objects, TestEnv, wait};
 use serde_json::{Value, json};
 
 pub type Test = Result<(), Box<dyn std::error::Error>>;
@@ -65,6 +65,14 @@ pub async fn wait_reclaimed(env: &TestEnv, volume: &Value, reason: &str) -> rig:
         line.map(str::to_owned).ok_or_else(|| "no such line".to_owned())
     })
     .await
+}
+
+/// Returns the operator's events about an object. The control plane has its own about claims, such as those of a class that
+/// it does not know yet.
+pub async fn own_events(objects: &Objects, object: &Value) -> rig::Result<Vec<Value>> {
+    let mut events = objects.events(object).await?;
+    events.retain(|event| text(event, "/reportingController") == "nfs-operator.io/nfs");
+    Ok(events)
 }
 
 /// Waits until a claim is not provisioned for this reason. Returns the message.

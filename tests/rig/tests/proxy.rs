@@ -119,7 +119,7 @@ async fn a_delay_adds_latency_and_does_not_limit_throughput() {
 async fn a_cut_resets_open_connections_and_accepts_new_ones() {
     let (proxy, mut client) = proxy().await;
     client.call(b"x").await;
-    proxy.cut();
+    proxy.cut().await;
     assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!(Client::new(&proxy).await.call(b"y").await, b"y");
     assert_eq!(proxy.accepted(), 2);

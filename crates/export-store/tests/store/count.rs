@@ -6,10 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use export_store::naming::DirectoryPath;
 use export_store::{CountTarget, Decided, ExportStore, RateLimiter, TreeUsage};
 use nfs_client::{Protocol, VersionChoice};
+use rig::{Action, Direction};
 
 use crate::fixture::{StoreFixture, reclaim, request};
 
@@ -159,16 +161,16 @@ async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
     let created = export.provision(&request("1", "data")).await.unwrap();
     grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
     let expected = count(&export, "data", created.file_id).await.unwrap();
-    let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
+    let directory = DirectoryPath::parse("data").unwrap();
     let of = (CountTarget::Directory(&directory), Some(created.file_id));
-    let mut pace = RateLimiter::unlimited();
-    let counted = export.count(of, &mut pace, |_| {
-        pages += 1;
-        if pages % 20 == 0 {
-            fixture.proxy.cut();
+    let (replies, mut pace) = (AtomicU64::new(1), RateLimiter::unlimited());
+    fixture.proxy.on_record(Direction::Down, move |_| {
+        match replies.fetch_add(1, Ordering::Relaxed) % 30 {
+            0 => Action::Cut,
+            _ => Action::Forward,
         }
-        true
     });
+    let counted = export.count(of, &mut pace, |_| true);
     assert_eq!(counted.await.unwrap(), Some(expected));
     assert!(fixture.proxy.accepted() > 3, "it was cut");
 }

@@ -96,7 +96,7 @@ pub async fn dies(
         task.abort();
         let _ = task.await;
     }
-    fixture.proxy.cut();
+    fixture.proxy.cut().await;
     fixture.proxy.clear_hooks();
     died
 }

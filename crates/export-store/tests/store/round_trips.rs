@@ -200,7 +200,7 @@ async fn a_report_about_a_new_archive_reads_its_record_only_after_a_change_or_on
 
     let (file_id, _) = counted.provision("2").await;
     store.archive(&reclaim("2", "2", file_id), &Decided).await.unwrap();
-    counted.fixture.proxy.cut();
+    counted.fixture.proxy.cut().await;
     // Connects again.
     store.find_archive("pvc-1").await.unwrap();
     counted.take();

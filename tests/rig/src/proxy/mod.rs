@@ -103,11 +103,16 @@ impl ProxyState {
 pub struct Proxy {
     address: SocketAddr,
     state: Arc<ProxyState>,
-    requests: mpsc::Sender<ListenRequest>,
+    requests: mpsc::Sender<Request>,
 }
 
-/// Whether to listen, and a channel for the result.
-type ListenRequest = (bool, oneshot::Sender<io::Result<()>>);
+/// A request to the task that accepts connections, and a channel for the result.
+enum Request {
+    /// Listen, or not.
+    Listen(bool, oneshot::Sender<io::Result<()>>),
+    /// Reset all connections.
+    Cut(oneshot::Sender<()>),
+}
 
 impl Proxy {
     /// Starts a proxy for an NFS server, which forwards whole RPC records.
@@ -171,16 +176,21 @@ impl Proxy {
         self.state.settings.send_modify(|settings| settings.hang = hang);
     }
 
-    /// Resets all connections.
-    pub fn cut(&self) {
-        self.state.cuts.send_replace(());
+    /// Resets all connections. Returns when they have ended: nothing that a client sent before is forwarded afterwards.
+    pub async fn cut(&self) {
+        let (answer, done) = oneshot::channel();
+        // Without the runtime of the proxy, there is no connection.
+        if self.requests.send(Request::Cut(answer)).await.is_ok() {
+            let _ = done.await;
+        }
     }
 
     /// If `true`, refuses new connections as if nobody listened; otherwise accepts them again.
     pub async fn refuse(&self, refuse: bool) -> Result<()> {
         let stopped = || Error::Usage("the proxy's runtime is stopped".into());
         let (answer, done) = oneshot::channel();
-        self.requests.send((!refuse, answer)).await.map_err(|_| stopped())?;
+        let request = Request::Listen(!refuse, answer);
+        self.requests.send(request).await.map_err(|_| stopped())?;
         let done = done.await.map_err(|_| stopped())?;
         done.with_context(|| format!("listen on {}", self.address))
     }
@@ -224,7 +234,7 @@ impl Proxy {
 async fn accept(
     address: SocketAddr,
     listener: TcpListener,
-    mut requests: mpsc::Receiver<ListenRequest>,
+    mut requests: mpsc::Receiver<Request>,
     state: Arc<ProxyState>,
 ) {
     let mut listener = Some(listener);
@@ -238,17 +248,24 @@ async fn accept(
                 connections.spawn(async move { connection::serve(&state, number, client, cuts).await });
             }
             Some(_) = connections.join_next() => {}
-            request = requests.recv() => {
-                let Some((listen, answer)) = request else { return };
-                let mut done = Ok(());
-                if !listen {
-                    listener = None;
-                } else if listener.is_none() {
-                    done = TcpListener::bind(address).await.map(|bound| listener = Some(bound));
+            request = requests.recv() => match request {
+                None => return,
+                // The receiver of an answer is gone if the caller was cancelled.
+                Some(Request::Listen(listen, answer)) => {
+                    let mut done = Ok(());
+                    if !listen {
+                        listener = None;
+                    } else if listener.is_none() {
+                        done = TcpListener::bind(address).await.map(|bound| listener = Some(bound));
+                    }
+                    let _ = answer.send(done);
                 }
-                // The receiver is gone if the caller was cancelled.
-                let _ = answer.send(done);
-            }
+                Some(Request::Cut(answer)) => {
+                    state.cuts.send_replace(());
+                    while connections.join_next().await.is_some() {}
+                    let _ = answer.send(());
+                }
+            },
         }
     }
 }
