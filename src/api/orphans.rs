@@ -63,19 +63,20 @@ impl OrphanKind {
         match self {
             Self::DirectoryWithoutVolume => {
                 "inspect its contents; to use it, recreate the volume by annotating the backend with \
-                 nfs-operator.io/readopt=<volume>; if its data is not needed any more, remove the directory and then its record"
+                 nfs-operator.io/readopt=<volume>@$(date +%s); if its data is not needed any more, remove the directory and then its record"
             }
             Self::SharedDirectoryWithoutVolume => {
                 "leave the directory, which other volumes may use; to get the volume back, annotate the backend with \
-                 nfs-operator.io/readopt=<volume>; otherwise, remove its record"
+                 nfs-operator.io/readopt=<volume>@$(date +%s); otherwise, remove its record"
             }
             Self::VolumeWithoutDirectory => "move the directory back to its path, or restore it from a backup",
             Self::VolumeWithOtherDirectory => {
-                "move the directory of the volume back to its path, or set the policy of the volume to Retain before the \
-                 claim is deleted"
+                "move the directory of the volume back to its path; if the claim is deleted before that, set the policy of \
+                 the volume to Retain"
             }
             Self::VolumeWithoutRecord => {
-                "restore the record from a backup, or set the policy of the volume to Retain before the claim is deleted"
+                "restore the record from a backup; if the claim is deleted before that, set the policy of the volume to \
+                 Retain"
             }
             Self::RecordWithoutDirectory => {
                 "if the directory was moved, move it back to its path; if its data is not needed any more, remove the record"
@@ -85,8 +86,8 @@ impl OrphanKind {
                 "restore the record from a backup, or inspect its directory and remove the record"
             }
             Self::RecordWithoutBackend => {
-                "recreate the backend that the record names, or annotate this one with \
-                 nfs-operator.io/adopt-record: <volume> to take the record over"
+                "recreate the backend that the record names, or, if it is the record of a volume or an archive, annotate \
+                 this one with nfs-operator.io/adopt-record: <volume> to take it over"
             }
         }
     }

@@ -389,7 +389,7 @@ fn check_group(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
             Reason::GroupsExhausted,
             format!(
                 "each group of directory.gidRange {range} is in use on the export: extend the range, or delete volumes and \
-                 archives that are no longer needed"
+                 archives (with deletionPolicy: Delete) that are no longer needed"
             ),
         )),
         _ => Ok(()),
@@ -455,8 +455,8 @@ pub fn room(backend: &Candidate<'_>) -> u128 {
 fn check_limit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     match limit_room(backend)? {
         Some((room, limit)) if requested > room => Err(capacity_exceeded(format!(
-            "{} requested, which is more than capacity.limit {} has left: request less, delete archives, or raise \
-             the limit",
+            "{} requested, which is more than capacity.limit {} has left: request less, delete archives (with \
+             deletionPolicy: Delete), or raise the limit",
             format_amount(requested),
             format_amount(limit)
         ))),
@@ -474,7 +474,7 @@ fn check_overcommit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
     match overcommit_room(backend)? {
         Some((room, percent)) if requested > room => Err(capacity_exceeded(format!(
             "{} requested, which is more than capacity.overcommitPercent {percent} has left on all backends of the export: \
-             request less, delete archives, or raise the percentage",
+             request less, delete archives (with deletionPolicy: Delete), or raise the percentage",
             format_amount(requested),
         ))),
         _ => Ok(()),
@@ -711,16 +711,21 @@ fn named_backends_missing(class: &ClassParameters, selector: Option<&impl Displa
     let matching = selector.map_or_else(String::new, |selector| {
         format!(" and matches its backendSelector {}", shorten(selector))
     });
-    match class.backends.len() {
-        1 => format!(
-            "the StorageClass names the backend {names}, and no backend with this name exists{matching}: create it, or \
-             correct the parameter `backend`"
+    let (which, none) = match class.backends.len() {
+        1 => (
+            "it",
+            format!("the backend {names}, and no backend with this name exists{matching}"),
         ),
-        _ => format!(
-            "the StorageClass names the backends {names}, but none of them exists{matching}: create one, or correct the \
-             parameter `backend`"
+        _ => (
+            "one",
+            format!("the backends {names}, but none of them exists{matching}"),
         ),
-    }
+    };
+    let remedy = match selector {
+        Some(_) => format!("create or label {which}, or correct the parameters `backend` and `backendSelector`"),
+        None => format!("create {which}, or correct the parameter `backend`"),
+    };
+    format!("the StorageClass names {none}: {remedy}")
 }
 
 /// Limits the length of a name or another short text in a message.

@@ -72,7 +72,7 @@ pub fn check_quota(
     let limit = |amount: &str| quantity::bytes(amount).unwrap_or_default();
     let reached = |what: String, field: &str| {
         let message = format!(
-            "{what}: delete backups that are no longer needed, or ask an administrator to raise \
+            "{what}: delete backups with ORIGIN Claim that are no longer needed, or ask an administrator to raise \
              spec.backups.selfService.{field} of NfsBackend {backend}; the backup is then made automatically"
         );
         Err(PlannedCondition::fails(Reason::BackupQuotaExceeded, message))

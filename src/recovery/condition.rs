@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::RecoveryRequest;
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
-use crate::api::names::ABANDON_LOST_VOLUMES;
+use crate::api::names::{ABANDON_LOST_VOLUMES, READOPT};
 use crate::state::recovery::{RecoveryOutcome, RecoveryProgress};
 
 /// Returns the condition. After a request was handled, its success remains.
@@ -66,7 +66,8 @@ pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
         Reason::VolumesLeftOut,
         format!(
             "{summary}; {} left out: {}{more}. Their claims wait: fix the causes, or annotate the backend with \
-             {ABANDON_LOST_VOLUMES}=<volume> to have the claim provisioned with a new, empty volume",
+             {ABANDON_LOST_VOLUMES}=<volume>, and remove it from {READOPT} if that names it, to have the claim provisioned \
+             with a new, empty volume",
             outcome.skipped,
             first.join(", ")
         ),

@@ -280,7 +280,7 @@ pub enum ExportError {
     },
     /// Each group of the backend's range is in use.
     #[error(
-        "each group of directory.gidRange {range} is in use on the export{}. Extend the range, or delete volumes and archives that are no longer needed",
+        "each group of directory.gidRange {range} is in use on the export{}. Extend the range, or delete volumes and archives (with deletionPolicy: Delete) that are no longer needed",
         if *elsewhere == 0 { String::new() } else { format!(" ({elsewhere} by other clusters)") }
     )]
     GroupsExhausted {

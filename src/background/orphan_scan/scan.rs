@@ -190,15 +190,19 @@ impl<'a> OrphanScan<'a> {
         let Some(inspection) = self.inspect(volume, path.as_ref()).await? else {
             return Ok(None);
         };
+        let claim_waits = match &inspection.record {
+            ReadRecord::Record(record, _) => self.claim_waits(&record.claim).await?,
+            _ => false,
+        };
+        // Work that ended after the inspection shows in the volume that is read next, or is noticed here.
+        if self.is_in_progress(volume, suspected) {
+            return Ok(None);
+        }
         let now = self.read_volume(volume).await?;
         let uid = |volume: &Option<PersistentVolume>| volume.as_ref().and_then(ResourceExt::uid);
         if uid(&before) != uid(&now) {
             return Ok(None);
         }
-        let claim_waits = match &inspection.record {
-            ReadRecord::Record(record, _) => self.claim_waits(&record.claim).await?,
-            _ => false,
-        };
         let view = self.view(now.as_ref());
         let kind = self
             .classify(&inspection, view, claim_waits)

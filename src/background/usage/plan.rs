@@ -18,7 +18,7 @@ use crate::decide::reclaim::{ReclaimDecision, decide};
 use crate::state::context::Settings;
 use crate::state::usage::{ScanPosition, UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
-use export_store::text::format_bytes;
+use export_store::text::{format_bytes, format_bytes_up};
 
 /// A change in bytes of up to this value, or of up to one percent, is not written: otherwise, ten thousand volumes in
 /// use would cause as many writes in each scan.
@@ -122,18 +122,19 @@ pub(super) fn over_request(claim: &PersistentVolumeClaim, now: &VolumeUsage) -> 
     if u128::from(now.bytes) <= bytes(request)? {
         return None;
     }
-    let at_least = if now.unread > 0 { "at least " } else { "" };
+    let used = match now.unread {
+        0 => format_bytes_up(now.bytes.into()),
+        _ => format!("at least {}", format_bytes(now.bytes.into())),
+    };
     // Only the quota agent does not know the sizes of files, and it reports the usage of volumes with a limit in force.
     let limit = match now.apparent {
         Some(_) => "The limit is not enforced",
         None => "The limit is enforced: it cannot grow",
     };
     Some(format!(
-        "its data uses {at_least}{} on the server's disk ({} bytes, {} names), and the claim requests {request}: delete some, or \
+        "its data uses {used} on the server's disk ({} bytes, {} names), and the claim requests {request}: delete some, or \
          request more. {limit}",
-        format_bytes(now.bytes.into()),
-        now.bytes,
-        now.files
+        now.bytes, now.files
     ))
 }
 

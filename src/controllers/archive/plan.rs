@@ -164,8 +164,8 @@ fn report(observed: &Observed) -> Report {
             ArchiveSummary::Missing,
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
-                "its directory is not where it should be: move it back; if it is lost for good, set deletionPolicy to Delete and \
-                 delete this object",
+                "its directory is not where it should be: move it back, which is noticed within an hour; if it is lost for good, \
+                 set deletionPolicy to Delete and delete this object",
             ),
         ),
         ExportState::Purging { .. } => (

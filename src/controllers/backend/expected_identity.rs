@@ -134,6 +134,14 @@ pub fn expected_identity(
 /// Returns the identity that an administrator accepted. A new one is created only on an export that has none.
 fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIdentity, PlannedCondition> {
     if accepted != NEW_IDENTITY {
+        if let Some(pinned) = other_pinned(backend, accepted) {
+            return Err(PlannedCondition::fails(
+                Reason::IdentityMismatch,
+                format!(
+                    "{ACCEPT_IDENTITY} accepts {accepted}, and spec.exportID pins {pinned}: correct or remove spec.exportID"
+                ),
+            ));
+        }
         return Ok(ExpectedIdentity {
             export_id: Some(accepted.to_owned()),
             accepted: true,
@@ -156,12 +164,28 @@ fn accepted_identity(backend: &NfsBackend, accepted: &str) -> Result<ExpectedIde
     })
 }
 
+/// Returns the identity that `spec.exportID` pins, if it is another one.
+fn other_pinned<'a>(backend: &'a NfsBackend, id: &str) -> Option<&'a str> {
+    backend.spec.export_id.as_deref().filter(|pinned| *pinned != id)
+}
+
 /// Adds the command to the reason why an export is not confirmed, if an acceptance confirms it, and that the acceptance was
 /// used already.
 pub fn explain_acceptance(unconfirmed: Unconfirmed, backend: &NfsBackend, accepted: Option<&str>) -> Unconfirmed {
     let (Some(value), None) = (&unconfirmed.acceptable, accepted) else {
         return unconfirmed;
     };
+    if let Some(pinned) = other_pinned(backend, value) {
+        let planned = &unconfirmed.planned;
+        let message = format!(
+            "{}. spec.exportID pins {pinned}: correct or remove it first",
+            planned.message
+        );
+        return Unconfirmed {
+            planned: PlannedCondition::fails(planned.reason, message),
+            acceptable: None,
+        };
+    }
     let (used, again) = match BackendRequest::AcceptIdentity.value(backend) {
         Some(present) => (
             format!(

@@ -99,7 +99,7 @@ pub(super) async fn adopt(ctx: &Context, object: &NfsBackend, backend: &Backend,
                 return;
             }
             Err(error) => {
-                let note = format!("{text:?}: {error}");
+                let note = format!("{text:?}: {error}; to try again, append @ and any text to the annotation");
                 publish(ctx, object, Severity::Warning, Reason::RecordNotAdopted, &note);
             }
         }

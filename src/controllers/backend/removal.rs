@@ -56,8 +56,8 @@ fn content_blocker(ctx: &Context, object: &NfsBackend, backend: &Backend, probe:
     let archives = probe.archives.max(last_known()).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
         format!(
-            "waits for {} and {}: delete them, or annotate the backend with {ABANDON_VOLUMES}={} to remove it and leave them \
-             on the export",
+            "waits for {} and {}: delete them (archives with deletionPolicy: Delete), or annotate the backend with \
+             {ABANDON_VOLUMES}={} to remove it and leave them on the export",
             counted(volumes, "volume"),
             counted(archives, "archive"),
             backend.uid

@@ -202,7 +202,7 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err(PlannedCondition::fails(
             Reason::BlockVolumeUnsupported,
-            "NFS has no block devices: set spec.volumeMode to Filesystem",
+            "NFS has no block devices: recreate the claim with spec.volumeMode Filesystem",
         ));
     }
     let modes = spec.access_modes.unwrap_or_default();
@@ -210,7 +210,7 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
         return Err(PlannedCondition::fails(
             Reason::AccessModeUnsupported,
             format!(
-                "access mode {mode} is not supported: use one of {}",
+                "access mode {mode} is not supported: recreate the claim with one of {}",
                 ACCESS_MODES.join(", ")
             ),
         ));
@@ -218,7 +218,7 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
     if spec.selector.is_some() {
         return Err(PlannedCondition::fails(
             Reason::SelectorUnsupported,
-            "a claim with spec.selector waits for an existing volume: remove the selector to have one provisioned",
+            "a claim with spec.selector waits for an existing volume: recreate it without the selector to have one provisioned",
         ));
     }
     if spec
@@ -228,7 +228,7 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
     {
         return Err(PlannedCondition::fails(
             Reason::AttributesClassUnsupported,
-            "VolumeAttributesClasses are not supported: remove spec.volumeAttributesClassName",
+            "VolumeAttributesClasses are not supported: recreate the claim without spec.volumeAttributesClassName",
         ));
     }
     Ok(())

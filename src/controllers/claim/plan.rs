@@ -116,8 +116,8 @@ impl Planner<'_> {
         }
         Err(PlannedCondition::fails(
             Reason::DataSourceUnsupported,
-            "its volume is a shared directory (existing: Share), whose content is not changed: remove spec.dataSource and \
-             spec.dataSourceRef, or use another StorageClass",
+            "its volume is a shared directory (existing: Share), whose content is not changed: recreate the claim without \
+             spec.dataSource and spec.dataSourceRef, or with another StorageClass",
         ))
     }
 

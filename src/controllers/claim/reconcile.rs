@@ -255,7 +255,11 @@ fn lost(claim: &PersistentVolumeClaim, exists: impl Fn(&str) -> bool) -> Planned
         format!(
             "its volume object was deleted; its directory was left alone: recreate the volume from its record (kubectl \
              annotate --overwrite nfsb {backend} {READOPT}={}@$(date +%s)), or delete the claim (last known: {location})",
-            volume_name(&claim.uid().unwrap_or_default())
+            claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.volume_name.as_deref())
+                .unwrap_or_default()
         ),
     )
 }

@@ -104,8 +104,9 @@ fn lost_volume(lost: &LostVolume) -> PlannedCondition {
         Reason::RecordedVolumeMissing,
         format!(
             "the record of volume {volume} on backend {backend} shows that a claim of this name uses it, but there is no \
-             such PersistentVolume; a new volume would be empty. If the data is this claim's, an administrator annotates \
-             the backend with {READOPT}={volume}; with {ABANDON_LOST_VOLUMES}={volume}, claims of this name get new volumes"
+             such PersistentVolume; a new volume would be empty. If the data is this claim's, an administrator recreates the \
+             volume (kubectl annotate --overwrite nfsb {backend} {READOPT}={volume}@$(date +%s)); with \
+             {ABANDON_LOST_VOLUMES}={volume}, claims of this name get new volumes"
         ),
     )
 }

@@ -308,7 +308,7 @@ fn check_available(request: &RestoreRequest<'_>, archive: &NfsArchive) -> Result
     let size = requested_bytes(archive);
     if size.is_some_and(|size| request.request.bytes < size) {
         let message = format!(
-            "NfsArchive {name} was a volume of {}: request at least as much",
+            "NfsArchive {name} was a volume of {}: recreate the claim with at least as much",
             archive.observed().requested_size.as_ref().map_or("", |size| &size.0)
         );
         return Err(PlannedCondition::fails(Reason::ClaimTooSmall, message));

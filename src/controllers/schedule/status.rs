@@ -85,7 +85,8 @@ fn kept(schedule: &NfsBackupSchedule, type_: &str) -> Option<PlannedCondition> {
     if former.observed_generation != schedule.metadata.generation {
         return None;
     }
-    let reason = Reason::parse(&former.reason)?;
+    // Whether there are too many schedules was just checked.
+    let reason = Reason::parse(&former.reason).filter(|reason| *reason != Reason::TooManySchedules)?;
     match former.status.as_str() {
         "True" => Some(PlannedCondition::holds(reason, &former.message)),
         _ => Some(PlannedCondition::fails(reason, &former.message)),
@@ -145,6 +146,11 @@ mod tests {
             (reason(&missed), times(&missed)),
             ("ScheduleMissed", [Some(1), Some(2), Some(3)])
         );
+        let too_many = PlannedCondition::fails(Reason::TooManySchedules, "d");
+        let too_many = step(Report::refused(too_many), 1);
+        assert_eq!(reason(&too_many), "TooManySchedules");
+        let served_again = step(Report::waiting(at(3)), 1);
+        assert_eq!(reason(&served_again), "Scheduled");
         let suspended = step(Report::refused(PlannedCondition::fails(Reason::Suspended, "c")), 2);
         assert_eq!(
             (reason(&suspended), times(&suspended)),

@@ -112,16 +112,17 @@ pub async fn reclaim(
     if condition.reason == Reason::VolumeDeleted {
         backend.purge_requested.notify_one();
     }
-    if condition.reason == Reason::VolumeArchived
-        && let Some(bytes) = ctx.capacity.size_of(&request.volume)
-    {
-        order_new_archive(&backend, &export, (&request.volume, bytes)).await;
-    }
     // Before the volume is gone: if this process ends here, the next one finds the volume and the archive again.
     if condition.reason == Reason::VolumeArchived
         && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume, archive).await
     {
         return not_ensured(ctx, &backend, error);
+    }
+    // After that: an order that fails is made by the comparison of all orders, which knows only archives with an object.
+    if condition.reason == Reason::VolumeArchived
+        && let Some(bytes) = ctx.capacity.size_of(&request.volume)
+    {
+        order_new_archive(&backend, &export, (&request.volume, bytes)).await;
     }
     // Once the volume is gone, its watch event may have this forgotten.
     let had_problem = has_warnings || ctx.last_reported.has_reported(&uid);
@@ -171,8 +172,8 @@ fn find_backend(ctx: &Context, volume: &PersistentVolume) -> Result<Arc<Backend>
     };
     ctx.registered_backend(name).map_err(|mut condition| {
         if condition.reason == Reason::ReclaimBackendMissing {
-            let otherwise = format!("; or remove the finalizer {RECLAIM_FINALIZER} from the volume to leave its data");
-            condition.message.push_str(&otherwise);
+            let otherwise = "; or set the persistentVolumeReclaimPolicy of the volume to Retain to leave its data";
+            condition.message.push_str(otherwise);
         }
         ReclaimOutcome::Waiting(condition)
     })
@@ -312,7 +313,8 @@ fn check_archive_limit(
     Some(failed(
         Reason::ArchiveLimitReached,
         format!(
-            "{reached}, so the volume is not archived: delete archives that are no longer needed, or raise the maximum"
+            "{reached}, so the volume is not archived: delete archives that are no longer needed (with deletionPolicy: \
+             Delete), or raise the maximum"
         ),
     ))
 }

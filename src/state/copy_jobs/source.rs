@@ -158,7 +158,7 @@ fn check_size(volume: &PersistentVolume, name: &str, requested: u128) -> Result<
     Err(unsuitable(
         name,
         &format!(
-            "it has {}, and this claim requests {}: request at least as much",
+            "it has {}, and this claim requests {}: recreate the claim with at least as much",
             format_amount(size),
             format_amount(requested)
         ),

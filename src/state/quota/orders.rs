@@ -175,7 +175,7 @@ fn unlimited_condition(why: NoLimit) -> Option<PlannedCondition> {
         NoLimit::NoRecord => (
             Reason::LimitFailed,
             "the size of the volume is not limited: its directory has no record that this cluster signed, because another \
-             provisioner created it, or somebody changed the record; clone it into a new claim to limit its size",
+             provisioner created it, or somebody changed the record; to limit its size, let a pod copy its data into a new claim",
         ),
         NoLimit::Changing => return None,
     };

@@ -232,7 +232,8 @@ fn tenant_limit(object: &NfsArchive) -> u64 {
 /// Returns the condition of a tenant's backup of a claim that contains more than it requests.
 fn too_large(object: &NfsArchive) -> PlannedCondition {
     let message = format!(
-        "{} contains more than {}, which is what it requests and what its backup may have: expand the claim, or remove files",
+        "{} contains more than {}, which is what it requested when this backup was admitted, and what the backup may have: remove \
+         files, or expand the claim, delete this backup and create another one",
         source_claim(object),
         format_amount(archived_bytes(object))
     );

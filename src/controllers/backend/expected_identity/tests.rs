@@ -120,7 +120,7 @@ fn volumes_or_archives_with_different_identities_block_the_backend() {
 }
 
 #[test]
-fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
+fn a_pinned_identity_takes_precedence_and_no_other_one_is_accepted() {
     let status = json!({"export": {"id": "one", "rootFileID": "7"}});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
     let expectation = expected_identity(&pinned, None, None, || volumes(&["one"]), OWN).unwrap();
@@ -128,13 +128,20 @@ fn a_pinned_identity_takes_precedence_and_an_accepted_one_over_all() {
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
-    for value in ["two", "two@again"] {
-        let expectation = expected_identity(&pinned, Some(value), None, || volumes(&["one"]), OWN).unwrap();
-        assert_eq!(
-            (expectation.export_id.as_deref(), expectation.accepted),
-            (Some("two"), true)
-        );
+    let unpinned = backend(json!({}), json!({}), status);
+    for (object, id) in [(&unpinned, "two"), (&pinned, "pinned-id")] {
+        for value in [id.to_owned(), format!("{id}@again")] {
+            let expectation = expected_identity(object, Some(&value), None, || volumes(&["one"]), OWN).unwrap();
+            assert_eq!(
+                (expectation.export_id.as_deref(), expectation.accepted),
+                (Some(id), true)
+            );
+        }
     }
+    // It would hold until the next probe.
+    let refused = expected_identity(&pinned, Some("two@again"), None, || volumes(&["one"]), OWN).unwrap_err();
+    let message = refused.planned.message;
+    assert!(message.contains("two, and spec.exportID pins pinned-id"), "{message}");
 }
 
 #[test]
@@ -175,6 +182,12 @@ fn the_command_that_accepts_an_export_is_printed_also_after_it_was_used() {
     let plain = named(backend(json!({}), json!({}), json!({"export": {"id": "recorded"}})));
     assert_eq!(explained("one", &plain), format!("{command}one)"));
     assert_eq!(explained("new", &plain), format!("{command}new)"));
+    let pinned = named(backend(json!({}), json!({"exportID": "pinned-id"}), json!({})));
+    assert_eq!(
+        explained("one", &pinned),
+        "it has another identity. spec.exportID pins pinned-id: correct or remove it first"
+    );
+    assert_eq!(explained("pinned-id", &pinned), format!("{command}pinned-id)"));
     let used = named(backend(json!({ACCEPT_IDENTITY: "one"}), json!({}), json!({})));
     let again = explained("one", &used);
     assert!(again.contains("append @"), "{again}");

@@ -26,7 +26,7 @@ pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reser
     let missing = bytes.saturating_sub(ctx.capacity.size_of(volume).unwrap_or_default());
     let views = BackendView::all(ctx, &[]);
     let Some(view) = views.iter().find(|view| view.name() == backend) else {
-        let message = format!("backend {backend} does not exist: recreate it, or request no more than before");
+        let message = format!("backend {backend} does not exist: recreate it");
         return Reservation::Refused {
             condition: PlannedCondition::fails(Reason::BackendNotFound, message),
             missing,

@@ -177,11 +177,13 @@ fn the_condition_of_a_lost_volume_has_the_command_that_recreates_it() {
     let mut claim = bound("nfs-operator.io/nfs", "1Gi", true, Some(("True", "Provisioned")));
     claim["status"]["conditions"][0]["message"] =
         json!("volume pvc-u is nfs:/export/d on backend main, with the data of claim x");
+    // The claim got the volume of an earlier claim.
+    claim["spec"]["volumeName"] = json!("pvc-earlier");
     let claim = serde_json::from_value(claim).unwrap();
     for (known, backend) in [("main", "main"), ("other", "BACKEND")] {
         let condition = lost(&claim, |name| name == known);
         let command =
-            format!("(kubectl annotate --overwrite nfsb {backend} nfs-operator.io/readopt=pvc-u@$(date +%s))");
+            format!("(kubectl annotate --overwrite nfsb {backend} nfs-operator.io/readopt=pvc-earlier@$(date +%s))");
         assert_eq!(condition.reason, Reason::VolumeLost);
         assert!(condition.message.contains(&command), "{}", condition.message);
     }

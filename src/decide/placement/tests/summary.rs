@@ -45,7 +45,7 @@ fn the_condition_reports_why_each_backend_was_refused() {
         one("a", &[full("a")]),
         (
             Reason::CapacityExceeded,
-            "backend a: 10Gi requested, which is more than capacity.limit 1 has left: request less, delete archives, or raise the limit"
+            "backend a: 10Gi requested, which is more than capacity.limit 1 has left: request less, delete archives (with deletionPolicy: Delete), or raise the limit"
                 .into()
         )
     );
