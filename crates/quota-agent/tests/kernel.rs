@@ -20,9 +20,8 @@ const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
 const MIB: u64 = 1 << 20;
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quota-agent.md");
 const SIZES_GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quotas.md");
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Every instruction of the tools is emulated.
-const MANY_TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// The agent looks at everything in this interval.
 const POLL: Duration = Duration::from_secs(30);
 /// A user in a pod. On ext4, root is not limited.
@@ -704,7 +703,7 @@ async fn hundreds_of_volumes() {
         vm.run(&format!("rm -f {usage}")).await.unwrap();
         let before = Instant::now();
         export.start_agent().await;
-        wait::until("the usage of all volumes", MANY_TIMEOUT, async || {
+        wait::until("the usage of all volumes", TIMEOUT, async || {
             let script = format!("grep -o '\"inodes\"' {usage} | wc -l");
             let output = vm.output(&script).await.map_err(|error| error.to_string())?;
             match output.output.trim() == VOLUMES.to_string() {

@@ -1,7 +1,6 @@
 //! Messages to administrators and users if a backend cannot serve, and what happens after the fix.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use nfs_client::{self, Name, Status};
 use rig::{Access, Proxy, TestEnv};
@@ -160,7 +159,7 @@ async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsErro
             owner: env.name.clone().into_bytes(),
             verifier: [7; 8],
         },
-        deadline: Duration::from_secs(20),
+        deadline: TIMEOUT,
         ..nfs_client::Target::new("127.0.0.1", env.export())
     })
     .await

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use nfs_client::{Client, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir, TestEnv};
@@ -171,7 +170,7 @@ async fn without_a_mount_port_rpcbind_is_queried() -> Test {
         version: VersionChoice::Exactly(Protocol::V3),
         port: server.port(),
         source_port: SourcePort::Any,
-        deadline: Duration::from_secs(20),
+        deadline: TIMEOUT,
         ..Target::new("127.0.0.1", "/export")
     };
     let closed = Client::connect(target.clone())

@@ -484,7 +484,7 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
             owner: owner.into_bytes(),
             verifier: *b"a rival!",
         },
-        deadline: Duration::from_secs(10),
+        deadline: TIMEOUT,
         ..nfs_client::Target::new("127.0.0.1", "/export")
     })
     .await?;

@@ -1,7 +1,7 @@
 //! Writes of an idle operator.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rig::objects::reference;
 use serde_json::{Value, json};
@@ -84,9 +84,11 @@ async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_pro
         "the log has the writes of before: {before:?}"
     );
     let status_before = status(&env).await?;
+    let began = Instant::now();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(status(&env).await?, status_before);
     let after = writes(&std::fs::read_to_string(&audit)?);
+    let minutes = began.elapsed().as_secs() / 60;
     let mut news: BTreeMap<&String, usize> = BTreeMap::new();
     for (what, count) in &after {
         let more = count - before.get(what).copied().unwrap_or(0);
@@ -99,7 +101,7 @@ async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_pro
     let probes = "patch nfsbackends/status".to_owned();
     assert!(news.keys().all(|what| **what == probes), "{news:?}");
     assert!(
-        news.values().sum::<usize>() <= 2,
+        news.values().sum::<usize>() as u64 <= minutes + 1,
         "a minute has two edges at the most: {news:?}"
     );
     Ok(())
