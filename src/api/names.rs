@@ -289,7 +289,7 @@ names! {
 
     Annotation of Backend, "administrators" to "the operator":
     /// The identity that an administrator accepts instead of the expected one, or `new` to create one on an export that
-    /// has none. [One-shot](#one-shot-requests).
+    /// has none. If `spec.exportID` is set, only that one. [One-shot](#one-shot-requests).
     ACCEPT_IDENTITY = "nfs-operator.io/accept-identity";
 
     Annotation of Backend, "administrators" to "the operator":
