@@ -46,7 +46,15 @@ pub async fn back_up(
     source: &Arc<ExportStore>,
     target: (&Arc<ExportStore>, &ArchiveRequest),
 ) -> Result<CopyProgressSnapshot, CopyError> {
-    let limits = CopyLimits::default().with_settle_margin(MARGIN);
+    back_up_with(MARGIN, source, target).await
+}
+
+async fn back_up_with(
+    margin: Duration,
+    source: &Arc<ExportStore>,
+    target: (&Arc<ExportStore>, &ArchiveRequest),
+) -> Result<CopyProgressSnapshot, CopyError> {
+    let limits = CopyLimits::default().with_settle_margin(margin);
     let progress = Arc::new(CopyProgress::default());
     copy_to_archive(source, target, &limits, &progress).await?;
     Ok(progress.snapshot())
@@ -97,21 +105,24 @@ impl Backups {
         copied
     }
 
-    /// Writes a file and makes a backup before the file is old enough to be told from a later one, again on a machine that
-    /// is too slow for it. Returns the name of the backup.
-    async fn back_up_fresh(&self, file: &str) -> String {
+    /// Writes a file and makes a backup before the file is older than the margin, again if that took longer. Returns the
+    /// name of the backup.
+    async fn back_up_fresh(&self, file: &str, margin: Duration) -> String {
         let path = self.data.join(file);
-        for attempt in 0.. {
+        for attempt in 0..20 {
             fs::write(&path, "new").unwrap();
             let changed = fs::metadata(&path).unwrap().ctime();
             let name = format!("fresh-{attempt}");
-            self.try_back_up(&name, &[]).await.unwrap();
+            let request = self.request(&name, &[]);
+            back_up_with(margin, &self.source, (&self.target, &request))
+                .await
+                .unwrap();
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-            if (now - MARGIN).as_secs() <= changed.cast_unsigned() {
+            if (now - margin).as_secs() <= changed.cast_unsigned() {
                 return name;
             }
         }
-        unreachable!()
+        panic!("no backup was made within {margin:?}");
     }
 
     pub fn backup(&self, name: &str) -> PathBuf {
@@ -307,8 +318,10 @@ async fn a_file_that_changed_just_before_a_backup_is_transferred_by_the_next_one
     let fixture = StoreFixture::start().await;
     let backups = Backups::on(&fixture).await;
     fs::write(backups.data.join("settled"), "old").unwrap();
-    tokio::time::sleep(Duration::from_millis(2100)).await;
-    let first = backups.back_up_fresh("fresh").await;
+    // Longer than a backup takes on a machine that is busy.
+    let margin = Duration::from_secs(15);
+    tokio::time::sleep(margin + Duration::from_millis(1100)).await;
+    let first = backups.back_up_fresh("fresh", margin).await;
     let reused = backups.back_up("two", &[&first]).await.reused_files;
     assert_eq!(reused, 1);
     let shared = |name: &str| inode(&backups.backup(&first).join(name)) == inode(&backups.backup("two").join(name));
