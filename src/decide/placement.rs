@@ -711,7 +711,7 @@ fn named_backends_missing(class: &ClassParameters, selector: Option<&impl Displa
     let matching = selector.map_or_else(String::new, |selector| {
         format!(" and matches its backendSelector {}", shorten(selector))
     });
-    let (which, none) = match class.backends.len() {
+    let (which, missing) = match class.backends.len() {
         1 => (
             "it",
             format!("the backend {names}, and no backend with this name exists{matching}"),
@@ -725,7 +725,7 @@ fn named_backends_missing(class: &ClassParameters, selector: Option<&impl Displa
         Some(_) => format!("create or label {which}, or correct the parameters `backend` and `backendSelector`"),
         None => format!("create {which}, or correct the parameter `backend`"),
     };
-    format!("the StorageClass names {none}: {remedy}")
+    format!("the StorageClass names {missing}: {remedy}")
 }
 
 /// Limits the length of a name or another short text in a message.

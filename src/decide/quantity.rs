@@ -3,6 +3,7 @@
 //! The crate kube_quantity 0.9 converts through `f64`, which is inexact for requests above 2^53 bytes and for sizes near
 //! 2^63 that some servers report.
 
+use export_store::text::format_whole;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Number of significant digits after the decimal point. Further digits only round up.
@@ -44,12 +45,7 @@ pub fn bytes(text: &str) -> Option<u128> {
 
 /// Returns bytes as an exact quantity in its canonical form: with the largest binary unit that leaves a whole number.
 pub fn exact(bytes: u128) -> Quantity {
-    const UNITS: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let is_multiple = |shift: u32| bytes.trailing_zeros() >= shift;
-    Quantity(match UNITS.iter().find(|(_, shift)| bytes > 0 && is_multiple(*shift)) {
-        Some((name, shift)) => format!("{}{name}", bytes >> shift),
-        None => bytes.to_string(),
-    })
+    Quantity(format_whole(bytes))
 }
 
 /// Returns a number as a quantity.

@@ -111,18 +111,24 @@ pub fn format_bytes_up(bytes: u128) -> String {
 /// `1025Mi` or `5G`. A reader compares such numbers, and writes them into fields.
 pub fn format_amount(bytes: u128) -> String {
     let (down, up) = (format_bytes(bytes), format_bytes_up(bytes));
-    let whole = |units: [(&str, u128); 6]| {
-        let unit = units.into_iter().find(|(_, unit)| bytes.is_multiple_of(*unit));
-        unit.map(|(name, unit)| format!("{}{name}", bytes / unit))
-    };
-    let exact = [
-        (down == up).then_some(down),
-        whole(BINARY_UNITS),
-        whole(DECIMAL_UNITS),
-        Some(bytes.to_string()),
-    ];
+    let whole = [format_whole(bytes), in_whole(bytes, DECIMAL_UNITS)];
+    let exact = (down == up).then_some(down).into_iter().chain(whole);
     // The first of the shortest ones.
-    exact.into_iter().flatten().min_by_key(String::len).unwrap_or_default()
+    exact.min_by_key(String::len).unwrap_or_default()
+}
+
+/// Formats a number of bytes exactly, with the largest binary unit that leaves a whole number.
+pub fn format_whole(bytes: u128) -> String {
+    in_whole(bytes, BINARY_UNITS)
+}
+
+/// Formats a number of bytes with the largest of these units that leaves a whole number.
+fn in_whole(bytes: u128, units: [(&str, u128); 6]) -> String {
+    let divides = |unit: u128| bytes > 0 && bytes.is_multiple_of(unit);
+    match units.into_iter().find(|(_, unit)| divides(*unit)) {
+        Some((name, unit)) => format!("{}{name}", bytes / unit),
+        None => bytes.to_string(),
+    }
 }
 
 /// Formats a number of bytes with one digit after the decimal point. `divide` rounds that digit.
@@ -149,9 +155,13 @@ mod tests {
             (0, "0", "0", "0"),
             (1, "1", "1", "1"),
             (1000, "1k", "1000", "1000"),
+            (1023, "1023", "1023", "1023"),
             (1024, "1Ki", "1Ki", "1Ki"),
             (1025, "1025", "1Ki", "1.1Ki"),
+            (1535, "1535", "1.4Ki", "1.5Ki"),
+            (1536, "1536", "1.5Ki", "1.5Ki"),
             (2 * GI, "2Gi", "2Gi", "2Gi"),
+            (5 * GI, "5Gi", "5Gi", "5Gi"),
             (GI * 3 / 2, "1.5Gi", "1.5Gi", "1.5Gi"),
             (GI + (1 << 20), "1025Mi", "1Gi", "1.1Gi"),
             (5_000_000_000, "5G", "4.6Gi", "4.7Gi"),
@@ -165,6 +175,7 @@ mod tests {
             assert_eq!(format_bytes_up(bytes), up);
         }
         assert!(format_amount(u128::MAX).starts_with("3402"));
+        assert!(format_bytes(u128::MAX).ends_with("Ei"));
     }
 
     #[test]

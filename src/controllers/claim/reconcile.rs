@@ -181,7 +181,7 @@ fn unreported_volume(
     settings: &Settings,
     may_have_created: impl FnOnce(&str) -> bool,
 ) -> Option<String> {
-    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
+    let name = named_volume(claim)?;
     // A recovered volume has the name of its previous claim; a claim that waited may be bound to it.
     let is_own = name == own_volume_name(claim);
     if is_reported_provisioned(claim) || !(is_own || is_reported_waiting(claim)) {
@@ -191,8 +191,8 @@ fn unreported_volume(
     let is_aliased = || requested_provisioner(claim).is_some_and(|name| settings.served.aliases.contains_key(name));
     let was_processed = provisioned_condition(claim).is_some()
         || claim.annotations().contains_key(PLACED_ON)
-        || (!is_aliased() && may_have_created(&name));
-    was_processed.then_some(name)
+        || (!is_aliased() && may_have_created(name));
+    was_processed.then(|| name.to_owned())
 }
 
 /// Returns true if the operator created the volume of this name, or may have done so: it began its directory, or the volumes
@@ -203,6 +203,11 @@ pub fn may_have_created(ctx: &Context, volume: &str) -> bool {
         Some((_, export_id)) => export_id.is_some(),
         None => !ctx.readiness.is_filled(Cache::Volumes) || pending_backend(ctx, volume).is_some(),
     }
+}
+
+/// Returns the name of the volume that a claim is, or is to be, bound to.
+fn named_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_name.as_deref()
 }
 
 /// Returns the name of the volume that is provisioned for a claim.
@@ -230,9 +235,8 @@ async fn report_lost(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pro
     let Some(_slot) = ctx.report_slot(claim) else {
         return Ok(ProvisionOutcome::Queued);
     };
-    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = reads::get_opt(&volumes, &name.unwrap_or_default()).await;
+    let volume = reads::get_opt(&volumes, named_volume(claim).unwrap_or_default()).await;
     let volume = volume.map_err(WriteError::action("read the volume of a lost claim"))?;
     Ok(match volume {
         Some(_) => ProvisionOutcome::Nothing,
@@ -255,11 +259,7 @@ fn lost(claim: &PersistentVolumeClaim, exists: impl Fn(&str) -> bool) -> Planned
         format!(
             "its volume object was deleted; its directory was left alone: recreate the volume from its record (kubectl \
              annotate --overwrite nfsb {backend} {READOPT}={}@$(date +%s)), or delete the claim (last known: {location})",
-            claim
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.volume_name.as_deref())
-                .unwrap_or_default()
+            named_volume(claim).unwrap_or_default()
         ),
     )
 }
