@@ -1,6 +1,6 @@
 //! The CRDs document their fields.
 
-use rig::operator::repository_root;
+use rig::{TIMEOUT, operator::repository_root, wait};
 use serde_json::Value;
 
 use crate::objects::{file, kind_and_name};
@@ -81,6 +81,15 @@ fn every_free_text_has_an_example() -> Test {
 #[tokio::test]
 async fn kubectl_explains_fields_with_their_values_and_defaults() -> Test {
     let cluster = &rig::shared().await?.cluster;
+    // The API server publishes schemas some time after it reports their kinds as established: its aggregator looks for
+    // them each second, and a minute after a failure, such as one while the API server starts.
+    wait::until("the schema of NfsBackend", TIMEOUT, async || {
+        cluster
+            .kubectl(["explain", "nfsb"])
+            .await
+            .map_err(|error| error.to_string())
+    })
+    .await?;
     for (field, words) in [
         ("nfsb", &["an NFS export on which claims are provisioned"][..]),
         (
