@@ -33,6 +33,7 @@ use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::runtime::watchdog::Watchdog;
 use crate::state::backends::BackendRegistry;
 use crate::state::backup_admissions::BackupAdmissions;
+use crate::state::backups::BackupBackends;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::candidates::wake_fitting_claims;
 use crate::state::capacity::CapacityTracker;
@@ -176,6 +177,7 @@ pub(super) fn wire(
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
         backup_retries: Backoff::new(options.retries),
+        backup_backends: BackupBackends::default(),
         backend_probes: BurstLimit::new(PROBES),
         backend_removals: tokio::sync::Mutex::default(),
         backup_slots: FairSemaphore::new(BACKUP_REQUESTS),

@@ -1,7 +1,8 @@
 //! Objects that wait for something other than their own change, and their wake-ups.
 //!
-//! All waiting claims are woken by changes of this operator's StorageClasses (`app/caches.rs`), by backends that work again,
-//! change or go (`controllers/backend/reconcile.rs`, `removal.rs`), and by the end of a recovery pass (`recovery/mod.rs`).
+//! All claims that wait for a volume are woken by changes of this operator's StorageClasses (`app/caches.rs`), by backends that
+//! work again, change or go (`controllers/backend/reconcile.rs`, `removal.rs`), and by the end of a recovery pass
+//! (`recovery/mod.rs`). Of these, only changes of its backend concern a claim that has a volume and waits for a larger size.
 //! Changes that tenants can cause wake only the claims that wait for them ([`Blockers`]): capacity, space or a group that
 //! becomes free (`state/candidates.rs`), a Namespace or a Node (`app/caches.rs`), a source that becomes Bound
 //! (`app/controllers.rs`), an outdated probe that is repeated (`controllers/backend/reconcile.rs`), the end of a copy
@@ -50,6 +51,8 @@ pub struct Blockers<R> {
     pub source: Option<R>,
     /// The next probe of a backend whose last probe is outdated.
     pub probe: bool,
+    /// The backend of the object, which is on it already: changes of other backends and of classes do not concern it.
+    pub backend: Option<Box<str>>,
 }
 
 impl<R> Default for Blockers<R> {
@@ -59,7 +62,15 @@ impl<R> Default for Blockers<R> {
             node: None,
             source: None,
             probe: false,
+            backend: None,
         }
+    }
+}
+
+impl<R> Blockers<R> {
+    /// Returns true if changes of another backend than this one, or of none, do not concern the object.
+    fn is_elsewhere(&self, changed: Option<&str>) -> bool {
+        self.backend.is_some() && self.backend.as_deref() != changed
     }
 }
 
@@ -83,7 +94,7 @@ struct WaitState<R> {
     demands: HashMap<String, Demands<R>>,
     /// The objects that wait for their source, by source.
     by_source: HashMap<R, HashSet<Arc<R>>>,
-    epoch: Epoch,
+    changes: Changes,
     last: u64,
 }
 
@@ -129,13 +140,57 @@ impl<R> Demands<R> {
     }
 }
 
-/// A point in time, counted in wake-ups. A decision that was made in an earlier epoch may be out of date.
+/// A point in time, counted in changes. What was decided at an earlier one may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Epoch {
-    /// Wake-ups of any kind.
-    any: u64,
-    /// Wake-ups of all objects, failed ones included.
+pub struct Epoch(u64);
+
+/// The last changes of each kind, numbered in their order: an object that was checked before them, and is not waiting yet, is
+/// not woken by them.
+#[derive(Default)]
+struct Changes {
+    last: u64,
+    /// The last one that woke all objects, failed ones included.
     all: u64,
+    /// The last one that woke some of the waiting objects.
+    some: u64,
+    /// By backend.
+    backends: HashMap<String, BackendChanges>,
+}
+
+#[derive(Default)]
+struct BackendChanges {
+    /// The last one that woke the objects on this backend.
+    changed: u64,
+    /// The last look at its free capacity, and the result in bytes.
+    room: (u64, u128),
+}
+
+impl Changes {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn of(&mut self, backend: &str) -> &mut BackendChanges {
+        self.backends.entry(backend.to_owned()).or_default()
+    }
+
+    /// Returns true if a change since then may unblock an object with these blockers. Free capacity that would not be enough
+    /// for it does not: with a thousand backends there is a look at some of it all the time, and each would repeat the check.
+    fn may_unblock<R>(&self, blockers: &Blockers<R>, Epoch(since): Epoch) -> bool {
+        let demand = blockers.capacity.as_ref();
+        let has_room = demand.is_some_and(|demand| {
+            let backends = demand.backends.iter().filter_map(|name| self.backends.get(name));
+            backends
+                .map(|changes| changes.room)
+                .any(|(at, room)| at > since && demand.bytes <= room)
+        });
+        has_room
+            || match &blockers.backend {
+                Some(own) => self.backends.get(&**own).is_some_and(|changes| changes.changed > since),
+                None => self.all.max(self.some) > since,
+            }
+    }
 }
 
 impl<R: Eq + Hash + Clone> WaitState<R> {
@@ -206,7 +261,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
                     failing: HashSet::new(),
                     demands: HashMap::new(),
                     by_source: HashMap::new(),
-                    epoch: Epoch::default(),
+                    changes: Changes::default(),
                     last: 0,
                 }),
                 wake_tx,
@@ -220,7 +275,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     pub fn begin_check(&self, object: &R) -> Epoch {
         let mut state = self.state();
         state.remove(object);
-        state.epoch
+        Epoch(state.changes.last)
     }
 
     /// Forgets a deleted object.
@@ -228,11 +283,11 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
         self.state().remove(object);
     }
 
-    /// Adds an object that waits, as decided in epoch `known_at`. Returns false if there was a wake-up since. If so,
+    /// Adds an object that waits, as decided in epoch `known_at`. Returns false if a change since then may unblock it. If so,
     /// check again.
     pub fn add(&self, object: R, blockers: Blockers<R>, known_at: Epoch) -> bool {
         let mut state = self.state();
-        if state.epoch != known_at {
+        if state.changes.may_unblock(&blockers, known_at) {
             return false;
         }
         state.insert(object, blockers);
@@ -253,7 +308,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// as [`add`](Self::add) does.
     pub fn park_failed(&self, object: R, known_at: Epoch) -> bool {
         let mut state = self.state();
-        if state.epoch.all != known_at.all {
+        if state.changes.all > known_at.0 {
             return false;
         }
         state.remove(&object);
@@ -261,26 +316,40 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
         true
     }
 
-    /// Wakes all objects, for a change that may unblock waiting and failed ones.
+    /// Wakes all objects, for a change that may unblock waiting and failed ones, unless only their own backend concerns them.
     pub fn wake_all(&self) {
+        self.wake_concerned(None);
+    }
+
+    /// Wakes all objects that a change of this backend may unblock, failed ones included.
+    pub fn backend_changed(&self, name: &str) {
+        self.wake_concerned(Some(name));
+    }
+
+    fn wake_concerned(&self, backend: Option<&str>) {
         let mut state = self.state();
-        state.epoch.any += 1;
-        state.epoch.all += 1;
-        let waiting = std::mem::take(&mut state.waiting);
-        let failing = std::mem::take(&mut state.failing);
-        state.demands.clear();
-        state.by_source.clear();
-        drop(state);
-        for object in waiting.into_keys().map(Arc::unwrap_or_clone).chain(failing) {
-            self.wake(object);
+        let number = state.changes.next();
+        state.changes.all = number;
+        if let Some(name) = backend {
+            state.changes.of(name).changed = number;
         }
+        let failing = std::mem::take(&mut state.failing);
+        let waiting = state.waiting.iter();
+        let concerned = waiting.filter(|(_, entry)| !entry.blockers.is_elsewhere(backend));
+        let concerned: Vec<Arc<R>> = concerned.map(|(object, _)| Arc::clone(object)).collect();
+        for object in concerned {
+            state.remove(&object);
+            self.wake(Arc::unwrap_or_clone(object));
+        }
+        drop(state);
+        failing.into_iter().for_each(|object| self.wake(object));
     }
 
     /// Wakes the waiting objects that a change may unblock, but no failed ones. Reads all of them, so this is for
     /// changes that tenants cannot cause.
     pub fn wake_if(&self, may_unblock: impl Fn(&R, &Blockers<R>) -> bool) {
         let mut state = self.state();
-        state.epoch.any += 1;
+        state.changes.some = state.changes.next();
         let waiting = state.waiting.iter();
         let unblocked = waiting.filter(|(object, entry)| may_unblock(object, &entry.blockers));
         let unblocked: Vec<Arc<R>> = unblocked.map(|(object, _)| Arc::clone(object)).collect();
@@ -307,7 +376,8 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// Wakes the objects that fit into `room` bytes of a backend together, at most `count` of them.
     pub fn wake_fitting(&self, backend: &str, mut room: u128, count: usize) {
         let mut state = self.state();
-        state.epoch.any += 1;
+        let number = state.changes.next();
+        state.changes.of(backend).room = (number, if count == 0 { 0 } else { room });
         for _ in 0..count {
             let demands = state.demands.get_mut(backend);
             let Some((object, bytes)) = demands.and_then(|demands| demands.next(room)) else {
@@ -327,7 +397,9 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// Reports that a group became free. An object that was refused for lack of one, and is not waiting yet, is checked
     /// again.
     pub fn group_freed(&self) {
-        self.state().epoch.any += 1;
+        let mut state = self.state();
+        state.changes.some = state.changes.next();
+        drop(state);
         self.capacity_freed();
     }
 
@@ -453,6 +525,48 @@ mod tests {
         assert!(drain(&mut woken).is_empty());
         waiting.wake_if(|_, blockers| blockers.node.as_deref() == Some("n1"));
         assert_eq!(drain(&mut woken), ["node"]);
+    }
+
+    #[test]
+    fn looks_at_capacity_that_is_not_enough_repeat_no_check() {
+        let (waiting, _woken) = WaitSet::<&str>::new();
+        let checked_at = waiting.begin_check(&"claim");
+        waiting.wake_fitting("elsewhere", 100, usize::MAX);
+        waiting.wake_fitting("full", 9, usize::MAX);
+        waiting.wake_fitting("without groups", 100, 0);
+        let blockers = || capacity("team", &["full", "without groups"], 10);
+        assert!(waiting.add("claim", blockers(), checked_at));
+        let checked_at = waiting.begin_check(&"claim");
+        waiting.wake_fitting("full", 10, usize::MAX);
+        assert!(!waiting.add("claim", blockers(), checked_at), "it fits in now");
+        waiting.wake_fitting("full", 9, usize::MAX);
+        assert!(waiting.add("claim", blockers(), checked_at), "others have used it");
+    }
+
+    #[test]
+    fn only_changes_of_its_backend_and_free_capacity_concern_an_object_that_is_on_a_backend() {
+        let (waiting, mut woken) = WaitSet::<&str>::new();
+        let blockers = || Blockers {
+            backend: Some("own".into()),
+            ..capacity("team", &["own"], 10)
+        };
+        let checked_at = waiting.begin_check(&"grows");
+        waiting.wake_all();
+        waiting.wake_if(|_, _| true);
+        waiting.backend_changed("other");
+        assert!(waiting.add("grows", blockers(), checked_at));
+        assert!(waiting.add("new", Blockers::default(), waiting.begin_check(&"new")));
+        waiting.wake_all();
+        assert!(waiting.add("new", Blockers::default(), waiting.begin_check(&"new")));
+        waiting.backend_changed("other");
+        assert_eq!(drain(&mut woken), ["new", "new"]);
+        let checked_at = waiting.begin_check(&"late");
+        waiting.backend_changed("own");
+        assert_eq!(drain(&mut woken), ["grows"]);
+        assert!(!waiting.add("late", blockers(), checked_at), "its backend has changed");
+        assert!(waiting.add("grows", blockers(), waiting.begin_check(&"grows")));
+        waiting.wake_fitting("own", 10, usize::MAX);
+        assert_eq!(drain(&mut woken), ["grows"]);
     }
 
     #[test]

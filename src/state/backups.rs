@@ -1,6 +1,7 @@
 //! The backups of the backup watch, and what their changes and those of archives and backends requeue.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -15,6 +16,38 @@ use crate::state::context::Context;
 
 /// Number of backups that are tried when another one leaves a part of the quota. Each attempt reads several objects.
 const MAX_REQUEUED: usize = 8;
+
+/// The backends that refused backups depend on, by the backup's UID: changes of others do not concern them. A backup that is
+/// missing here may depend on any.
+#[derive(Debug, Default)]
+pub struct BackupBackends(Mutex<HashMap<String, Box<[String]>>>);
+
+impl BackupBackends {
+    /// A backup was refused, and only changes of these backends may change that.
+    pub fn set(&self, uid: &str, backends: impl IntoIterator<Item = String>) {
+        let backends = backends.into_iter().collect();
+        self.all().insert(uid.to_owned(), backends);
+    }
+
+    /// The backup is checked again, or is gone.
+    pub fn forget(&self, uid: &str) {
+        self.all().remove(uid);
+    }
+
+    fn may_concern(&self, backend: &str, uid: &str) -> bool {
+        let all = self.all();
+        all.get(uid)
+            .is_none_or(|backends| backends.iter().any(|name| name == backend))
+    }
+
+    fn retain(&self, exists: impl Fn(&str) -> bool) {
+        self.all().retain(|uid, _| exists(uid));
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Box<[String]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Returns the backup that has an archive: the one that requested it, or the one that shows it.
 fn backup_of(archive: &NfsArchive) -> ObjectRef<NfsBackup> {
@@ -62,6 +95,7 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
         let uid = backup.uid().unwrap_or_default();
         ctx.backup_retries.reset(&uid);
         ctx.last_written.forget(&uid);
+        ctx.backup_backends.forget(&uid);
         if backup.is_view() {
             ctx.requeue_archive(ObjectRef::new(&backup.name_any()));
         } else if !has_archive(ctx, &backup.archive_name()) && ctx.backup_admissions.forget(&backup.archive_name()) {
@@ -71,10 +105,15 @@ pub fn observe_cached(event: &Event<NfsBackup>, ctx: &Context) {
     }
 }
 
-/// Forgets the archives that neither exist nor are requested any more: a watch that broke does not say what was deleted
-/// meanwhile.
+/// Forgets the archives that neither exist nor are requested any more, and the backups that do not exist any more: a watch that
+/// broke does not say what was deleted meanwhile.
 fn forget_ended(ctx: &Context) {
     let backups = ctx.stores.backups.state();
+    let existing: HashSet<&str> = backups
+        .iter()
+        .filter_map(|backup| backup.metadata.uid.as_deref())
+        .collect();
+    ctx.backup_backends.retain(|uid| existing.contains(uid));
     let requested: HashSet<String> = backups.iter().map(|backup| backup.archive_name()).collect();
     ctx.backup_admissions
         .retain(|archive| requested.contains(archive) || has_archive(ctx, archive));
@@ -99,9 +138,12 @@ fn requeue_next(ctx: &Context, namespace: &str) {
     }
 }
 
-/// Requeues the backups that have no archive yet.
-pub fn requeue_waiting(ctx: &Context) {
-    requeue_all(ctx, |backup| backup.observed().archive_uid.is_none());
+/// Requeues the backups that have no archive yet, and may depend on this backend.
+pub fn requeue_waiting(ctx: &Context, backend: &str) {
+    requeue_all(ctx, |backup| {
+        let uid = backup.metadata.uid.as_deref().unwrap_or_default();
+        backup.observed().archive_uid.is_none() && ctx.backup_backends.may_concern(backend, uid)
+    });
 }
 
 fn requeue_all(ctx: &Context, selected: impl Fn(&NfsBackup) -> bool) {
@@ -131,9 +173,34 @@ impl BackupPolicies {
         if former == settings {
             return;
         }
-        requeue_waiting(ctx);
+        requeue_waiting(ctx, &name);
         for archive in archives_of(ctx, &name) {
             ctx.requeue_archive(archive);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_backup_is_concerned_by_its_backends_alone() {
+        let known = BackupBackends::default();
+        assert!(known.may_concern("main", "new"), "nobody knows yet");
+        known.set("refused", ["main".to_owned(), "backups".to_owned()]);
+        known.set("without claim", []);
+        for (backend, uid, concerns) in [
+            ("main", "refused", true),
+            ("backups", "refused", true),
+            ("other", "refused", false),
+            ("main", "without claim", false),
+        ] {
+            assert_eq!(known.may_concern(backend, uid), concerns, "{backend} {uid}");
+        }
+        known.forget("refused");
+        assert!(known.may_concern("other", "refused"), "it is being checked again");
+        known.retain(|uid| uid == "refused");
+        assert!(known.may_concern("main", "without claim"));
     }
 }

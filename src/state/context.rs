@@ -32,6 +32,7 @@ use crate::runtime::watchdog::Watchdog;
 use crate::runtime::write_fence::WriteFence;
 use crate::state::backends::{Backend, BackendRegistry};
 use crate::state::backup_admissions::BackupAdmissions;
+use crate::state::backups::BackupBackends;
 use crate::state::cached_claim::CachedClaim;
 use crate::state::capacity::CapacityTracker;
 use crate::state::changed_backends::ChangedBackends;
@@ -237,6 +238,8 @@ pub struct Context {
     pub archive_retries: Backoff,
     /// Backoff of backups that wait.
     pub backup_retries: Backoff,
+    /// The backends that refused backups depend on.
+    pub backup_backends: BackupBackends,
     /// Limits the backends that are probed at the same time: at a start, all are due at once.
     pub backend_probes: BurstLimit,
     /// Held while a backend is removed.

@@ -307,9 +307,9 @@ fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
                 .for_each(|archive| ctx.requeue_archive(archive));
         }
         Unblocks::Anything => {
-            ctx.waiting_claims.wake_all();
-            ctx.waiting_volumes.wake_all();
-            backups::requeue_waiting(ctx);
+            ctx.waiting_claims.backend_changed(&backend.name);
+            ctx.waiting_volumes.backend_changed(&backend.name);
+            backups::requeue_waiting(ctx, &backend.name);
             archives_of(ctx, &backend.name)
                 .into_iter()
                 .for_each(|archive| ctx.requeue_archive(archive));

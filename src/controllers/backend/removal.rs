@@ -193,8 +193,8 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
 /// cache for a moment, and looks as if it were not probed yet.
 fn wake_waiting(ctx: &Context, name: &str) {
     ctx.storage_capacity_changed.notify_one();
-    ctx.waiting_claims.wake_all();
-    ctx.waiting_volumes.wake_all();
+    ctx.waiting_claims.backend_changed(name);
+    ctx.waiting_volumes.backend_changed(name);
     archives_of(ctx, name)
         .into_iter()
         .for_each(|archive| ctx.requeue_archive(archive));

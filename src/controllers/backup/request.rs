@@ -19,7 +19,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::backup_admissions::admit_backup;
 use crate::state::context::Context;
 use crate::state::copy_jobs::destination::Destination;
-use crate::state::copy_jobs::source::find_claim;
+use crate::state::copy_jobs::source::{ClaimSourceError, find_claim};
 
 /// Result of a request.
 pub(super) enum Requested {
@@ -33,21 +33,31 @@ pub(super) enum Requested {
 
 /// Creates the archive of a backup, unless its tenant may not have it now.
 pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &str) -> Result<Requested, WriteError> {
-    let namespace = backup.namespace().unwrap_or_default();
+    let (namespace, uid) = (backup.namespace().unwrap_or_default(), backup.uid().unwrap_or_default());
+    // What changes from here on requeues the backup, whichever backend it is about.
+    ctx.backup_backends.forget(&uid);
     let source = match find_claim(ctx, &namespace, claim, None).await? {
         Ok(source) => source,
-        Err(error) => return Ok(refused(error.into_condition())),
+        Err(ClaimSourceError::NotReady(condition)) => return Ok(refused(condition)),
+        Err(ClaimSourceError::Unbound(condition) | ClaimSourceError::Unsuitable(condition)) => {
+            ctx.backup_backends.set(&uid, []);
+            return Ok(refused(condition));
+        }
     };
     let (namespaces, archive) = (Api::<Namespace>::all(ctx.clients.calls.clone()), backup.archive_name());
     let live = reads::get_metadata_opt(&namespaces, &namespace).await;
     let live = live.map_err(WriteError::action("read the namespace of the backup"))?;
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
         let message = format!("namespace {namespace} is being deleted");
+        ctx.backup_backends.set(&uid, []);
         return Ok(refused(PlannedCondition::fails(Reason::CopySourceNotReady, message)));
     };
     let object = match source.live_backend(ctx).await? {
         Ok(object) => object,
-        Err(condition) => return Ok(refused(condition)),
+        Err(condition) => {
+            ctx.backup_backends.set(&uid, [source.backend.name.clone()]);
+            return Ok(refused(condition));
+        }
     };
     let destination = destination_of(&object);
     let admitted = allowed(&object, &namespace, live.labels()).and_then(|settings| {
@@ -55,6 +65,8 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
         admit_backup(ctx, &archive, (&namespace, settings), &source, &destination)
     });
     if let Err(condition) = admitted {
+        ctx.backup_backends
+            .set(&uid, [source.backend.name.clone(), destination]);
         return Ok(refused(condition));
     }
     // From then on, the object stays until the deletion of its archive was requested.

@@ -138,7 +138,7 @@ async fn try_provision(
         return Ok(if condition.reason.awaits_probe() {
             ProvisionOutcome::AwaitingProbe(condition)
         } else {
-            ProvisionOutcome::Waiting(condition, Blockers::default())
+            ProvisionOutcome::Waiting(condition, Box::default())
         });
     }
     let mut request = requested.clone();
@@ -494,7 +494,7 @@ impl ProvisionAttempt<'_> {
                     node: node.clone(),
                     ..Blockers::default()
                 };
-                Ok(ProvisionOutcome::Waiting(condition, blockers))
+                Ok(ProvisionOutcome::Waiting(condition, Box::new(blockers)))
             }
         }
     }

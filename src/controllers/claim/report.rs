@@ -62,7 +62,7 @@ pub enum ProvisionOutcome {
     /// All slots of a backend are in use; the claim is in its queue.
     Queued,
     /// No backend can serve it now, which is not a failure.
-    Waiting(PlannedCondition, Blockers<ClaimRef>),
+    Waiting(PlannedCondition, Box<Blockers<ClaimRef>>),
     /// No backend can serve it now, and the next probe of a backend may change that: it is late, or the first one.
     AwaitingProbe(PlannedCondition),
     /// The watch has not delivered its namespace yet.
@@ -183,7 +183,7 @@ pub async fn report(
             (condition, Action::await_change())
         }
         ProvisionOutcome::Waiting(condition, blockers) => {
-            let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
+            let action = wait(ctx, claim, epoch, *blockers, Action::requeue(jittered(WAITING)));
             (condition, action)
         }
         ProvisionOutcome::AwaitingSource { condition, source } => {

@@ -9,6 +9,7 @@ use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::VOLUME_BACKEND;
 use crate::runtime::clock::millis;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
@@ -111,11 +112,16 @@ pub fn report(
     }
 }
 
-/// Waits for a change of a backend, or for the pause to end.
+/// Waits for a change of the volume's backend, or for the pause to end.
 fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Epoch, pause: Duration) -> Action {
-    let waits = ctx
-        .waiting_volumes
-        .add(ObjectRef::from_obj(volume), Blockers::default(), epoch);
+    let blockers = Blockers {
+        backend: volume
+            .annotations()
+            .get(VOLUME_BACKEND)
+            .map(|name| name.as_str().into()),
+        ..Blockers::default()
+    };
+    let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), blockers, epoch);
     Action::requeue(if waits { pause } else { Duration::ZERO })
 }
 

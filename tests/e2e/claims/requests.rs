@@ -1,4 +1,5 @@
-//! The number of API requests that the operator makes for each claim and each volume, as the audit log shows them.
+//! The number of API requests that the operator makes for each claim and each volume, and for what waits, as the audit log shows
+//! them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use rig::objects::reference;
 use serde_json::{Value, json};
 
+use crate::backups::nfs_backup;
 use crate::support::audit;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
@@ -100,5 +102,60 @@ async fn each_claim_and_each_volume_costs_few_requests() -> Test {
         let quota = cluster?.path().join("quota");
         assert!(!quota.exists(), "without spec.quota, {} is of no use", quota.display());
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_one_backend_is_not_checked_again_for_other_backends_and_classes() -> Test {
+    // Nothing is retried on its own meanwhile.
+    let args = ["--retry-min", "1h", "--retry-max", "1h"];
+    let spec = json!({"probeInterval": "1s", "capacity": {"limit": "24Mi"}});
+    let env = DedicatedCluster::start_with_args(spec, &args).await?;
+    // Of 24 MiB, 20 are in use: no claim can get 5 more.
+    for (claim, _) in provision(&env, "full").await? {
+        let request = json!({"spec": {"resources": {"requests": {"storage": "6Mi"}}}});
+        let claim = env.objects.patch(&claim, request).await?;
+        let waits = |claim: &Value| match text(claim, "/status/allocatedResourceStatuses/storage") {
+            "ControllerResizeInfeasible" => Ok(()),
+            state => Err(state.to_owned()),
+        };
+        env.objects.wait(&claim, "to wait for capacity", TIMEOUT, waits).await?;
+        let source = json!({"source": {"claimName": claim["metadata"]["name"]}});
+        let backup = nfs_backup("default", text(&claim, "/metadata/name"), &source);
+        let backup = env.objects.create(&backup).await?;
+        let reason = Some("SelfServiceNotAllowed");
+        env.objects
+            .wait_condition(&backup, "Ready", "False", reason, TIMEOUT)
+            .await?;
+    }
+    let before = requests_since(&env, &Requests::new()).await?;
+    let spec = json!({"probeInterval": "1s", "backups": {"selfService": {"maxBytesPerNamespace": "1Gi"}}});
+    env.backend(json!({"metadata": {"name": "other"}, "spec": spec}))
+        .await?;
+    env.class("other", json!({})).await?;
+    let mut made = requests_since(&env, &before).await?;
+    // Claims are read for an expansion and for a backup.
+    made.retain(|request, _| request.starts_with("get persistentvolume"));
+    assert!(made.is_empty(), "{made:?}");
+
+    let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let settings = json!({"backups": {"selfService": {"maxBytesPerNamespace": "1Gi"}}, "capacity": {"limit": "1Gi"}});
+    env.objects.patch(&main, json!({ "spec": settings })).await?;
+    rig::wait::until("all expansions and backups to succeed", TIMEOUT, async || {
+        let claims: Vec<Value> = env
+            .objects
+            .list(&env.claim("any"))
+            .await
+            .map_err(|error| error.to_string())?;
+        let grown = claims
+            .iter()
+            .filter(|claim| text(claim, "/status/capacity/storage") == "6Mi");
+        let archives = env.archives().await.map_err(|error| error.to_string())?.len();
+        match (grown.count(), archives) {
+            (CLAIMS, CLAIMS) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
     Ok(())
 }

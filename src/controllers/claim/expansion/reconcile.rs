@@ -132,10 +132,15 @@ async fn expand(
                 ctx.capacity.finish_expansion(&volume.name_any());
                 let demand = CapacityDemand {
                     namespace: claim.namespace().unwrap_or_default(),
-                    backends: [backend].into(),
+                    backends: [backend.clone()].into(),
                     bytes: missing,
                 };
-                return report_refusal(&claims, &claim, &condition, demand, ctx, epoch).await;
+                let blockers = Blockers {
+                    capacity: Some(demand),
+                    backend: Some(backend.into()),
+                    ..Blockers::default()
+                };
+                return report_refusal(&claims, &claim, &condition, blockers, ctx, epoch).await;
             }
         },
         ExpansionPlan::ReportSize(size) => {
@@ -194,15 +199,11 @@ async fn report_refusal(
     claims: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
     condition: &PlannedCondition,
-    demand: CapacityDemand,
+    blockers: Blockers<ClaimRef>,
     ctx: &Context,
     epoch: Epoch,
 ) -> Result<Action, WriteError> {
     write_refusal(claims, claim, condition, ctx).await?;
-    let blockers = Blockers {
-        capacity: Some(demand),
-        ..Blockers::default()
-    };
     let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), blockers, epoch);
     Ok(Action::requeue(if waits { jittered(WAITING) } else { Duration::ZERO }))
 }
