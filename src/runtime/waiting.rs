@@ -67,11 +67,9 @@ impl<R> Default for Blockers<R> {
     }
 }
 
-impl<R> Blockers<R> {
-    /// Returns true if changes of another backend than this one, or of none, do not concern the object.
-    fn is_elsewhere(&self, changed: Option<&str>) -> bool {
-        self.backend.is_some() && self.backend.as_deref() != changed
-    }
+/// Returns true if a change of this backend, or of none, does not concern an object that is on the backend `own`.
+fn is_elsewhere(own: Option<&str>, changed: Option<&str>) -> bool {
+    own.is_some() && own != changed
 }
 
 /// Capacity that an object waits for.
@@ -88,8 +86,8 @@ pub struct CapacityDemand {
 struct WaitState<R> {
     /// The entries are boxed: a table is up to half empty, and any number of objects may wait.
     waiting: HashMap<Arc<R>, Box<Entry<R>>>,
-    /// Objects that failed. Fewer changes wake them.
-    failing: HashSet<R>,
+    /// Objects that failed, each with the backend that it is on. Fewer changes wake them.
+    failing: HashMap<R, Option<Box<str>>>,
     /// The objects that wait for capacity, by backend.
     demands: HashMap<String, Demands<R>>,
     /// The objects that wait for their source, by source.
@@ -185,11 +183,16 @@ impl Changes {
                 .map(|changes| changes.room)
                 .any(|(at, room)| at > since && demand.bytes <= room)
         });
-        has_room
-            || match &blockers.backend {
-                Some(own) => self.backends.get(&**own).is_some_and(|changes| changes.changed > since),
-                None => self.all.max(self.some) > since,
-            }
+        has_room || self.is_after(since, blockers.backend.as_deref(), self.all.max(self.some))
+    }
+
+    /// Returns true if the last change that concerns an object is later. `elsewhere` is that for one that is on no backend.
+    fn is_after(&self, since: u64, own: Option<&str>, elsewhere: u64) -> bool {
+        let last = match own {
+            Some(own) => self.backends.get(own).map_or(0, |changes| changes.changed),
+            None => elsewhere,
+        };
+        last > since
     }
 }
 
@@ -258,7 +261,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
             Self {
                 state: Mutex::new(WaitState {
                     waiting: HashMap::new(),
-                    failing: HashSet::new(),
+                    failing: HashMap::new(),
                     demands: HashMap::new(),
                     by_source: HashMap::new(),
                     changes: Changes::default(),
@@ -304,15 +307,15 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     }
 
     /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but nothing that a tenant
-    /// can cause: thousands of failing objects must not be retried at the rate of other objects' changes. Returns false
-    /// as [`add`](Self::add) does.
-    pub fn park_failed(&self, object: R, known_at: Epoch) -> bool {
+    /// can cause: thousands of failing objects must not be retried at the rate of other objects' changes. If it is on a
+    /// backend, only changes of that one wake it. Returns false as [`add`](Self::add) does.
+    pub fn park_failed(&self, object: R, backend: Option<&str>, known_at: Epoch) -> bool {
         let mut state = self.state();
-        if state.changes.all > known_at.0 {
+        if state.changes.is_after(known_at.0, backend, state.changes.all) {
             return false;
         }
         state.remove(&object);
-        state.failing.insert(object);
+        state.failing.insert(object, backend.map(Into::into));
         true
     }
 
@@ -333,16 +336,17 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
         if let Some(name) = backend {
             state.changes.of(name).changed = number;
         }
-        let failing = std::mem::take(&mut state.failing);
         let waiting = state.waiting.iter();
-        let concerned = waiting.filter(|(_, entry)| !entry.blockers.is_elsewhere(backend));
+        let concerned = waiting.filter(|(_, entry)| !is_elsewhere(entry.blockers.backend.as_deref(), backend));
         let concerned: Vec<Arc<R>> = concerned.map(|(object, _)| Arc::clone(object)).collect();
         for object in concerned {
             state.remove(&object);
             self.wake(Arc::unwrap_or_clone(object));
         }
-        drop(state);
-        failing.into_iter().for_each(|object| self.wake(object));
+        let failing = state
+            .failing
+            .extract_if(|_, own| !is_elsewhere(own.as_deref(), backend));
+        failing.for_each(|(object, _)| self.wake(object));
     }
 
     /// Wakes the waiting objects that a change may unblock, but no failed ones. Reads all of them, so this is for
@@ -463,7 +467,7 @@ mod tests {
         let checked_at = waiting.begin_check(&"failing");
         waiting.wake_if(|_, _| true);
         assert!(
-            waiting.park_failed("failing", checked_at),
+            waiting.park_failed("failing", None, checked_at),
             "that wake-up was for waiting objects"
         );
         assert!(waiting.add("waiting", Blockers::default(), waiting.begin_check(&"waiting")));
@@ -472,7 +476,10 @@ mod tests {
         let checked_at = waiting.begin_check(&"other");
         waiting.wake_all();
         assert_eq!(drain(&mut woken), ["failing"]);
-        assert!(!waiting.park_failed("failing", checked_at), "it must be checked again");
+        assert!(
+            !waiting.park_failed("failing", None, checked_at),
+            "it must be checked again"
+        );
     }
 
     #[test]
@@ -556,13 +563,16 @@ mod tests {
         waiting.backend_changed("other");
         assert!(waiting.add("grows", blockers(), checked_at));
         assert!(waiting.add("new", Blockers::default(), waiting.begin_check(&"new")));
+        let checked_at = waiting.begin_check(&"fails");
         waiting.wake_all();
+        assert!(waiting.park_failed("fails", Some("own"), checked_at));
         assert!(waiting.add("new", Blockers::default(), waiting.begin_check(&"new")));
         waiting.backend_changed("other");
         assert_eq!(drain(&mut woken), ["new", "new"]);
         let checked_at = waiting.begin_check(&"late");
         waiting.backend_changed("own");
-        assert_eq!(drain(&mut woken), ["grows"]);
+        assert_eq!(drain(&mut woken), ["grows", "fails"]);
+        assert!(!waiting.park_failed("late", Some("own"), checked_at));
         assert!(!waiting.add("late", blockers(), checked_at), "its backend has changed");
         assert!(waiting.add("grows", blockers(), waiting.begin_check(&"grows")));
         waiting.wake_fitting("own", 10, usize::MAX);

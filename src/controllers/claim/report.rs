@@ -308,7 +308,7 @@ fn wait(
 /// Retries after a pause that doubles each time. Requeues at once if there was a change since `epoch` that may unblock what
 /// failed.
 fn retry(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch) -> Action {
-    let waits = ctx.waiting_claims.park_failed(claim_ref(claim), epoch);
+    let waits = ctx.waiting_claims.park_failed(claim_ref(claim), None, epoch);
     let pause = ctx.claim_retries.record_failure(&claim.uid().unwrap_or_default());
     Action::requeue(if waits { pause } else { Duration::ZERO })
 }

@@ -105,20 +105,23 @@ pub fn report(
         ReclaimOutcome::Failed(condition) => {
             ctx.metrics.volume_failed(&class);
             warn_once(ctx, volume, condition);
-            let waits = ctx.waiting_volumes.park_failed(ObjectRef::from_obj(volume), epoch);
+            let waits = ctx
+                .waiting_volumes
+                .park_failed(ObjectRef::from_obj(volume), backend_of(volume), epoch);
             let pause = ctx.volume_retries.record_failure(&uid);
             Action::requeue(if waits { pause } else { Duration::ZERO })
         }
     }
 }
 
+fn backend_of(volume: &PersistentVolume) -> Option<&str> {
+    volume.annotations().get(VOLUME_BACKEND).map(String::as_str)
+}
+
 /// Waits for a change of the volume's backend, or for the pause to end.
 fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Epoch, pause: Duration) -> Action {
     let blockers = Blockers {
-        backend: volume
-            .annotations()
-            .get(VOLUME_BACKEND)
-            .map(|name| name.as_str().into()),
+        backend: backend_of(volume).map(Into::into),
         ..Blockers::default()
     };
     let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), blockers, epoch);
