@@ -322,6 +322,8 @@ impl Cluster {
         let revision = read.pointer("/header/revision").cloned().unwrap_or_default();
         self.call_etcd("compaction", &json!({"revision": revision, "physical": true}))
             .await?;
+        // It would wait a minute for open connections.
+        self.kill9(Component::ApiServer).await?;
         self.restart(Component::ApiServer).await
     }
 
