@@ -355,9 +355,7 @@ impl Cluster {
     /// Replaces all objects with those of a [snapshot](Self::snapshot), and restarts the whole control plane, whose caches
     /// are newer.
     pub async fn restore(&mut self, snapshot: &Path) -> Result<()> {
-        for process in [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd] {
-            process.terminate(STOP_TIMEOUT).await?;
-        }
+        self.stop_all().await?;
         let data = self.layout.etcd_data();
         fs::remove_dir_all(&data).with_context(|| format!("remove {}", data.display()))?;
         copy_folder(snapshot, &data).await?;
@@ -370,10 +368,16 @@ impl Cluster {
 
     /// Stops all components, the API server before etcd.
     pub async fn stop(self) -> Result<()> {
-        for process in [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd] {
+        self.stop_all().await
+    }
+
+    async fn stop_all(&self) -> Result<()> {
+        for process in [&self.scheduler, &self.controller_manager] {
             process.terminate(STOP_TIMEOUT).await?;
         }
-        Ok(())
+        // It would wait a minute for open connections.
+        self.api_server.kill9().await?;
+        self.etcd.terminate(STOP_TIMEOUT).await.map(drop)
     }
 }
 
