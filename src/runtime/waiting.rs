@@ -306,9 +306,10 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
         self.state().insert(object, blockers);
     }
 
-    /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but nothing that a tenant
-    /// can cause: thousands of failing objects must not be retried at the rate of other objects' changes. If it is on a
-    /// backend, only changes of that one wake it. Returns false as [`add`](Self::add) does.
+    /// Adds an object that failed. Its own backoff, [`wake_all`](Self::wake_all) or
+    /// [`backend_changed`](Self::backend_changed) wakes it, but nothing that a tenant can cause: thousands of failing objects
+    /// must not be retried at the rate of other objects' changes. If it is on a backend, only changes of that one wake it.
+    /// Returns false as [`add`](Self::add) does.
     pub fn park_failed(&self, object: R, backend: Option<&str>, known_at: Epoch) -> bool {
         let mut state = self.state();
         if state.changes.is_after(known_at.0, backend, state.changes.all) {

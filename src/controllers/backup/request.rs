@@ -39,25 +39,19 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
     let source = match find_claim(ctx, &namespace, claim, None).await? {
         Ok(source) => source,
         Err(ClaimSourceError::NotReady(condition)) => return Ok(refused(condition)),
-        Err(ClaimSourceError::Unbound(condition) | ClaimSourceError::Unsuitable(condition)) => {
-            ctx.backup_backends.set(&uid, []);
-            return Ok(refused(condition));
-        }
+        Err(error) => return Ok(refused_by(ctx, &uid, [], error.into_condition())),
     };
     let (namespaces, archive) = (Api::<Namespace>::all(ctx.clients.calls.clone()), backup.archive_name());
     let live = reads::get_metadata_opt(&namespaces, &namespace).await;
     let live = live.map_err(WriteError::action("read the namespace of the backup"))?;
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
         let message = format!("namespace {namespace} is being deleted");
-        ctx.backup_backends.set(&uid, []);
-        return Ok(refused(PlannedCondition::fails(Reason::CopySourceNotReady, message)));
+        let condition = PlannedCondition::fails(Reason::CopySourceNotReady, message);
+        return Ok(refused_by(ctx, &uid, [], condition));
     };
     let object = match source.live_backend(ctx).await? {
         Ok(object) => object,
-        Err(condition) => {
-            ctx.backup_backends.set(&uid, [source.backend.name.clone()]);
-            return Ok(refused(condition));
-        }
+        Err(condition) => return Ok(refused_by(ctx, &uid, [source.backend.name.clone()], condition)),
     };
     let destination = destination_of(&object);
     let admitted = allowed(&object, &namespace, live.labels()).and_then(|settings| {
@@ -65,9 +59,8 @@ pub(super) async fn request_archive(ctx: &Context, backup: &NfsBackup, claim: &s
         admit_backup(ctx, &archive, (&namespace, settings), &source, &destination)
     });
     if let Err(condition) = admitted {
-        ctx.backup_backends
-            .set(&uid, [source.backend.name.clone(), destination]);
-        return Ok(refused(condition));
+        let backends = [source.backend.name.clone(), destination];
+        return Ok(refused_by(ctx, &uid, backends, condition));
     }
     // From then on, the object stays until the deletion of its archive was requested.
     if writes::with_finalizer(&backup.metadata, BACKUP_FINALIZER, true).is_some() {
@@ -138,6 +131,12 @@ fn archive_object(backup: &NfsBackup, namespace: &str, claim: &str, destination:
         },
         status: None,
     }
+}
+
+/// Refuses a backup until one of these backends changes, or its next attempt.
+fn refused_by<const N: usize>(ctx: &Context, uid: &str, backends: [String; N], ready: PlannedCondition) -> Requested {
+    ctx.backup_backends.set(uid, backends);
+    refused(ready)
 }
 
 fn refused(ready: PlannedCondition) -> Requested {

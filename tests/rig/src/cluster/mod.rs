@@ -300,15 +300,15 @@ impl Cluster {
 
     /// Restarts a component on the same port and with the same data, and stops it first if it runs.
     pub async fn restart(&mut self, component: Component) -> Result<()> {
+        if self.process(component).exit_status().is_none() {
+            self.stop_component(component).await?;
+        }
         let slot = match component {
             Component::Etcd => &mut self.etcd,
             Component::ApiServer => &mut self.api_server,
             Component::ControllerManager => &mut self.controller_manager,
             Component::Scheduler => &mut self.scheduler,
         };
-        if slot.exit_status().is_none() {
-            slot.terminate(STOP_TIMEOUT).await?;
-        }
         let spec: ProcessSpec = slot.spec().clone();
         *slot = Process::start(spec).await?;
         wait_ready(&self.client().await?, &[&self.etcd, &self.api_server]).await
@@ -322,8 +322,6 @@ impl Cluster {
         let revision = read.pointer("/header/revision").cloned().unwrap_or_default();
         self.call_etcd("compaction", &json!({"revision": revision, "physical": true}))
             .await?;
-        // It would wait a minute for open connections.
-        self.kill9(Component::ApiServer).await?;
         self.restart(Component::ApiServer).await
     }
 
@@ -372,12 +370,19 @@ impl Cluster {
     }
 
     async fn stop_all(&self) -> Result<()> {
-        for process in [&self.scheduler, &self.controller_manager] {
-            process.terminate(STOP_TIMEOUT).await?;
+        use Component::{ApiServer, ControllerManager, Etcd, Scheduler};
+        for component in [Scheduler, ControllerManager, ApiServer, Etcd] {
+            self.stop_component(component).await?;
         }
-        // It would wait a minute for open connections.
-        self.api_server.kill9().await?;
-        self.etcd.terminate(STOP_TIMEOUT).await.map(drop)
+        Ok(())
+    }
+
+    async fn stop_component(&self, component: Component) -> Result<()> {
+        match component {
+            // It would wait a minute for open connections.
+            Component::ApiServer => self.kill9(component).await,
+            _ => self.process(component).terminate(STOP_TIMEOUT).await.map(drop),
+        }
     }
 }
 

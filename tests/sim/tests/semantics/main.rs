@@ -62,14 +62,6 @@ impl Server {
         }
     }
 
-    /// Returns the time without an event after which a watch has shown everything.
-    fn quiet(&self) -> Duration {
-        match self {
-            Self::Real(_) => QUIET,
-            Self::Simulated(_) => SIMULATED_QUIET,
-        }
-    }
-
     /// Forgets the changes that there were: watches cannot resume, and lists cannot be continued.
     async fn forget_history(&mut self) {
         match self {
@@ -94,7 +86,7 @@ async fn run(server: &mut Server, sequence: &Sequence, expected: &[Answer]) -> V
             continue;
         }
         let events = expected.get(number).and_then(|(_, body)| Some(body.as_array()?.len()));
-        let (code, body) = send(&client, server.quiet(), step, &saved, events.unwrap_or_default()).await;
+        let (code, body) = send(&client, step, &saved, events).await;
         saved.insert(format!("{number}"), body.clone());
         answers.push((code, shown.normalized(code, body)));
     }
@@ -102,9 +94,9 @@ async fn run(server: &mut Server, sequence: &Sequence, expected: &[Answer]) -> V
 }
 
 /// Sends a request, until the server has read what it needs for an answer: the real one has just been started.
-async fn send(client: &Client, quiet: Duration, step: &Step, saved: &BTreeMap<String, Value>, events: usize) -> Answer {
+async fn send(client: &Client, step: &Step, saved: &BTreeMap<String, Value>, events: Option<usize>) -> Answer {
     loop {
-        let answer = send_once(client, quiet, step, saved, events).await;
+        let answer = send_once(client, step, saved, events).await;
         if answer.0 != 429 {
             return answer;
         }
@@ -112,13 +104,7 @@ async fn send(client: &Client, quiet: Duration, step: &Step, saved: &BTreeMap<St
     }
 }
 
-async fn send_once(
-    client: &Client,
-    quiet: Duration,
-    step: &Step,
-    saved: &BTreeMap<String, Value>,
-    events: usize,
-) -> Answer {
+async fn send_once(client: &Client, step: &Step, saved: &BTreeMap<String, Value>, events: Option<usize>) -> Answer {
     let uri = with_values(step.path, saved);
     let is_watch = uri.contains("watch=true");
     let mut request = Request::builder().method(step.method).uri(uri);
@@ -135,21 +121,26 @@ async fn send_once(
     let code = answer.status().as_u16();
     let body = axum::body::Body::new(answer.into_body());
     if is_watch && code == 200 {
-        return (code, Value::Array(watch(body, events, quiet).await));
+        return (code, Value::Array(watch(body, events).await));
     }
     let bytes = to_bytes(body, 1 << 20).await.unwrap();
     (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-/// Returns the events of a watch, once there are so many, and no other one follows for the time `quiet`.
-async fn watch(body: axum::body::Body, at_least: usize, quiet: Duration) -> Vec<Value> {
+/// Returns the events of a watch, once there are so many, and no other one follows for some time. The number is not known for
+/// the simulated server, which is asked first.
+async fn watch(body: axum::body::Body, at_least: Option<usize>) -> Vec<Value> {
     let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
     loop {
         let events = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
         // The last one may be incomplete.
         let events: Vec<Value> = events.map_while(Result::ok).collect();
         let found = events.iter().filter(|event| event["type"] != "BOOKMARK").count();
-        let pause = if found < at_least { STALL } else { quiet };
+        let pause = match at_least {
+            None => SIMULATED_QUIET,
+            Some(at_least) if found < at_least => STALL,
+            Some(_) => QUIET,
+        };
         match timeout(pause, stream.next()).await {
             Ok(Some(chunk)) => bytes.extend_from_slice(&chunk.unwrap()),
             Ok(None) | Err(_) => return events,
