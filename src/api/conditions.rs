@@ -225,6 +225,10 @@ reasons! {
     RecordAdopted,
     /// A record was not adopted (event).
     RecordNotAdopted,
+    /// Directories with other fileids than recorded were accepted at an administrator's request (event).
+    DirectoriesAccepted,
+    /// The directory of a volume or archive was not accepted (event).
+    DirectoryNotAccepted,
 
     /// The claim was provisioned.
     Provisioned,

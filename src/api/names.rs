@@ -298,6 +298,12 @@ names! {
     ADOPT_RECORD = "nfs-operator.io/adopt-record";
 
     Annotation of Backend, "administrators" to "the operator":
+    /// The names of volumes and archives whose directories are accepted although they have other fileids than recorded,
+    /// separated by commas, or `*` for all of the backend: the export was restored or moved file by file.
+    /// [One-shot](#one-shot-requests).
+    ACCEPT_DIRECTORIES = "nfs-operator.io/accept-directories";
+
+    Annotation of Backend, "administrators" to "the operator":
     /// On a backend that is being deleted: its UID allows the deletion although volumes or archives exist.
     ABANDON_VOLUMES = "nfs-operator.io/abandon-volumes";
 

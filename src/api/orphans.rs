@@ -71,8 +71,9 @@ impl OrphanKind {
             }
             Self::VolumeWithoutDirectory => "move the directory back to its path, or restore it from a backup",
             Self::VolumeWithOtherDirectory => {
-                "move the directory of the volume back to its path; if the claim is deleted before that, set the policy of \
-                 the volume to Retain"
+                "if the export was restored or moved file by file, accept the directory by annotating the backend with \
+                 nfs-operator.io/accept-directories=<volume>; otherwise, move the directory of the volume back to its path, \
+                 and if the claim is deleted before that, set the policy of the volume to Retain"
             }
             Self::VolumeWithoutRecord => {
                 "restore the record from a backup; if the claim is deleted before that, set the policy of the volume to \

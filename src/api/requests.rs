@@ -52,6 +52,8 @@ requests! {
     AcceptIdentity = ACCEPT_IDENTITY;
     /// Adopt records that this cluster did not sign.
     AdoptRecords = ADOPT_RECORD;
+    /// Accept directories that have other fileids than recorded.
+    AcceptDirectories = ACCEPT_DIRECTORIES;
 }
 
 /// A request that was handled.
@@ -64,6 +66,10 @@ pub struct HandledRequest {
     /// Last value of the annotation that was handled. A value of more than 256 bytes is replaced by `sha256:` and its digest.
     #[schemars(length(max = 256))]
     pub value: String,
+    /// Result, for reading. Only of requests that no condition reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub result: Option<String>,
     /// Time when it was handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_time: Option<Time>,
@@ -100,6 +106,9 @@ impl BackendRequest {
         is_new.then_some(value)
     }
 }
+
+/// ID that stands for all of them, where a request allows it. No object can have this name.
+pub const ALL: &str = "*";
 
 /// Returns a value as the status lists it.
 pub fn recorded(value: &str) -> Cow<'_, str> {

@@ -1,5 +1,7 @@
-//! Work on a backend, concurrent with its reconciler: purge, garbage collection, orphan scan, and usage scan.
+//! Work on a backend, concurrent with its reconciler: purge, garbage collection, orphan scan, usage scan, and what
+//! administrators request.
 
+pub mod accept_directories;
 pub mod archive_objects;
 pub mod backup_views;
 pub mod garbage_collection;

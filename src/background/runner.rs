@@ -44,7 +44,7 @@ pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut tas
                 () = tokio::time::sleep(delay) => {}
             }
             let Some(backend) = backend.upgrade() else { return };
-            // In a box of its own, so that a task that sleeps does not take the memory of a run: there are seven for each backend.
+            // In a box of its own, so that a task that sleeps does not take the memory of a run: there are eight for each backend.
             let run = Box::pin(task.run(&ctx, &backend));
             delay = match T::INTERRUPTIBLE {
                 true => match ctx.shutdown.run_until_cancelled(run).await {

@@ -64,6 +64,8 @@ pub struct Backend {
     pub gc_requested: Arc<Notify>,
     /// Notified when an orphan scan is requested.
     pub scan_requested: Arc<Notify>,
+    /// Notified when an administrator requests that directories are accepted.
+    pub acceptance_requested: Arc<Notify>,
     /// One-shot requests of administrators.
     pub requests: RequestLog,
     /// Recovery of volumes whose objects were lost.
@@ -144,6 +146,7 @@ impl Backend {
             purge_requested: Arc::default(),
             gc_requested: Arc::default(),
             scan_requested: Arc::default(),
+            acceptance_requested: Arc::default(),
             requests: RequestLog::default(),
             recovery: RecoveryState::default(),
             usage_scan: UsageScanState::default(),

@@ -54,6 +54,11 @@ impl RequestLog {
 
     /// Records that a value was handled. The next status lists it.
     pub fn complete(&self, request: BackendRequest, value: &str, now: Timestamp) {
+        self.complete_with(request, value, None, now);
+    }
+
+    /// Like [`complete`](Self::complete), with a result of at most 256 bytes.
+    pub fn complete_with(&self, request: BackendRequest, value: &str, result: Option<String>, now: Timestamp) {
         let mut log = self.lock();
         if log.submitted.get(&request).is_some_and(|submitted| submitted == value) {
             log.submitted.remove(&request);
@@ -65,6 +70,7 @@ impl RequestLog {
         let handled = HandledRequest {
             name: name.clone(),
             value: recorded(value).into_owned(),
+            result,
             // The API has whole seconds.
             handled_time: Timestamp::from_second(now.as_second()).ok().map(Time),
         };

@@ -6,11 +6,12 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
 use crate::record::{ArchiveState, Record, RecordedHandle, RetentionTerms, State};
+use crate::recorded_place::{self, Search, Wanted};
 use crate::records::{Created, ReadRecord};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, file_holders, layout, other_clusters, paths, records, unsigned_records};
+use crate::{archives, layout, records, unsigned_records};
 use nfs_client::{FileRef, Name, Status};
 
 /// Reference to a record.
@@ -55,11 +56,10 @@ fn is_same(other: &Record, own: &Record) -> bool {
 }
 
 fn adopted(record: &Record) -> Adopted {
-    let archive = record.state.archive();
     Adopted {
         volume: record.volume.clone(),
-        directory: archive.map_or_else(|| record.directory.to_string(), |archive| archive.target.clone()),
-        archive: archive.is_some(),
+        directory: recorded_place::path(record),
+        archive: record.state.archive().is_some(),
     }
 }
 
@@ -104,7 +104,7 @@ async fn adopt_own(
     };
     let record = verify_record(store, verified, &record, None).await?;
     records::replace(store, verified, &record).await?;
-    track(store, verified, &record);
+    recorded_place::track(store, verified, &record);
     Ok(adopted(&record))
 }
 
@@ -153,7 +153,7 @@ async fn adopt_foreign(
     if let Some(folder) = &folder {
         remove_foreign_record(store, verified, folder, volume).await?;
     }
-    track(store, verified, &record);
+    recorded_place::track(store, verified, &record);
     store.state().foreign = None;
     unsigned_records::refresh_other_clusters(store, verified).await;
     Ok(adopted(&record))
@@ -170,62 +170,18 @@ async fn verify_record(
     if store.reservations.knows(&Holder::Volume(volume.clone())) {
         return Err(refused(volume, "there is a PersistentVolume of that name"));
     }
-    let (holder, place) = match &record.state {
-        State::Archived(archive) => (Holder::Archive(volume.clone()), archive.target.clone()),
-        State::Live => (Holder::Volume(volume.clone()), record.directory.to_string()),
-        other => return Err(refused(volume, &format!("it is {}", other.name()))),
+    let search = Search {
+        cluster,
+        wanted: Wanted::Recorded,
     };
-    if let Some(conflict) = paths::conflict(store, verified, &holder, record.sharing(), &place).await {
-        return Err(refused(volume, &conflict.to_string()));
-    }
-    let node = match &record.state {
-        State::Archived(archive) => find_archive(store, verified, archive).await?,
-        _ => find_directory(store, verified, record, cluster).await?,
+    let node = match recorded_place::find(store, verified, record, &search).await? {
+        Ok(node) => node,
+        Err(why) => return Err(refused(volume, &why)),
     };
-    let Some(node) =
-        node.filter(|node| verified.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid))
-    else {
-        return Err(refused(
-            volume,
-            &format!("{place} does not exist, or is not the recorded directory"),
-        ));
-    };
-    if let Some(other) = file_holders::holder_of(store, verified, &node, Some(volume), record.sharing()).await? {
-        return Err(refused(volume, &format!("{place} has the fileid of {other}")));
-    }
-    if paths::is_backend_root(store, &node, &place).await? {
-        return Err(refused(volume, &format!("{place} is the path of a backend")));
-    }
     if let State::Archived(archive) = &record.state {
         archives::restrict(store, verified, &node, &archive.target).await?;
     }
     Ok(to_own_record(store, verified, record, &node))
-}
-
-async fn find_archive(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    archive: &ArchiveState,
-) -> Result<Option<FileRef>, ExportError> {
-    let found = store
-        .nfs
-        .lookup(&verified.root.handle, &layout::name(&archive.target)?)
-        .await;
-    found.context(|| format!("looking up {}", archive.target))
-}
-
-async fn find_directory(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    record: &Record,
-    cluster: Option<&str>,
-) -> Result<Option<FileRef>, ExportError> {
-    let directory = &record.directory;
-    let nodes = paths::walk(store, verified, directory).await?;
-    paths::check_parents(store, verified, directory, &nodes).await?;
-    let except = cluster.map(|cluster| (cluster, record.volume.as_str()));
-    other_clusters::refuse_except(store, verified, directory, &nodes, record.sharing(), except).await?;
-    Ok(paths::leaf(&nodes, directory).cloned())
 }
 
 /// Returns the record as one of this cluster. It must not cause a deletion: the archive never expires, and the
@@ -251,13 +207,6 @@ fn to_own_record(store: &ExportStore, verified: &VerifiedRoot, record: &Record, 
         adopted: true,
         restores: None,
         ..record.in_state(state)
-    }
-}
-
-fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
-    match record.state {
-        State::Archived(_) => archives::track(store, verified, record),
-        _ => paths::hold(store, verified, record),
     }
 }
 

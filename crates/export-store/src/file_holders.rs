@@ -13,6 +13,16 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, Name};
 
+/// When a holder does not have the directory with its fileid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// The directory is certainly another one.
+    Certain,
+    /// As above; or an administrator confirms that the export was restored, which gives fileids to other directories and
+    /// changes all handles: the directory has another handle, and the holder has another directory at its path, or none.
+    Restored,
+}
+
 /// Returns a holder of a directory, according to its fileid. Leaves out the volume `own` with its archive, those that it
 /// may share the directory with, and holders that certainly lost the directory.
 pub(crate) async fn holder_of(
@@ -22,8 +32,23 @@ pub(crate) async fn holder_of(
     own: Option<&str>,
     sharing: Sharing,
 ) -> Result<Option<Holder>, ExportError> {
+    find_holder(store, verified, node, (own, sharing), Loss::Certain).await
+}
+
+/// Like [`holder_of`], with the loss that counts.
+pub(crate) async fn find_holder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    node: &FileRef,
+    (own, sharing): (Option<&str>, Sharing),
+    loss: Loss,
+) -> Result<Option<Holder>, ExportError> {
     for holder in recorded_holders(store, verified, node.attributes.fileid, own, sharing) {
-        if !has_lost(store, verified, &holder, node, own).await? {
+        let has_lost = match loss {
+            Loss::Restored if has_lost_by_restore(store, verified, &holder, node).await? => true,
+            _ => has_lost(store, verified, &holder, node, own).await?,
+        };
+        if !has_lost {
             return Ok(Some(holder));
         }
     }
@@ -92,6 +117,30 @@ async fn has_lost(
         return Ok(false);
     }
     Ok(has_unique_handles(store).await? || was_created_for(store, verified, own, node).await?)
+}
+
+/// Reports whether a restore of the export gave the fileid of a holder to a directory ([`Loss::Restored`]).
+async fn has_lost_by_restore(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    holder: &Holder,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
+        return Ok(false);
+    };
+    let Some(record) = read_signed(store, verified, volume).await? else {
+        return Ok(false);
+    };
+    if record.handle.as_ref().is_none_or(|handle| handle.is_of(node)) {
+        return Ok(false);
+    }
+    let found = match &record.state {
+        State::Live => at_its_path(store, verified, &record).await?,
+        State::Archived(archive) => named(store, &verified.root, &layout::name(&archive.target)?).await?,
+        _ => return Ok(false),
+    };
+    Ok(found.is_none_or(|found| found.attributes.fileid != node.attributes.fileid))
 }
 
 /// Reports whether a directory was created for a volume: its record knows the handle. Different handles may name one
@@ -187,9 +236,19 @@ async fn has_unique_handles(store: &ExportStore) -> Result<bool, ExportError> {
 }
 
 async fn is_at_its_path(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
+    let found = at_its_path(store, verified, record).await?;
+    Ok(is_recorded(record, found.as_ref()))
+}
+
+/// Returns what the recorded path leads to.
+async fn at_its_path(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<Option<FileRef>, ExportError> {
     match paths::walk(store, verified, &record.directory).await {
-        Ok(nodes) => Ok(is_recorded(record, paths::leaf(&nodes, &record.directory))),
-        Err(ExportError::PathUnusable { .. }) => Ok(false),
+        Ok(nodes) => Ok(paths::leaf(&nodes, &record.directory).cloned()),
+        Err(ExportError::PathUnusable { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -199,9 +258,14 @@ async fn is_named(
     record: &Record,
     (folder, name): (&FileRef, &Name),
 ) -> Result<bool, ExportError> {
-    let found = store.nfs.lookup(&folder.handle, name).await;
-    let found = found.context(|| format!("looking up {name}"))?;
+    let found = named(store, folder, name).await?;
     Ok(is_recorded(record, found.as_ref()))
+}
+
+/// Returns what has a name in a folder.
+async fn named(store: &ExportStore, folder: &FileRef, name: &Name) -> Result<Option<FileRef>, ExportError> {
+    let found = store.nfs.lookup(&folder.handle, name).await;
+    found.context(|| format!("looking up {name}"))
 }
 
 fn is_recorded(record: &Record, found: Option<&FileRef>) -> bool {

@@ -49,6 +49,7 @@
 //! }
 //! ```
 
+mod accept;
 mod adopt;
 mod archives;
 mod beacon;
@@ -89,6 +90,7 @@ mod recent_archives;
 mod reclaim;
 mod record;
 mod record_index;
+mod recorded_place;
 mod records;
 mod recoverability;
 mod recovery;
@@ -111,6 +113,7 @@ mod verified_root;
 mod volume_record;
 mod write_probe;
 
+pub use accept::{Acceptance, AcceptedDirectory};
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchivePhase, ArchiveRef, RecordedArchive, ReleasedArchive};
 pub use beacon::{Beacon, Beacons, KnownBeacon};

@@ -3,6 +3,7 @@
 use futures::future::try_join_all;
 
 use crate::error::{ErrorContext as _, ExportError};
+use crate::file_holders::Loss;
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Reservation, Sharing};
 use crate::record::Record;
@@ -177,7 +178,7 @@ pub(crate) async fn check_parents_and_clusters(
     nodes: &[FileRef],
     sharing: Sharing,
 ) -> Result<(), ExportError> {
-    check_parents(store, verified, directory, nodes).await?;
+    check_parents(store, verified, directory, nodes, Loss::Certain).await?;
     let depth = directory.segments().len().saturating_sub(1);
     match nodes.get(..depth.min(nodes.len())).unwrap_or_default() {
         [] => Ok(()),
@@ -185,12 +186,13 @@ pub(crate) async fn check_parents_and_clusters(
     }
 }
 
-/// Checks the parents of a directory, without those of other clusters.
+/// Checks the parents of a directory, without those of other clusters. `loss` is when a holder of a fileid is none.
 pub(crate) async fn check_parents(
     store: &ExportStore,
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
     nodes: &[FileRef],
+    loss: Loss,
 ) -> Result<(), ExportError> {
     let depth = directory.segments().len().saturating_sub(1);
     let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
@@ -205,7 +207,9 @@ pub(crate) async fn check_parents(
                 why: what_it_is(parent),
             });
         }
-        if let Some(holder) = file_holders::holder_of(store, verified, parent, None, Sharing::Exclusive).await? {
+        if let Some(holder) =
+            file_holders::find_holder(store, verified, parent, (None, Sharing::Exclusive), loss).await?
+        {
             return Err(ExportError::FileidInUse {
                 directory: path_of(index),
                 holder,

@@ -60,7 +60,7 @@ fn elsewhere(record: Record, trust: SignatureStatus) -> Recoverability {
 }
 
 /// Reports whether an error concerns this volume only, and not the connection.
-fn is_about_it(error: &ExportError) -> bool {
+pub(crate) fn is_about_it(error: &ExportError) -> bool {
     matches!(
         error,
         ExportError::DirectoryMissing { .. }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::accept::Acceptance;
 use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
@@ -35,9 +36,9 @@ use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
-    CountTarget, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, limits, listing,
-    other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, snapshots, trash,
-    unsigned_records, volume_record, write_probe,
+    CountTarget, accept, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, limits,
+    listing, other_clusters, parents, paths, provision, purge, reclaim, recoverability, recovery, rollback, snapshots,
+    trash, unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, Name, NfsError, Status};
 use tokio::sync::OwnedMutexGuard;
@@ -791,6 +792,19 @@ impl ExportStore {
     ) -> Result<Adopted, ExportError> {
         let _lock = self.lock_volume(&name.volume).await?;
         self.with_verified(move |verified| async move { adopt::adopt(self, &verified, name, is_backend).await })
+            .await
+    }
+
+    /// Accepts the directory at the place of a volume's record, whose fileid is another one than the recorded, as an
+    /// administrator requested: somebody restored or moved the export file by file. `object` is what the volume's object
+    /// says, if it exists. Needs [`recover`](Self::recover) first, so that conflicts are known.
+    pub async fn accept_directory(
+        &self,
+        volume: &str,
+        object: Option<&ReclaimRequest>,
+    ) -> Result<Acceptance, ExportError> {
+        let _lock = self.lock_volume(volume).await?;
+        self.with_verified(move |verified| async move { accept::accept(self, &verified, volume, object).await })
             .await
     }
 

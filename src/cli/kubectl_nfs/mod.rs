@@ -82,6 +82,8 @@ enum Command {
     Count(requests::ScanArguments),
     /// Accept the export that a backend finds instead of the expected one.
     AcceptIdentity(requests::AcceptArguments),
+    /// Accept the directories of an export that was restored or moved file by file.
+    AcceptDirectories(requests::AcceptDirectoriesArguments),
     /// Request that lost volumes are recreated from their records.
     Readopt(requests::ReadoptArguments),
     /// Show what takes over the volumes of another provisioner, and what prevents it.
@@ -117,6 +119,7 @@ pub async fn main() -> ExitCode {
         Command::Scan(arguments) => requests::scan(arguments).await,
         Command::Count(arguments) => requests::count(arguments).await,
         Command::AcceptIdentity(arguments) => requests::accept_identity(arguments).await,
+        Command::AcceptDirectories(arguments) => requests::accept_directories(arguments).await,
         Command::Readopt(arguments) => requests::readopt(arguments).await,
         Command::Migrate(arguments) => migrate::run(arguments).await,
         Command::Secret(command) => secret::run(command).await,
@@ -165,6 +168,8 @@ mod tests {
             "scan main --wait",
             "count --all",
             "accept-identity main new --plan",
+            "accept-directories main --all",
+            "accept-directories main pvc-1 pvc-2 --plan",
             "readopt main pvc-1",
             "suspend main",
             "resume nfsb/main",

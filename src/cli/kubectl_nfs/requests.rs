@@ -1,4 +1,4 @@
-//! `kubectl nfs scan`, `count`, `accept-identity` and `readopt`: one-shot requests, as annotations of backends.
+//! `kubectl nfs scan`, `count`, `accept-identity`, `accept-directories` and `readopt`: one-shot requests, as annotations of backends.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::completion::object_names;
 use super::names::{age, condition, parse_backend, seconds_as_age};
 use super::progress::{self, Progress};
 use crate::api::conditions::BackendCondition;
-use crate::api::requests::BackendRequest;
+use crate::api::requests::{ALL, BackendRequest};
 use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind, OrphansStatus};
 use crate::background::orphan_scan::CHECKS_PER_SECOND;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, failed, get};
@@ -65,6 +65,22 @@ pub struct AcceptArguments {
     /// Identity that the condition of the backend names, or `new` to create one on an export that has none.
     #[arg(value_name = "ID", value_parser = parse_identity)]
     identity: String,
+    #[command(flatten)]
+    request: RequestArguments,
+}
+
+/// Arguments of `kubectl nfs accept-directories`.
+#[derive(Args)]
+pub struct AcceptDirectoriesArguments {
+    /// Name of the backend.
+    #[arg(value_parser = parse_backend, add = object_names::backends())]
+    backend: String,
+    /// Names of the volumes and archives whose directories are accepted.
+    #[arg(required_unless_present = "all", value_name = "VOLUME", value_parser = parse_volume)]
+    volumes: Vec<String>,
+    /// All volumes and archives of the backend.
+    #[arg(long, conflicts_with = "volumes")]
+    all: bool,
     #[command(flatten)]
     request: RequestArguments,
 }
@@ -230,12 +246,39 @@ pub async fn accept_identity(arguments: AcceptArguments) -> Result<ExitCode, Com
     request.run(&effect, &arguments.request).await
 }
 
+/// Accepts directories that have other fileids than recorded.
+pub async fn accept_directories(arguments: AcceptDirectoriesArguments) -> Result<ExitCode, CommandError> {
+    let api: Api<NfsBackend> = Api::all(arguments.request.cluster.client().await?);
+    let backend = get(&api, &arguments.backend, &format!("NfsBackend {}", arguments.backend)).await?;
+    let (which, names) = match arguments.all {
+        true => ("all volumes and archives of the backend".to_owned(), ALL.to_owned()),
+        false => (arguments.volumes.join(", "), arguments.volumes.join(",")),
+    };
+    let status = backend.status.clone().unwrap_or_default();
+    let others = found_orphans(&status, &arguments.backend, &[OrphanKind::VolumeWithOtherDirectory]);
+    let effect = format!(
+        "takes the directories that now have the paths of {which} for theirs: released volumes are then archived or \
+         deleted by their policy, and archives can be restored and expire; volumes with another directory: {others}"
+    );
+    let request = Request {
+        api: &api,
+        backend,
+        request: BackendRequest::AcceptDirectories,
+        value: format!("{names}@{}", now()),
+    };
+    request.run(&effect, &arguments.request).await
+}
+
 /// Requests that lost volumes are recreated.
 pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandError> {
     let api: Api<NfsBackend> = Api::all(arguments.request.cluster.client().await?);
     let backend = get(&api, &arguments.backend, &format!("NfsBackend {}", arguments.backend)).await?;
     let status = backend.status.clone().unwrap_or_default();
-    let lost = lost_volumes(&status, &arguments.backend);
+    let lost = [
+        OrphanKind::DirectoryWithoutVolume,
+        OrphanKind::SharedDirectoryWithoutVolume,
+    ];
+    let lost = found_orphans(&status, &arguments.backend, &lost);
     let which = match arguments.volumes.as_slice() {
         [] => "of all live records of the backend that have none".to_owned(),
         names => names.join(", "),
@@ -257,22 +300,17 @@ pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandErr
     request.run(&effect, &arguments.request).await
 }
 
-/// Describes the volumes that the last scan found to be lost.
-fn lost_volumes(status: &NfsBackendStatus, backend: &str) -> String {
+/// Describes the orphans of some kinds that the last scan found.
+fn found_orphans(status: &NfsBackendStatus, backend: &str, kinds: &[OrphanKind]) -> String {
     let Some((_, orphans)) = last_scan(status) else {
         return format!("not scanned yet: kubectl nfs scan {backend} --wait");
     };
-    let is_lost = |kind| {
-        matches!(
-            kind,
-            OrphanKind::DirectoryWithoutVolume | OrphanKind::SharedDirectoryWithoutVolume
-        )
-    };
-    let lost = orphans.kinds.iter().filter(|kind| is_lost(kind.kind)).map(|kind| {
-        let names: Vec<&str> = kind.examples.iter().map(|orphan| orphan.volume.as_str()).collect();
-        format!("{} by the last scan: {}", kind.count, names.join(", "))
+    let found = orphans.kinds.iter().filter(|found| kinds.contains(&found.kind));
+    let found = found.map(|found| {
+        let names: Vec<&str> = found.examples.iter().map(|orphan| orphan.volume.as_str()).collect();
+        format!("{} by the last scan: {}", found.count, names.join(", "))
     });
-    match lost.collect::<Vec<_>>() {
+    match found.collect::<Vec<_>>() {
         none if none.is_empty() => "none known by the last scan".to_owned(),
         some => some.join("; "),
     }
@@ -368,12 +406,24 @@ impl Request<'_> {
             BackendRequest::Scan => {
                 last_scan(&handled).map(|(_, orphans)| format!(": {}", counted(orphans.total, "orphan")))
             }
-            _ => None,
+            request => {
+                let result = result_of(request, &handled);
+                result.map(|result| format!(": {result}"))
+            }
         };
         let result = result.unwrap_or_default();
         let text = format!("{name}: {request} is done{}", escape(&result));
         Ok(changes.add(self.change(ChangeState::Done, text))?)
     }
+}
+
+/// Returns the result of a handled request.
+fn result_of(request: BackendRequest, status: &NfsBackendStatus) -> Option<&str> {
+    let mut handled = status.handled_requests.iter();
+    handled
+        .find(|handled| handled.name == request.name())?
+        .result
+        .as_deref()
 }
 
 /// Describes how far a request is, as the status of its backend shows it.

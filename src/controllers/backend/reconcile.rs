@@ -16,7 +16,7 @@ use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::names::{BACKEND_FINALIZER, managers};
 use crate::api::requests::BackendRequest;
 use crate::api::{NfsBackend, NfsBackendStatus};
-use crate::background::{garbage_collection, orphan_scan, purge, quota, usage};
+use crate::background::{accept_directories, garbage_collection, orphan_scan, purge, quota, usage};
 use crate::recovery;
 use crate::runtime::backend_metrics::BackendFigures;
 use crate::runtime::events::Severity;
@@ -148,6 +148,7 @@ fn register(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
         purge::start(ctx, &backend);
         garbage_collection::start(ctx, &backend);
         orphan_scan::start(ctx, &backend, object);
+        accept_directories::start(ctx, &backend);
         usage::start(ctx, &backend, object);
         quota::start(ctx, &backend, object);
         recovery::start(ctx, &backend);
@@ -337,6 +338,13 @@ async fn run_maintenance(ctx: &Context, object: &NfsBackend, backend: &Backend, 
     backend.gc_requested.notify_one();
     if backend.requests.submit(object, BackendRequest::Scan) {
         backend.scan_requested.notify_one();
+    }
+    if backend
+        .requests
+        .due(object, BackendRequest::AcceptDirectories)
+        .is_some()
+    {
+        backend.acceptance_requested.notify_one();
     }
     if backend.requests.submit(object, BackendRequest::Count) {
         backend.usage_scan.update(|progress| progress.requested = true);
