@@ -120,10 +120,12 @@ impl NfsArchive {
     /// Returns true if the data exist and their location is known. False for a backup that is not complete yet, and while
     /// the status is lost.
     pub fn is_complete(&self) -> bool {
-        self.observed()
-            .file_id
-            .as_ref()
-            .is_some_and(|id| id.parse::<u64>().is_ok())
+        self.file_id().is_some()
+    }
+
+    /// Returns the fileid of the directory, if it is known.
+    pub fn file_id(&self) -> Option<u64> {
+        self.observed().file_id.as_ref()?.parse().ok()
     }
 
     /// Returns true if the data exist and stay: the archive is complete, was found where it is recorded, and has not expired.

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::orphan_scan::is_export_error;
 use super::runner::{self, BackendTask};
 use crate::api::NfsBackend;
-use crate::api::archive::{NfsArchive, NfsArchiveStatus};
+use crate::api::archive::{FileId, NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::Reason;
 use crate::api::names::{ACCEPT_DIRECTORIES, VOLUME_BACKEND, VOLUME_FILE_ID, managers};
 use crate::api::requests::{ALL, BackendRequest, ids};
@@ -223,16 +223,16 @@ impl Run<'_> {
         let Some(object) = reads::get_opt(&api, name).await.map_err(Box::new)? else {
             return Ok(false);
         };
-        let (observed, file_id) = (object.observed(), accepted.file_id.to_string());
+        let observed = object.observed();
         let is_same = observed.backend_name == self.backend.name
             && Some(observed.export_id.as_str()) == self.known.export_id()
             && observed.claim_uid == accepted.claim_uid
             && observed.directory == accepted.directory;
-        if !is_same || observed.file_id.as_ref().is_none_or(|known| known.0 == file_id) {
+        if !is_same || object.file_id().is_none_or(|known| known == accepted.file_id) {
             return Ok(false);
         }
         let status = NfsArchiveStatus {
-            file_id: Some(file_id.as_str().into()),
+            file_id: Some(FileId(accepted.file_id.to_string())),
             // Owned by another field manager.
             usage: None,
             ..observed.clone()

@@ -146,7 +146,7 @@ pub fn archive_ref(object: &NfsArchive) -> Option<ArchiveRef> {
     Some(ArchiveRef {
         volume: object.name_any(),
         claim_uid: observed.claim_uid.clone(),
-        file_id: observed.file_id.as_ref()?.parse().ok()?,
+        file_id: object.file_id()?,
     })
 }
 

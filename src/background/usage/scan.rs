@@ -221,8 +221,7 @@ impl<'a> UsageScan<'a> {
         let Some(archive) = self.ctx.stores.archives.get(&ObjectRef::new(name)) else {
             return Ok(());
         };
-        let file_id = archive.observed().file_id.as_ref().and_then(|id| id.parse().ok());
-        let Some(file_id) = file_id else {
+        let Some(file_id) = archive.file_id() else {
             return Ok(());
         };
         let place = CountTarget::Archive(&archive.observed().directory);

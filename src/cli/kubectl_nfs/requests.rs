@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams};
@@ -71,15 +71,16 @@ pub struct AcceptArguments {
 
 /// Arguments of `kubectl nfs accept-directories`.
 #[derive(Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["volumes", "all"])))]
 pub struct AcceptDirectoriesArguments {
     /// Name of the backend.
     #[arg(value_parser = parse_backend, add = object_names::backends())]
     backend: String,
     /// Names of the volumes and archives whose directories are accepted.
-    #[arg(required_unless_present = "all", value_name = "VOLUME", value_parser = parse_volume)]
+    #[arg(value_name = "VOLUME", value_parser = parse_volume)]
     volumes: Vec<String>,
     /// All volumes and archives of the backend.
-    #[arg(long, conflicts_with = "volumes")]
+    #[arg(long)]
     all: bool,
     #[command(flatten)]
     request: RequestArguments,
@@ -509,16 +510,18 @@ mod tests {
 
     #[test]
     fn volumes_are_not_called_known_without_a_scan() {
+        let kinds = [OrphanKind::DirectoryWithoutVolume, OrphanKind::VolumeWithOtherDirectory];
+        let found = |status: &NfsBackendStatus| found_orphans(status, "main", &kinds);
         let never = status(json!({}));
-        assert_eq!(
-            lost_volumes(&never, "main"),
-            "not scanned yet: kubectl nfs scan main --wait"
-        );
+        assert_eq!(found(&never), "not scanned yet: kubectl nfs scan main --wait");
         let time = "2026-01-01T00:00:00Z";
         let clean = status(json!({"orphans": {"lastScanTime": time}}));
-        assert_eq!(lost_volumes(&clean, "main"), "none known by the last scan");
-        let kinds = json!([{"kind": "DirectoryWithoutVolume", "count": 2, "examples": [{"volume": "pvc-1"}]}]);
+        assert_eq!(found(&clean), "none known by the last scan");
+        let kinds = json!([
+            {"kind": "RecordUnreadable", "count": 7, "examples": [{"volume": "pvc-7"}]},
+            {"kind": "DirectoryWithoutVolume", "count": 2, "examples": [{"volume": "pvc-1"}]},
+        ]);
         let lost = status(json!({"orphans": {"lastScanTime": time, "kinds": kinds}}));
-        assert_eq!(lost_volumes(&lost, "main"), "2 by the last scan: pvc-1");
+        assert_eq!(found(&lost), "2 by the last scan: pvc-1");
     }
 }

@@ -13,18 +13,18 @@ use crate::archives::objects::{archived, in_state};
 use crate::support::shared::{self, TIMEOUT, Test};
 
 /// A dedicated server whose export is replaced, and a volume with data on the first export.
-struct Swapped {
-    env: TestEnv,
+pub(super) struct Swapped {
+    pub env: TestEnv,
     nfs: NfsServer,
     run: RunDir,
-    backend: Value,
-    class: Value,
-    claim: Value,
-    volume: Value,
+    pub backend: Value,
+    pub class: Value,
+    pub claim: Value,
+    pub volume: Value,
 }
 
 impl Swapped {
-    async fn start(name: &str) -> Result<Self, shared::Failure> {
+    pub async fn start(name: &str) -> Result<Self, shared::Failure> {
         let env = TestEnv::new(name).await?;
         let run = RunDir::new()?;
         let options = NfsOptions {
@@ -49,7 +49,7 @@ impl Swapped {
         })
     }
 
-    fn disk(&self) -> rig::Result<PathBuf> {
+    pub fn disk(&self) -> rig::Result<PathBuf> {
         self.nfs.data_dir(&self.env.export())
     }
 
@@ -57,6 +57,28 @@ impl Swapped {
         let path = self.env.export();
         self.nfs.remove_export(&path).await?;
         self.nfs.add_export(Export::new(path).disk(disk)).await.map(drop)
+    }
+
+    /// Replaces the export by a copy of its files.
+    pub async fn swap_by_copy(&mut self) -> Test {
+        let copy = self.run.path().join("copy");
+        self.copy_to(&copy)?;
+        Ok(self.swap(&copy).await?)
+    }
+
+    /// Accepts the export that the backend finds, and waits until the backend is ready.
+    pub async fn accept(&self) -> Test {
+        let objects = &self.env.objects;
+        let mismatch = Some("IdentityMismatch");
+        let reported = objects.wait_condition(&self.backend, "Ready", "False", mismatch, TIMEOUT);
+        reported.await?;
+        let found = objects.get(&self.backend).await?.unwrap_or_default();
+        let annotations = json!({"nfs-operator.io/accept-identity": shared::text(&found, "/status/export/id")});
+        let accepted = json!({"metadata": {"annotations": annotations}});
+        objects.patch(&self.backend, accepted).await?;
+        let ready = objects.wait_condition(&self.backend, "Ready", "True", None, TIMEOUT);
+        ready.await?;
+        Ok(())
     }
 
     /// Checks that the backend reports it, and that neither a new nor a deleted claim touches the data.
@@ -79,7 +101,7 @@ impl Swapped {
 
     /// Waits until the reclaim of the volume is refused for this reason. It may be refused for another one before, if
     /// the server answers a probe late.
-    async fn reclaim_is_refused(&self, reason: &str) -> rig::Result<()> {
+    pub async fn reclaim_is_refused(&self, reason: &str) -> rig::Result<()> {
         let objects = &self.env.objects;
         wait::until("the reclaim to be refused", TIMEOUT, async || {
             let events = objects.events(&self.volume).await.map_err(|error| error.to_string())?;

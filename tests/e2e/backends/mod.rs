@@ -7,5 +7,6 @@ pub mod identity_unreported;
 pub mod nfsv3;
 pub mod orphans;
 pub mod reasons;
+mod restored_export;
 pub mod shared_export;
 pub mod small_servers;
