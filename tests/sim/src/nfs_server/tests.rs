@@ -2,6 +2,7 @@
 
 mod exactly_once;
 mod late_changes;
+mod restored_files;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

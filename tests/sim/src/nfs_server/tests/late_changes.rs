@@ -49,7 +49,12 @@ async fn a_change_that_is_executed_late_is_over_once_it_was_waited_for() {
 }
 
 /// The store of a backend, with a confirmed identity.
-async fn store(host: &Arc<Host>, protocol: Protocol, life: u8, reservations: &Arc<PathReservations>) -> ExportStore {
+pub(super) async fn store(
+    host: &Arc<Host>,
+    protocol: Protocol,
+    life: u8,
+    reservations: &Arc<PathReservations>,
+) -> ExportStore {
     let backend = format!("backend-{life}");
     let config = StoreConfig {
         cluster_id: "11111111-2222-3333-4444-555555555555".into(),
@@ -69,7 +74,7 @@ async fn store(host: &Arc<Host>, protocol: Protocol, life: u8, reservations: &Ar
     store
 }
 
-fn request(claim: &str) -> DirectoryRequest {
+pub(super) fn request(claim: &str) -> DirectoryRequest {
     DirectoryRequest {
         claim: ClaimRef {
             namespace: "team".into(),
@@ -93,7 +98,7 @@ fn request(claim: &str) -> DirectoryRequest {
 }
 
 /// Whether there is a directory with this name at the root of the export.
-fn exists(server: &NfsServer, name: &str) -> bool {
+pub(super) fn exists(server: &NfsServer, name: &str) -> bool {
     let found = server.inspect("disk", |disk| {
         disk.walk(disk.root()).iter().any(|found| found.path == name.as_bytes())
     });
