@@ -16,7 +16,6 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// Runs seeds on all processors.
 pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
     let setting = |name: &str, default: u64| settings.get(name).copied().unwrap_or(default);
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let progress = Mutex::new(Progress::new(setting("FROM", 1), setting("SEEDS", 10_000)));
     let limit = usize::try_from(setting("FAILURES", 10)).unwrap_or(usize::MAX);
     let scenario = |seed| {
@@ -25,15 +24,11 @@ pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
         Scenario::from_settings(&settings)
     };
     let locked = || progress.lock().unwrap_or_else(PoisonError::into_inner);
-    std::thread::scope(|scope| {
-        for _ in 0..setting("JOBS", processors) {
-            scope.spawn(|| {
-                loop {
-                    let Some(seed) = locked().next(limit) else { break };
-                    let failure = child::run(&scenario(seed));
-                    locked().ended(seed, failure);
-                }
-            });
+    run_in_parallel(setting("JOBS", processors()), || {
+        loop {
+            let Some(seed) = locked().next(limit) else { break };
+            let failure = child::run(&scenario(seed));
+            locked().ended(seed, failure);
         }
     });
     let mut progress = progress.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -50,6 +45,20 @@ pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Returns the number of processors.
+pub(crate) fn processors() -> u64 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
+}
+
+/// Runs this in several threads at the same time.
+pub(crate) fn run_in_parallel(threads: u64, run: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(&run);
+        }
+    });
 }
 
 /// What was run so far.

@@ -2,26 +2,35 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use sim::world::Scenario;
 
 use crate::child;
+use crate::many::{processors, run_in_parallel};
 
 /// A run in each line, as `make sim` prints it, and after `#` what it found.
 const RUNS: &str = include_str!("../regressions.txt");
 
-/// Runs all of them.
+/// Runs all of them, on all processors.
 pub fn run() -> ExitCode {
-    let mut result = ExitCode::SUCCESS;
     let runs = scenarios();
-    for scenario in &runs {
-        if let Some(failure) = child::run(scenario) {
-            println!("{scenario} fails again: {}", failure.cause);
-            result = ExitCode::FAILURE;
+    let (next, failed) = (Mutex::new(runs.iter()), AtomicBool::new(false));
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    run_in_parallel(processors(), || {
+        while let Some(scenario) = take() {
+            if let Some(failure) = child::run(scenario) {
+                println!("{scenario} fails again: {}", failure.cause);
+                failed.store(true, Ordering::Relaxed);
+            }
         }
-    }
+    });
     println!("{} runs that failed once", runs.len());
-    result
+    match failed.into_inner() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
 }
 
 fn scenarios() -> Vec<Scenario> {
