@@ -21,8 +21,12 @@ pub enum OrphanKind {
     VolumeWithoutRecord,
     /// Record whose directory and volume do not exist.
     RecordWithoutDirectory,
+    /// Record of a volume that does not exist, whose path leads to a different directory.
+    RecordWithOtherDirectory,
     /// Record of an archive whose directory does not exist.
     ArchiveWithoutDirectory,
+    /// Record of an archive whose path leads to a different directory.
+    ArchiveWithOtherDirectory,
     /// File in the directory of records that is not a valid record.
     RecordUnreadable,
     /// Record of a backend that does not exist, without a volume.
@@ -31,14 +35,16 @@ pub enum OrphanKind {
 
 impl OrphanKind {
     /// All kinds, for metrics that start at 0 and for tests of the documentation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::DirectoryWithoutVolume,
         Self::SharedDirectoryWithoutVolume,
         Self::VolumeWithoutDirectory,
         Self::VolumeWithOtherDirectory,
         Self::VolumeWithoutRecord,
         Self::RecordWithoutDirectory,
+        Self::RecordWithOtherDirectory,
         Self::ArchiveWithoutDirectory,
+        Self::ArchiveWithOtherDirectory,
         Self::RecordUnreadable,
         Self::RecordWithoutBackend,
     ];
@@ -52,7 +58,9 @@ impl OrphanKind {
             Self::VolumeWithOtherDirectory => "VolumeWithOtherDirectory",
             Self::VolumeWithoutRecord => "VolumeWithoutRecord",
             Self::RecordWithoutDirectory => "RecordWithoutDirectory",
+            Self::RecordWithOtherDirectory => "RecordWithOtherDirectory",
             Self::ArchiveWithoutDirectory => "ArchiveWithoutDirectory",
+            Self::ArchiveWithOtherDirectory => "ArchiveWithOtherDirectory",
             Self::RecordUnreadable => "RecordUnreadable",
             Self::RecordWithoutBackend => "RecordWithoutBackend",
         }
@@ -72,7 +80,7 @@ impl OrphanKind {
             Self::VolumeWithoutDirectory => "move the directory back to its path, or restore it from a backup",
             Self::VolumeWithOtherDirectory => {
                 "if the export was restored or moved file by file, accept the directory by annotating the backend with \
-                 nfs-operator.io/accept-directories=<volume>; otherwise, move the directory of the volume back to its path, \
+                 nfs-operator.io/accept-directories=<volume>@$(date +%s); otherwise, move the directory of the volume back to its path, \
                  and if the claim is deleted before that, set the policy of the volume to Retain"
             }
             Self::VolumeWithoutRecord => {
@@ -82,7 +90,17 @@ impl OrphanKind {
             Self::RecordWithoutDirectory => {
                 "if the directory was moved, move it back to its path; if its data is not needed any more, remove the record"
             }
+            Self::RecordWithOtherDirectory => {
+                "if the export was restored or moved file by file, accept the directory by annotating the backend with \
+                 nfs-operator.io/accept-directories=<volume>@$(date +%s); otherwise, move the directory of the record back to \
+                 its path; if its data is not needed any more, remove the record"
+            }
             Self::ArchiveWithoutDirectory => "restore the directory of the archive, or remove its record",
+            Self::ArchiveWithOtherDirectory => {
+                "if the export was restored or moved file by file, accept the directory by annotating the backend with \
+                 nfs-operator.io/accept-directories=<archive>@$(date +%s); otherwise, move the directory of the archive back \
+                 to its path; if its data is lost for good, remove the record"
+            }
             Self::RecordUnreadable => {
                 "restore the record from a backup, or inspect its directory and remove the record"
             }

@@ -111,7 +111,7 @@ pub async fn run_archives(ctx: Arc<Context>, input: ControllerInput<NfsArchive>)
     let mut indexer = ArchiveIndexer::default();
     let (indexed, cached) = (Arc::clone(&ctx), Arc::clone(&ctx));
     // The operator's own status writes need no reconciliation, but a status that was lost is written again.
-    let described = |archive: &NfsArchive| Some(archive.file_id().map_or(0, |id| id.wrapping_add(1)));
+    let described = |archive: &NfsArchive| archive.file_id();
     let changes = predicates::generation
         .combine(predicates::finalizers)
         .combine(described);

@@ -18,18 +18,25 @@ use crate::api::archive::{FileId, NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::Reason;
 use crate::api::names::{ACCEPT_DIRECTORIES, VOLUME_BACKEND, VOLUME_FILE_ID, managers};
 use crate::api::requests::{ALL, BackendRequest, ids};
+use crate::compat::nfs_subdir::location::alias_backend;
 use crate::runtime::api_error::api_error_text;
 use crate::runtime::events::Severity;
 use crate::runtime::reads;
+use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
+use crate::state::volume_indexer::index_volume;
 use export_store::text::counted;
-use export_store::{Acceptance, AcceptedDirectory, ExportError, ExportStore};
+use export_store::{Acceptance, Accepted, AcceptedDirectory, ExportError, ExportStore};
 
 const REQUEST: BackendRequest = BackendRequest::AcceptDirectories;
 /// Maximum number of refused volumes that get an event; the log has all.
 const MAX_EVENTS: usize = 10;
+/// Pause after an interruption.
+const RETRY: Duration = Duration::from_secs(30);
+/// Maximum number of attempts to update an object that others write to at the same time.
+const TRIES: usize = 3;
 
 /// Reason why a run was interrupted.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +44,10 @@ enum AcceptError {
     /// The records of the export were not read yet.
     #[error("the identity of the export is not confirmed")]
     NotConfirmed,
-    /// The operator stops.
-    #[error("the operator stops")]
-    Stopping,
+    /// The administrator withdrew or replaced the request, the backend has another connection or is gone, or the operator
+    /// stops.
+    #[error("the request, the backend or its connection changed")]
+    Changed,
     /// The export cannot be read or changed.
     #[error("{0}")]
     Export(#[from] ExportError),
@@ -54,22 +62,26 @@ enum AcceptError {
 /// What became of the volumes and archives.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Number of those whose directory is another one than before.
+    /// Number of those whose directory is accepted, now or before.
     accepted: usize,
-    /// Number of those whose directory is the one that was known already.
-    unchanged: usize,
-    /// Those that were refused.
-    refused: Vec<String>,
-    /// Why the first of them were.
-    reasons: Vec<String>,
+    /// Number of those that this run changed.
+    changed: usize,
+    /// Number of those that were refused.
+    refused: usize,
+    /// What went wrong with the first of them.
+    problems: Vec<String>,
 }
 
 /// Starts the task that accepts directories.
 pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>) {
-    runner::spawn(ctx, backend, DirectoryAcceptance, Duration::MAX);
+    let task = DirectoryAcceptance { interruption: None };
+    runner::spawn(ctx, backend, task, Duration::MAX);
 }
 
-struct DirectoryAcceptance;
+struct DirectoryAcceptance {
+    /// Last reported interruption.
+    interruption: Option<String>,
+}
 
 impl BackendTask for DirectoryAcceptance {
     const INTERRUPTIBLE: bool = false;
@@ -78,29 +90,49 @@ impl BackendTask for DirectoryAcceptance {
         &backend.acceptance_requested
     }
 
-    /// Runs if the administrator still requests it. Each probe requests another run until the request is handled.
     async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
         let known = backend.last_probe();
         let Some(value) = backend.requests.due(&known.object, REQUEST) else {
+            backend.requests.withdraw(REQUEST);
             return Duration::MAX;
         };
         match accept(ctx, backend, &known, value).await {
             Ok(outcome) => {
-                let summary = summary(&outcome);
+                self.interruption = None;
+                let summary = outcome.summary();
                 report(ctx, &known.object, &outcome, &summary);
                 let now = ctx.clock.now();
                 backend.requests.complete_with(REQUEST, value, Some(summary), now);
                 // Reports what is left, and removes the condition of claims whose directory was missing.
                 backend.scan_requested.notify_one();
+                // The limits are set for the directories as they are now.
+                backend.quota.sync_requested.notify_one();
                 // The next probe lists the request as handled.
                 ctx.request_probe(&backend.name);
+                Duration::MAX
             }
-            Err(error) => tracing::warn!(
-                backend = backend.name,
-                "the directories are not all accepted; the next probe retries it: {error}"
-            ),
+            Err(error) => {
+                self.report_interruption(ctx, &known.object, &error);
+                jittered(RETRY)
+            }
         }
-        Duration::MAX
+    }
+}
+
+impl DirectoryAcceptance {
+    /// Publishes an event if the cause differs from the last one.
+    fn report_interruption(&mut self, ctx: &Context, object: &NfsBackend, error: &AcceptError) {
+        let cause = error.to_string();
+        tracing::warn!(
+            backend = object.name_any(),
+            "the directories are not all accepted yet: {cause}"
+        );
+        let is_expected = matches!(error, AcceptError::NotConfirmed | AcceptError::Changed);
+        if !is_expected && self.interruption.as_ref() != Some(&cause) {
+            let note = format!("interrupted, and tried again: {cause}");
+            publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, &note);
+            self.interruption = Some(cause);
+        }
     }
 }
 
@@ -112,31 +144,24 @@ async fn accept(ctx: &Context, backend: &Backend, known: &ProbeSnapshot, value: 
     if !backend.is_recovered_on(export) {
         return Err(AcceptError::NotConfirmed);
     }
-    let run = Run {
+    let all = ids(value).any(|id| id == ALL);
+    let volumes = match all {
+        true => export.recorded_volumes(&|_| false).await?,
+        false => ids(value).map(str::to_owned).collect(),
+    };
+    let mut run = Run {
         ctx,
         backend,
         known,
         export,
-        all: ids(value).any(|id| id == ALL),
+        value,
+        all,
+        outcome: Outcome::default(),
     };
-    let mut volumes = match run.all {
-        true => export.recorded_volumes(&|_| false).await?,
-        false => ids(value).map(str::to_owned).collect(),
-    };
-    let mut outcome = Outcome::default();
-    // A directory can have the fileid that another record knows until that other one is accepted, too.
-    loop {
-        let before = volumes.len();
-        outcome.refused.clear();
-        outcome.reasons.clear();
-        for volume in &volumes {
-            run.accept_one(volume, &mut outcome).await?;
-        }
-        if outcome.refused.is_empty() || outcome.refused.len() == before {
-            return Ok(outcome);
-        }
-        volumes.clone_from(&outcome.refused);
+    for volume in &volumes {
+        run.accept_one(volume).await?;
     }
+    Ok(run.outcome)
 }
 
 /// A run in progress.
@@ -144,35 +169,66 @@ struct Run<'a> {
     ctx: &'a Context,
     backend: &'a Backend,
     known: &'a ProbeSnapshot,
-    export: &'a ExportStore,
+    export: &'a Arc<ExportStore>,
+    /// Value of the annotation.
+    value: &'a str,
     /// All volumes and archives of the backend are requested.
     all: bool,
+    outcome: Outcome,
 }
 
 impl Run<'_> {
-    async fn accept_one(&self, volume: &str, outcome: &mut Outcome) -> Result<(), AcceptError> {
-        if self.ctx.shutdown.is_cancelled() {
-            return Err(AcceptError::Stopping);
+    async fn accept_one(&mut self, volume: &str) -> Result<(), AcceptError> {
+        for _ in 0..TRIES {
+            if !self.is_requested() {
+                return Err(AcceptError::Changed);
+            }
+            match self.try_accept(volume).await {
+                Err(AcceptError::Write(WriteError::Conflict)) => {}
+                // The other volumes do not wait for an object that the API server refuses to change.
+                Err(AcceptError::Write(error)) if error.is_refusal() => {
+                    self.outcome.refuse(volume, &error.to_string());
+                    return Ok(());
+                }
+                done => return done,
+            }
         }
+        self.outcome.refuse(volume, &WriteError::Conflict.to_string());
+        Ok(())
+    }
+
+    /// Reports whether the administrator still requests this on the same export.
+    fn is_requested(&self) -> bool {
+        let now = self.backend.last_probe();
+        let is_same_export = now.store.as_ref().is_some_and(|store| Arc::ptr_eq(store, self.export));
+        is_same_export
+            && !self.ctx.shutdown.is_cancelled()
+            && self.ctx.backends.is_current(self.backend)
+            && self.backend.requests.due(&now.object, REQUEST) == Some(self.value)
+    }
+
+    async fn try_accept(&mut self, volume: &str) -> Result<(), AcceptError> {
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
         let object = reads::get_opt(&api, volume).await.map_err(Box::new)?;
         match self.accept_directory(volume, object.as_ref()).await? {
             Acceptance::Accepted(accepted) => {
-                let updated = match (&object, accepted.archive) {
-                    (_, true) => self.update_archive(volume, &accepted).await?,
-                    (Some(object), false) => self.update_volume(&api, object, &accepted).await?,
-                    (None, false) => false,
-                };
-                match accepted.changed || updated {
-                    true => outcome.accepted += 1,
-                    false => outcome.unchanged += 1,
+                let mut changed = accepted.changed;
+                if let Some(object) = &object {
+                    changed |= self.update_volume(&api, object, accepted.file_id).await?;
+                }
+                changed |= self.update_archive(volume, &accepted).await?;
+                self.outcome.accepted += 1;
+                self.outcome.changed += usize::from(changed);
+                for warning in &accepted.warnings {
+                    self.outcome.add_problem(volume, warning);
                 }
             }
             Acceptance::OtherBackend(_) if self.all => {}
             Acceptance::OtherBackend(other) => {
-                outcome.refuse(volume, &format!("it belongs to backend {other}: annotate that backend"));
+                let why = format!("it belongs to backend {other}: annotate that backend");
+                self.outcome.refuse(volume, &why);
             }
-            Acceptance::Refused(why) => outcome.refuse(volume, &why),
+            Acceptance::Refused(why) => self.outcome.refuse(volume, &why),
         }
         Ok(())
     }
@@ -182,42 +238,55 @@ impl Run<'_> {
         volume: &str,
         object: Option<&PersistentVolume>,
     ) -> Result<Acceptance, ExportError> {
-        let named = object.and_then(|object| object.annotations().get(VOLUME_BACKEND));
-        if let Some(other) = named.filter(|named| **named != self.backend.name) {
-            return Ok(Acceptance::OtherBackend(other.clone()));
+        let aliases = &self.ctx.settings.served.aliases;
+        let named = object.and_then(|object| {
+            let annotated = object.annotations().get(VOLUME_BACKEND).map(String::as_str);
+            annotated.or_else(|| alias_backend(object, aliases))
+        });
+        if let Some(other) = named.filter(|named| *named != self.backend.name) {
+            return Ok(Acceptance::OtherBackend(other.to_owned()));
         }
-        let request = match object.map(|object| self.known.reclaim_request(object)).transpose() {
+        // Only its record describes a volume of nfs-subdir-external-provisioner.
+        let described = object.filter(|object| alias_backend(object, aliases).is_none());
+        let request = match described.map(|object| self.known.reclaim_request(object)).transpose() {
             Ok(request) => request,
             Err(condition) => return Ok(Acceptance::Refused(condition.message)),
         };
-        match self.export.accept_directory(volume, request.as_ref()).await {
+        let accepted = match self.all {
+            true => Accepted::Copied,
+            false => Accepted::Named,
+        };
+        match self.export.accept_directory(volume, accepted, request.as_ref()).await {
             Err(error) if !is_export_error(&error) => Ok(Acceptance::Refused(error.to_string())),
             accepted => accepted,
         }
     }
 
-    /// Updates the fileid in the annotation of a volume. Returns false if the volume has it already, or none: volumes of
-    /// nfs-subdir-external-provisioner have no annotation.
+    /// Updates the fileid in the annotation of a volume. Returns false if the volume has it already, or no such annotation.
     async fn update_volume(
         &self,
         api: &Api<PersistentVolume>,
         object: &PersistentVolume,
-        accepted: &AcceptedDirectory,
+        file_id: u64,
     ) -> Result<bool, WriteError> {
-        let file_id = accepted.file_id.to_string();
+        let file_id = file_id.to_string();
         let annotated = object.annotations().get(VOLUME_FILE_ID);
         if annotated.is_none_or(|annotated| *annotated == file_id) {
             return Ok(false);
         }
         let fields = json!({"metadata": {"annotations": {VOLUME_FILE_ID: file_id}}});
-        writes::patch_as_read(api, object, fields, false, "update the fileid of a volume").await?;
-        // Its limit is ordered again, for the directory that it has now.
-        self.backend.quota.forget(&object.name_any());
+        let patched = writes::patch_as_read(api, object, fields, false, "update the fileid of a volume").await;
+        let Some(patched) = unless_gone(patched)? else {
+            return Ok(false);
+        };
+        // The next volume is compared with this one before the watch brings it.
+        let ctx = self.ctx;
+        index_volume(&patched, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
         Ok(true)
     }
 
-    /// Updates the fileid in the status of an archive. Returns false if the archive has it already, or no status, which is
-    /// written from the record.
+    /// Updates the fileid in the status of an archive. Returns false if there is none, if it has the fileid already, or if it
+    /// has no status, which is written from the record.
     async fn update_archive(&self, name: &str, accepted: &AcceptedDirectory) -> Result<bool, AcceptError> {
         let api: Api<NfsArchive> = Api::all(self.ctx.clients.calls.clone());
         let Some(object) = reads::get_opt(&api, name).await.map_err(Box::new)? else {
@@ -238,44 +307,56 @@ impl Run<'_> {
             ..observed.clone()
         };
         let (version, action) = (object.resource_version(), "update the fileid of an archive");
-        writes::apply_status(&api, &object, managers::STATUS, &status, version, action).await?;
-        Ok(true)
+        let written = writes::apply_status(&api, &object, managers::STATUS, &status, version, action).await;
+        Ok(unless_gone(written)?.is_some())
+    }
+}
+
+/// Returns `None` if the object that was to be changed is gone.
+fn unless_gone<T>(written: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
+    match written {
+        Err(WriteError::NotFound | WriteError::Replaced) => Ok(None),
+        written => written.map(Some),
     }
 }
 
 impl Outcome {
     fn refuse(&mut self, volume: &str, why: &str) {
-        tracing::warn!(volume, "its directory is not accepted: {why}");
-        if self.reasons.len() < MAX_EVENTS {
-            self.reasons.push(format!("{volume:?}: {why}"));
+        self.refused += 1;
+        self.add_problem(volume, why);
+    }
+
+    fn add_problem(&mut self, volume: &str, problem: &str) {
+        tracing::warn!(volume, "accepting its directory: {problem}");
+        if self.problems.len() < MAX_EVENTS {
+            self.problems.push(format!("{volume:?}: {problem}"));
         }
-        self.refused.push(volume.to_owned());
+    }
+
+    fn summary(&self) -> String {
+        let directories = match self.accepted {
+            1 => "1 directory is accepted".to_owned(),
+            count => format!("{count} directories are accepted"),
+        };
+        let refused = counted(self.refused, "volume");
+        format!(
+            "{directories}, {} of them changed now, {refused} not accepted",
+            self.changed
+        )
     }
 }
 
-/// Publishes the result, and the first refusals.
+/// Publishes the result, and the first problems.
 fn report(ctx: &Context, object: &NfsBackend, outcome: &Outcome, summary: &str) {
-    let publish = |severity: Severity, reason: Reason, note: &str| {
-        tracing::info!(backend = object.name_any(), %reason, "{note}");
-        ctx.events
-            .publish(object.object_ref(&()), severity, reason, "Accept", note);
-    };
-    for reason in &outcome.reasons {
-        let note = format!("{reason}; to try again, append @ and any text to the annotation {ACCEPT_DIRECTORIES}");
-        publish(Severity::Warning, Reason::DirectoryNotAccepted, &note);
+    for problem in &outcome.problems {
+        let note = format!("{problem}; to try again, append @ and any text to the annotation {ACCEPT_DIRECTORIES}");
+        publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, &note);
     }
-    publish(Severity::Normal, Reason::DirectoriesAccepted, summary);
+    publish(ctx, object, Severity::Normal, Reason::DirectoriesAccepted, summary);
 }
 
-fn summary(outcome: &Outcome) -> String {
-    let directories = |count: usize| match count {
-        1 => "1 directory".to_owned(),
-        _ => format!("{count} directories"),
-    };
-    format!(
-        "accepted {}, {} had not changed, {} not accepted",
-        directories(outcome.accepted),
-        outcome.unchanged,
-        counted(outcome.refused.len(), "volume"),
-    )
+fn publish(ctx: &Context, object: &NfsBackend, severity: Severity, reason: Reason, note: &str) {
+    tracing::info!(backend = object.name_any(), %reason, "{note}");
+    ctx.events
+        .publish(object.object_ref(&()), severity, reason, "Accept", note);
 }

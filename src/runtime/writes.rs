@@ -56,6 +56,14 @@ impl WriteError {
         }
     }
 
+    /// Returns true if the API server would refuse the same write again.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Api { cause, .. } => http_status(cause).is_some_and(|code| (400..500).contains(&code) && code != 429),
+            Self::NotFound | Self::Replaced | Self::Conflict => false,
+        }
+    }
+
     /// Returns a function for `map_err` that classifies the answer to a write with the object's UID.
     ///
     /// If another object has the name, the API server validates the write as an update of that object: built-in kinds
@@ -85,13 +93,7 @@ fn has_cause(status: &Status, fields: &[&str]) -> bool {
 /// Returns the time to wait after a failed write. A refusal counts as a failure of the object. A missing answer does
 /// not, because the API server is unhealthy.
 pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration {
-    let refused = match error {
-        WriteError::Api { cause, .. } => {
-            http_status(cause).is_some_and(|code| (400..500).contains(&code) && code != 429)
-        }
-        WriteError::NotFound | WriteError::Replaced | WriteError::Conflict => false,
-    };
-    if refused {
+    if error.is_refusal() {
         retries.record_failure(uid)
     } else {
         jittered(AFTER_ERROR)

@@ -47,6 +47,11 @@ impl RequestLog {
         former.as_deref() != Some(value)
     }
 
+    /// Forgets that a request was handed to its task, because it is not due any more.
+    pub fn withdraw(&self, request: BackendRequest) {
+        self.lock().submitted.remove(&request);
+    }
+
     /// Returns the value of a request that was submitted and is not complete.
     pub fn submitted(&self, request: BackendRequest) -> Option<String> {
         self.lock().submitted.get(&request).cloned()

@@ -2,17 +2,17 @@
 //! or moved the export file by file, and an administrator confirms the result.
 //!
 //! The request confirms only that the directory is the recorded one: its place and conflicts are checked as usual
-//! (data-safety rules 5 and 8).
+//! (data-safety rules 5, 8 and 22).
 
+use crate::archives;
 use crate::error::ExportError;
 use crate::record::{Record, RecordedHandle, State};
-use crate::recorded_place::{self, Search, Wanted};
+use crate::recorded_place::{self, Confirmed};
 use crate::records::{self, ReadRecord};
 use crate::request::ReclaimRequest;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
-use crate::{archives, recoverability};
 
 /// Result of accepting a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,17 +34,27 @@ pub struct AcceptedDirectory {
     pub directory: String,
     /// Fileid of the directory.
     pub file_id: u64,
-    /// The record is of an archive.
-    pub archive: bool,
     /// The record knew another fileid before.
     pub changed: bool,
+    /// Attributes of an archive that could not be set, so that others may still enter it.
+    pub warnings: Vec<String>,
+}
+
+/// Directories that an administrator accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// That of a record that the administrator named.
+    Named,
+    /// Those of all records that were copied with the export. If the folder of records is the one that a record was written
+    /// to, somebody replaced its directory alone: it might be that of somebody else who had the path.
+    Copied,
 }
 
 /// Accepts the directory at the place of the record of `volume`. `object` is what the volume's object says, if it exists.
 pub(crate) async fn accept(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    volume: &str,
+    (volume, accepted): (&str, Accepted),
     object: Option<&ReclaimRequest>,
 ) -> Result<Acceptance, ExportError> {
     let refused = |why: &str| Ok(Acceptance::Refused(why.to_owned()));
@@ -62,22 +72,24 @@ pub(crate) async fn accept(
     if object.is_some_and(|object| !describes(&record, object)) {
         return refused("its record is of another claim or directory than its PersistentVolume");
     }
-    let search = Search {
-        cluster: None,
-        wanted: Wanted::Any,
-    };
-    let node = match recorded_place::find(store, verified, &record, &search).await {
-        Ok(Ok(node)) => node,
-        Ok(Err(why)) => return Ok(Acceptance::Refused(why)),
-        Err(error) if recoverability::is_about_it(&error) => return Ok(Acceptance::Refused(error.to_string())),
-        Err(error) => return Err(error),
+    if is_being_restored(store, verified, &record).await? {
+        return refused("an archive is being restored to it");
+    }
+    let node = match recorded_place::find(store, verified, &record, Confirmed::Directory).await? {
+        Ok(node) => node,
+        Err(why) => return Ok(Acceptance::Refused(why)),
     };
     let file_id = node.attributes.fileid;
     let changed = record.file_id != Some(file_id);
-    if changed {
+    let is_outdated = record.handle.as_ref().is_none_or(|handle| handle.is_outdated(verified));
+    if changed && accepted == Accepted::Copied && !is_outdated {
+        return refused("only its directory was replaced, not the export: name it, if the directory is the right one");
+    }
+    let mut warnings = Vec::new();
+    if changed || is_outdated {
         if let State::Archived(archive) = &record.state {
-            // What restored it may have opened it to others.
-            archives::restrict(store, verified, &node, &archive.target).await?;
+            // What copied it may have opened it to others.
+            warnings = archives::restrict(store, verified, &node, &archive.target).await?;
         }
         let record = Record {
             file_id: Some(file_id),
@@ -89,13 +101,26 @@ pub(crate) async fn accept(
     }
     Ok(Acceptance::Accepted(AcceptedDirectory {
         directory: recorded_place::path(&record),
-        archive: record.state.archive().is_some(),
         claim_uid: record.claim.uid,
         file_id,
         changed,
+        warnings,
     }))
 }
 
+/// Reports whether a volume's object is about the claim and directory of a record. One that no claim has yet names none.
 fn describes(record: &Record, object: &ReclaimRequest) -> bool {
-    record.claim.uid == object.claim.uid && record.directory == object.directory
+    let is_same_claim = object.claim.uid.is_empty() || record.claim.uid == object.claim.uid;
+    is_same_claim && record.directory == object.directory
+}
+
+/// Reports whether the record is of a volume that an archive is being restored to: both records have to agree.
+async fn is_being_restored(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
+    let Some(archive) = &record.restores else {
+        return Ok(false);
+    };
+    let ReadRecord::Record(archive, _) = records::read(store, verified, archive).await? else {
+        return Ok(false);
+    };
+    Ok(matches!(&archive.state, State::Restoring { to, .. } if to.volume == record.volume))
 }

@@ -6,7 +6,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
 use crate::record::{ArchiveState, Record, RecordedHandle, RetentionTerms, State};
-use crate::recorded_place::{self, Search, Wanted};
+use crate::recorded_place::{self, Confirmed};
 use crate::records::{Created, ReadRecord};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
@@ -170,11 +170,7 @@ async fn verify_record(
     if store.reservations.knows(&Holder::Volume(volume.clone())) {
         return Err(refused(volume, "there is a PersistentVolume of that name"));
     }
-    let search = Search {
-        cluster,
-        wanted: Wanted::Recorded,
-    };
-    let node = match recorded_place::find(store, verified, record, &search).await? {
+    let node = match recorded_place::find(store, verified, record, Confirmed::Record(cluster)).await? {
         Ok(node) => node,
         Err(why) => return Err(refused(volume, &why)),
     };

@@ -18,9 +18,9 @@ use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, Name};
 pub(crate) enum Loss {
     /// The directory is certainly another one.
     Certain,
-    /// As above; or an administrator confirms that the export was restored, which gives fileids to other directories and
-    /// changes all handles: the directory has another handle, and the holder has another directory at its path, or none.
-    Restored,
+    /// The directory looks like another one, and an administrator confirms that the export was restored: fileids belong to
+    /// other directories, and all handles changed.
+    Confirmed,
 }
 
 /// Returns a holder of a directory, according to its fileid. Leaves out the volume `own` with its archive, those that it
@@ -44,11 +44,7 @@ pub(crate) async fn find_holder(
     loss: Loss,
 ) -> Result<Option<Holder>, ExportError> {
     for holder in recorded_holders(store, verified, node.attributes.fileid, own, sharing) {
-        let has_lost = match loss {
-            Loss::Restored if has_lost_by_restore(store, verified, &holder, node).await? => true,
-            _ => has_lost(store, verified, &holder, node, own).await?,
-        };
-        if !has_lost {
+        if !has_lost(store, verified, &holder, node, (own, loss)).await? {
             return Ok(Some(holder));
         }
     }
@@ -105,7 +101,7 @@ async fn has_lost(
     verified: &VerifiedRoot,
     holder: &Holder,
     node: &FileRef,
-    own: Option<&str>,
+    (own, loss): (Option<&str>, Loss),
 ) -> Result<bool, ExportError> {
     let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
         return Ok(false);
@@ -116,31 +112,9 @@ async fn has_lost(
     if !differs(store, verified, &record, node).await? {
         return Ok(false);
     }
-    Ok(has_unique_handles(store).await? || was_created_for(store, verified, own, node).await?)
-}
-
-/// Reports whether a restore of the export gave the fileid of a holder to a directory ([`Loss::Restored`]).
-async fn has_lost_by_restore(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    holder: &Holder,
-    node: &FileRef,
-) -> Result<bool, ExportError> {
-    let (Holder::Volume(volume) | Holder::Archive(volume)) = holder else {
-        return Ok(false);
-    };
-    let Some(record) = read_signed(store, verified, volume).await? else {
-        return Ok(false);
-    };
-    if record.handle.as_ref().is_none_or(|handle| handle.is_of(node)) {
-        return Ok(false);
-    }
-    let found = match &record.state {
-        State::Live => at_its_path(store, verified, &record).await?,
-        State::Archived(archive) => named(store, &verified.root, &layout::name(&archive.target)?).await?,
-        _ => return Ok(false),
-    };
-    Ok(found.is_none_or(|found| found.attributes.fileid != node.attributes.fileid))
+    Ok(loss == Loss::Confirmed
+        || was_created_for(store, verified, own, node).await?
+        || (!is_outdated(verified, &record) && has_unique_handles(store).await?))
 }
 
 /// Reports whether a directory was created for a volume: its record knows the handle. Different handles may name one
@@ -199,31 +173,37 @@ pub(crate) async fn is_other(
     record: &Record,
     node: &FileRef,
 ) -> Result<bool, ExportError> {
-    Ok(differs(store, verified, record, node).await? && has_unique_handles(store).await?)
+    Ok(!is_outdated(verified, record)
+        && differs(store, verified, record, node).await?
+        && has_unique_handles(store).await?)
+}
+
+/// Reports whether the server may have changed its handles since a record was written, which then prove nothing.
+fn is_outdated(verified: &VerifiedRoot, record: &Record) -> bool {
+    let handle = record.handle.as_ref();
+    handle.is_none_or(|handle| handle.is_outdated(verified))
 }
 
 /// Reports whether a directory with the fileid in a record looks like another one than the recorded: no change is in
-/// progress, the recorded path does not lead to the fileid, and the handle differs although the server has not changed
-/// its handles since.
+/// progress, the recorded path does not lead to the fileid, and the handle differs.
 async fn differs(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
     node: &FileRef,
 ) -> Result<bool, ExportError> {
-    let handle = record.handle.as_ref();
-    if !handle.is_some_and(|handle| !handle.is_of(node) && !handle.is_outdated(verified)) {
+    if record.handle.as_ref().is_none_or(|handle| handle.is_of(node)) {
         return Ok(false);
     }
     let is_at = match &record.state {
         // An empty directory is removed where it is.
-        State::Live | State::RemovingEmpty => is_at_its_path(store, verified, record).await?,
-        State::Archived(archive) => is_named(store, record, (&verified.root, &layout::name(&archive.target)?)).await?,
+        State::Live | State::RemovingEmpty => is_at_its_path(store, verified, record, node).await?,
+        State::Archived(archive) => is_named(store, node, (&verified.root, &layout::name(&archive.target)?)).await?,
         // The record remains while the volume does, and the trash is purged.
         State::Deleting { since } => {
             let trashed = layout::trashed(&record.claim, &record.volume, *since)?;
-            is_at_its_path(store, verified, record).await?
-                || is_named(store, record, (&verified.trash, &trashed)).await?
+            is_at_its_path(store, verified, record, node).await?
+                || is_named(store, node, (&verified.trash, &trashed)).await?
         }
         _ => return Ok(false),
     };
@@ -235,39 +215,26 @@ async fn has_unique_handles(store: &ExportStore) -> Result<bool, ExportError> {
     unique.context(|| "reading the attributes of the export's root".into())
 }
 
-async fn is_at_its_path(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
-    let found = at_its_path(store, verified, record).await?;
-    Ok(is_recorded(record, found.as_ref()))
-}
-
-/// Returns what the recorded path leads to.
-async fn at_its_path(
+/// Reports whether the recorded path leads to what has the fileid of a node.
+async fn is_at_its_path(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-) -> Result<Option<FileRef>, ExportError> {
+    node: &FileRef,
+) -> Result<bool, ExportError> {
     match paths::walk(store, verified, &record.directory).await {
-        Ok(nodes) => Ok(paths::leaf(&nodes, &record.directory).cloned()),
-        Err(ExportError::PathUnusable { .. }) => Ok(None),
+        Ok(nodes) => Ok(has_fileid_of(node, paths::leaf(&nodes, &record.directory))),
+        Err(ExportError::PathUnusable { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-async fn is_named(
-    store: &ExportStore,
-    record: &Record,
-    (folder, name): (&FileRef, &Name),
-) -> Result<bool, ExportError> {
-    let found = named(store, folder, name).await?;
-    Ok(is_recorded(record, found.as_ref()))
-}
-
-/// Returns what has a name in a folder.
-async fn named(store: &ExportStore, folder: &FileRef, name: &Name) -> Result<Option<FileRef>, ExportError> {
+async fn is_named(store: &ExportStore, node: &FileRef, (folder, name): (&FileRef, &Name)) -> Result<bool, ExportError> {
     let found = store.nfs.lookup(&folder.handle, name).await;
-    found.context(|| format!("looking up {name}"))
+    let found = found.context(|| format!("looking up {name}"))?;
+    Ok(has_fileid_of(node, found.as_ref()))
 }
 
-fn is_recorded(record: &Record, found: Option<&FileRef>) -> bool {
-    found.is_some_and(|found| record.file_id == Some(found.attributes.fileid))
+fn has_fileid_of(node: &FileRef, found: Option<&FileRef>) -> bool {
+    found.is_some_and(|found| found.attributes.fileid == node.attributes.fileid)
 }

@@ -10,21 +10,13 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, other_clusters, paths};
 use nfs_client::FileRef;
 
-/// What may be at the place of a record.
+/// What an administrator confirms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// The directory with the recorded fileid.
-    Recorded,
-    /// Any directory: the export was restored, and its directories have other fileids.
-    Any,
-}
-
-/// How to search for a directory.
-pub(crate) struct Search<'a> {
-    /// The other cluster that has the record; unset for this cluster.
-    pub cluster: Option<&'a str>,
-    /// What may be there.
-    pub wanted: Wanted,
+pub(crate) enum Confirmed<'a> {
+    /// The record, which is in the folder of another cluster if one is named. The directory must have the recorded fileid.
+    Record(Option<&'a str>),
+    /// The directory, whatever its fileid is.
+    Directory,
 }
 
 /// Returns the path of the archive or directory in a record, relative to the export's path.
@@ -33,12 +25,12 @@ pub(crate) fn path(record: &Record) -> String {
     archive.map_or_else(|| record.directory.to_string(), |archive| archive.target.clone())
 }
 
-/// Returns the directory at the place of a record of a volume in use or an archive, or why it cannot be confirmed.
+/// Returns the directory at the place of a record of a volume in use or an archive, or why it is not confirmed.
 pub(crate) async fn find(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-    search: &Search<'_>,
+    confirmed: Confirmed<'_>,
 ) -> Result<Result<FileRef, String>, ExportError> {
     let (volume, place) = (&record.volume, path(record));
     let holder = match &record.state {
@@ -50,20 +42,21 @@ pub(crate) async fn find(
         return Ok(Err(conflict.to_string()));
     }
     let node = match &record.state {
-        State::Archived(archive) => find_archive(store, verified, archive).await?,
-        _ => find_directory(store, verified, record, search).await?,
+        State::Archived(archive) => find_archive(store, verified, record, archive, confirmed).await?,
+        _ => find_directory(store, verified, record, confirmed).await?,
     };
-    let (is_wanted, otherwise): (fn(&Record, &FileRef) -> bool, _) = match search.wanted {
-        Wanted::Recorded => (
-            |record, node| record.file_id == Some(node.attributes.fileid),
-            "the recorded directory",
-        ),
-        Wanted::Any => (|_, _| true, "a directory"),
+    let is_confirmed = |node: &FileRef| match confirmed {
+        Confirmed::Record(_) => record.file_id == Some(node.attributes.fileid),
+        Confirmed::Directory => true,
     };
-    let Some(node) = node.filter(|node| verified.is_plain_directory(node) && is_wanted(record, node)) else {
-        return Ok(Err(format!("{place} does not exist, or is not {otherwise}")));
+    let Some(node) = node.filter(|node| verified.is_plain_directory(node) && is_confirmed(node)) else {
+        let expected = match confirmed {
+            Confirmed::Record(_) => "the recorded directory",
+            Confirmed::Directory => "a directory",
+        };
+        return Ok(Err(format!("{place} does not exist, or is not {expected}")));
     };
-    let (loss, sharing) = (search.wanted.loss(), record.sharing());
+    let (loss, sharing) = (confirmed.loss(), record.sharing());
     if let Some(other) = file_holders::find_holder(store, verified, &node, (Some(volume), sharing), loss).await? {
         return Ok(Err(format!("{place} has the fileid of {other}")));
     }
@@ -73,11 +66,11 @@ pub(crate) async fn find(
     Ok(Ok(node))
 }
 
-impl Wanted {
+impl Confirmed<'_> {
     fn loss(self) -> Loss {
         match self {
-            Self::Recorded => Loss::Certain,
-            Self::Any => Loss::Restored,
+            Self::Record(_) => Loss::Certain,
+            Self::Directory => Loss::Confirmed,
         }
     }
 }
@@ -85,25 +78,36 @@ impl Wanted {
 async fn find_archive(
     store: &ExportStore,
     verified: &VerifiedRoot,
+    record: &Record,
     archive: &ArchiveState,
+    confirmed: Confirmed<'_>,
 ) -> Result<Option<FileRef>, ExportError> {
-    let found = store
-        .nfs
-        .lookup(&verified.root.handle, &layout::name(&archive.target)?)
-        .await;
-    found.context(|| format!("looking up {}", archive.target))
+    let target = &archive.target;
+    let found = store.nfs.lookup(&verified.root.handle, &layout::name(target)?).await;
+    let found = found.context(|| format!("looking up {target}"))?;
+    // A record that is adopted may be one of another cluster.
+    if confirmed == Confirmed::Directory
+        && let Some(node) = &found
+    {
+        let (segments, nodes) = (std::slice::from_ref(target), std::slice::from_ref(node));
+        other_clusters::refuse_removal(store, verified, &record.volume, segments, nodes).await?;
+    }
+    Ok(found)
 }
 
 async fn find_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-    search: &Search<'_>,
+    confirmed: Confirmed<'_>,
 ) -> Result<Option<FileRef>, ExportError> {
     let directory = &record.directory;
     let nodes = paths::walk(store, verified, directory).await?;
-    paths::check_parents(store, verified, directory, &nodes, search.wanted.loss()).await?;
-    let except = search.cluster.map(|cluster| (cluster, record.volume.as_str()));
+    paths::check_parents(store, verified, directory, &nodes, confirmed.loss()).await?;
+    let except = match confirmed {
+        Confirmed::Record(Some(cluster)) => Some((cluster, record.volume.as_str())),
+        Confirmed::Record(None) | Confirmed::Directory => None,
+    };
     other_clusters::refuse_except(store, verified, directory, &nodes, record.sharing(), except).await?;
     Ok(paths::leaf(&nodes, directory).cloned())
 }

@@ -60,7 +60,7 @@ fn elsewhere(record: Record, trust: SignatureStatus) -> Recoverability {
 }
 
 /// Reports whether an error concerns this volume only, and not the connection.
-pub(crate) fn is_about_it(error: &ExportError) -> bool {
+fn is_about_it(error: &ExportError) -> bool {
     matches!(
         error,
         ExportError::DirectoryMissing { .. }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::accept::Acceptance;
+use crate::accept::{Acceptance, Accepted};
 use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
@@ -801,10 +801,12 @@ impl ExportStore {
     pub async fn accept_directory(
         &self,
         volume: &str,
+        accepted: Accepted,
         object: Option<&ReclaimRequest>,
     ) -> Result<Acceptance, ExportError> {
         let _lock = self.lock_volume(volume).await?;
-        self.with_verified(move |verified| async move { accept::accept(self, &verified, volume, object).await })
+        let which = (volume, accepted);
+        self.with_verified(move |verified| async move { accept::accept(self, &verified, which, object).await })
             .await
     }
 

@@ -70,9 +70,15 @@ fn classify_record(record: &Record, inspection: &Inspection) -> Option<OrphanKin
         });
     }
     match record.state {
-        State::Creating | State::Live => Some(OrphanKind::RecordWithoutDirectory),
+        State::Creating | State::Live => Some(match inspection.directory {
+            PathState::Nothing | PathState::Unknown => OrphanKind::RecordWithoutDirectory,
+            PathState::Directory { .. } | PathState::Other => OrphanKind::RecordWithOtherDirectory,
+        }),
         State::Archiving(_) | State::Archived(_) if is_directory(record.file_id, inspection.archive) => None,
-        State::Archiving(_) | State::Archived(_) => Some(OrphanKind::ArchiveWithoutDirectory),
+        State::Archiving(_) | State::Archived(_) => Some(match inspection.archive {
+            PathState::Nothing | PathState::Unknown => OrphanKind::ArchiveWithoutDirectory,
+            PathState::Directory { .. } | PathState::Other => OrphanKind::ArchiveWithOtherDirectory,
+        }),
         // In progress: reported by the object of the archive.
         State::Purging { .. } | State::Restoring { .. } | State::Copying(_) => None,
         // Complete: the next start removes the record; a purge removes the record of a tombstone.
@@ -88,8 +94,9 @@ fn is_directory(file_id: Option<u64>, found: PathState) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use OrphanKind::{
-        ArchiveWithoutDirectory, DirectoryWithoutVolume, RecordUnreadable, RecordWithoutDirectory,
-        VolumeWithOtherDirectory, VolumeWithoutDirectory, VolumeWithoutRecord,
+        ArchiveWithOtherDirectory, ArchiveWithoutDirectory, DirectoryWithoutVolume, RecordUnreadable,
+        RecordWithOtherDirectory, RecordWithoutDirectory, VolumeWithOtherDirectory, VolumeWithoutDirectory,
+        VolumeWithoutRecord,
     };
 
     use super::*;
@@ -242,14 +249,14 @@ mod tests {
                 Some(7),
                 OTHER,
                 PathState::Nothing,
-                Some(RecordWithoutDirectory),
+                Some(RecordWithOtherDirectory),
             ),
             (
                 State::Live,
                 Some(7),
                 PathState::Other,
                 PathState::Nothing,
-                Some(RecordWithoutDirectory),
+                Some(RecordWithOtherDirectory),
             ),
             (
                 State::Creating,
@@ -319,7 +326,7 @@ mod tests {
                 Some(7),
                 PathState::Nothing,
                 OTHER,
-                Some(ArchiveWithoutDirectory),
+                Some(ArchiveWithOtherDirectory),
             ),
             // The directory at its path is the source of the copy.
             (State::Copying(archive_state()), None, OURS, PathState::Nothing, None),

@@ -76,7 +76,9 @@ fn message(
         | OrphanKind::VolumeWithoutRecord
         | OrphanKind::RecordWithoutDirectory
         | OrphanKind::RecordWithoutBackend
+        | OrphanKind::RecordWithOtherDirectory
         | OrphanKind::ArchiveWithoutDirectory
+        | OrphanKind::ArchiveWithOtherDirectory
         | OrphanKind::RecordUnreadable => return None,
     };
     let remedy = match reclaimed {

@@ -426,7 +426,12 @@ fn directory(inspection: &Inspection, kind: OrphanKind) -> Option<String> {
         return None;
     };
     match &record.state {
-        State::Archiving(note) | State::Archived(note) if kind == OrphanKind::ArchiveWithoutDirectory => {
+        State::Archiving(note) | State::Archived(note)
+            if matches!(
+                kind,
+                OrphanKind::ArchiveWithoutDirectory | OrphanKind::ArchiveWithOtherDirectory
+            ) =>
+        {
             Some(note.target.clone())
         }
         _ => Some(record.directory.to_string()),

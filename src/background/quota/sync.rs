@@ -242,20 +242,10 @@ fn skip_own_error<T>(volume: &str, done: Result<T, ExportError>) -> Result<Optio
 fn skip_one_object(volume: &str, done: Result<(), WriteError>) -> Result<(), SyncError> {
     match done {
         Ok(()) | Err(WriteError::NotFound | WriteError::Replaced) => Ok(()),
-        Err(error) if is_refused(&error) => {
+        Err(error) if error.is_refusal() => {
             tracing::warn!(volume, "failed to report on the claim about its limit: {error}");
             Ok(())
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Returns true if the same request would be refused again.
-fn is_refused(error: &WriteError) -> bool {
-    match error {
-        WriteError::Api { cause, .. } => {
-            matches!(&**cause, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
-        }
-        _ => false,
     }
 }

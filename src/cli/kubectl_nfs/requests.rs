@@ -71,7 +71,10 @@ pub struct AcceptArguments {
 
 /// Arguments of `kubectl nfs accept-directories`.
 #[derive(Args)]
-#[command(group(ArgGroup::new("which").required(true).args(["volumes", "all"])))]
+#[command(
+    group(ArgGroup::new("which").required(true).args(["volumes", "all"])),
+    override_usage = "kubectl nfs accept-directories [OPTIONS] <BACKEND> <VOLUME...|--all>"
+)]
 pub struct AcceptDirectoriesArguments {
     /// Name of the backend.
     #[arg(value_parser = parse_backend, add = object_names::backends())]
@@ -256,10 +259,15 @@ pub async fn accept_directories(arguments: AcceptDirectoriesArguments) -> Result
         false => (arguments.volumes.join(", "), arguments.volumes.join(",")),
     };
     let status = backend.status.clone().unwrap_or_default();
-    let others = found_orphans(&status, &arguments.backend, &[OrphanKind::VolumeWithOtherDirectory]);
+    let others = [
+        OrphanKind::VolumeWithOtherDirectory,
+        OrphanKind::RecordWithOtherDirectory,
+        OrphanKind::ArchiveWithOtherDirectory,
+    ];
+    let others = found_orphans(&status, &arguments.backend, &others);
     let effect = format!(
         "takes the directories that now have the paths of {which} for theirs: released volumes are then archived or \
-         deleted by their policy, and archives can be restored and expire; volumes with another directory: {others}"
+         deleted by their policy, and archives can be restored and expire; with another directory: {others}"
     );
     let request = Request {
         api: &api,

@@ -164,8 +164,10 @@ fn report(observed: &Observed) -> Report {
             ArchiveSummary::Missing,
             PlannedCondition::fails(
                 Reason::ArchiveMissing,
-                "its directory is not where it should be: move it back, which is noticed within an hour; if it is lost for good, \
-                 set deletionPolicy to Delete and delete this object",
+                "its directory is not where it should be: move it back, which is noticed within an hour; if the export was \
+                 restored or moved file by file, accept the directory by annotating the backend with \
+                 nfs-operator.io/accept-directories=<archive>@$(date +%s); if it is lost for good, set deletionPolicy to Delete \
+                 and delete this object",
             ),
         ),
         ExportState::Purging { .. } => (

@@ -339,11 +339,7 @@ async fn run_maintenance(ctx: &Context, object: &NfsBackend, backend: &Backend, 
     if backend.requests.submit(object, BackendRequest::Scan) {
         backend.scan_requested.notify_one();
     }
-    if backend
-        .requests
-        .due(object, BackendRequest::AcceptDirectories)
-        .is_some()
-    {
+    if backend.requests.submit(object, BackendRequest::AcceptDirectories) {
         backend.acceptance_requested.notify_one();
     }
     if backend.requests.submit(object, BackendRequest::Count) {

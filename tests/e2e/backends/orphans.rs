@@ -11,13 +11,15 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 10] = [
     "DirectoryWithoutVolume",
     "VolumeWithoutDirectory",
     "VolumeWithOtherDirectory",
     "VolumeWithoutRecord",
     "RecordWithoutDirectory",
+    "RecordWithOtherDirectory",
     "ArchiveWithoutDirectory",
+    "ArchiveWithOtherDirectory",
     "RecordUnreadable",
     "RecordWithoutBackend",
 ];
@@ -191,13 +193,28 @@ async fn damages(env: &DedicatedCluster) -> Result<Vec<Damage>, Failure> {
                 fs::rename(&record, &away)?;
                 Box::new(move || fs::rename(&away, &record))
             }
-            "ArchiveWithoutDirectory" => {
+            "RecordWithOtherDirectory" => {
+                force_away(env, &volume).await?;
+                fs::rename(&directory, &away)?;
+                fs::create_dir(&directory)?;
+                Box::new(move || fs::remove_dir(&directory).and_then(|()| fs::remove_file(&record)))
+            }
+            "ArchiveWithoutDirectory" | "ArchiveWithOtherDirectory" => {
                 env.objects.delete(&claim).await?;
                 env.objects.wait_gone(&volume, TIMEOUT).await?;
                 let own = directory.file_name().unwrap_or_default().to_string_lossy();
                 let archive = directory.with_file_name(format!("archived-{own}"));
                 fs::rename(&archive, &away)?;
-                Box::new(move || fs::rename(&away, &archive))
+                let is_replaced = kind == "ArchiveWithOtherDirectory";
+                if is_replaced {
+                    fs::create_dir(&archive)?;
+                }
+                Box::new(move || {
+                    if is_replaced {
+                        fs::remove_dir(&archive)?;
+                    }
+                    fs::rename(&away, &archive)
+                })
             }
             "RecordWithoutBackend" => {
                 force_away(env, &volume).await?;

@@ -78,12 +78,12 @@ async fn volumes_and_archives_of_an_export_restored_file_by_file_are_accepted_at
     );
     let first = accept(env, &[text(&kept_volume, "/metadata/name")]).await;
     assert!(
-        first.contains("accepted 1 directory, 0 had not changed, 0 volumes not accepted"),
+        first.contains("1 directory is accepted, 1 of them changed now, 0 volumes not accepted"),
         "{first}"
     );
     let all = accept(env, &["--all"]).await;
     assert!(
-        all.contains("accepted 2 directories, 1 had not changed, 0 volumes not accepted"),
+        all.contains("3 directories are accepted, 2 of them changed now, 0 volumes not accepted"),
         "{all}"
     );
 
@@ -137,12 +137,12 @@ async fn a_directory_of_another_volume_or_backend_or_none_is_not_accepted() -> T
     which.push("pvc-unknown");
     let refused = accept(&env, &which).await;
     assert!(
-        refused.contains("accepted 0 directories, 0 had not changed, 6 volumes not accepted"),
+        refused.contains("0 directories are accepted, 0 of them changed now, 6 volumes not accepted"),
         "{refused}"
     );
     let all = accept(&env, &["--all"]).await;
     assert!(
-        all.contains("accepted 0 directories, 0 had not changed, 4 volumes not accepted"),
+        all.contains("0 directories are accepted, 0 of them changed now, 4 volumes not accepted"),
         "{all}"
     );
     let expected = [

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use export_store::{
-    Acceptance, ArchiveMetadata, Decided, DirectoryRequest, ExportStore, PathReservations, ReclaimRequest, Reclaimed,
+    Acceptance, Accepted, ArchiveMetadata, Decided, DirectoryRequest, ExportStore, PathReservations, ReclaimRequest,
+    Reclaimed,
 };
 use nfs_client::FsId;
 
@@ -86,77 +87,157 @@ async fn provision(server: &NfsServer, store: &ExportStore, claim: &str) -> Recl
 }
 
 /// Accepts the directory of a volume. Returns its fileid, or why it is refused.
-async fn accept(store: &ExportStore, volume: &ReclaimRequest) -> Result<u64, String> {
-    match store.accept_directory(&volume.volume, Some(volume)).await.unwrap() {
+async fn accept(store: &ExportStore, accepted: Accepted, volume: &ReclaimRequest) -> Result<u64, String> {
+    match store
+        .accept_directory(&volume.volume, accepted, Some(volume))
+        .await
+        .unwrap()
+    {
         Acceptance::Accepted(accepted) => Ok(accepted.file_id),
         Acceptance::Refused(why) => Err(why),
         Acceptance::OtherBackend(other) => Err(other),
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn directories_that_swapped_their_fileids_are_accepted_after_a_restore_and_not_if_somebody_renamed_them() {
-    for protocol in ALL {
-        for renamed in [false, true] {
-            let (server, host) = start();
-            let reservations = Arc::new(PathReservations::new());
-            let former = store(&host, protocol, 1, &reservations).await;
-            let (one, two) = (
-                provision(&server, &former, "one").await,
-                provision(&server, &former, "two").await,
-            );
-            let gone = provision(&server, &former, "gone").await;
-            let archive = match former.archive(&gone, &Decided).await.unwrap() {
-                Reclaimed::Archived { name, .. } => Some(name),
-                _ => None,
-            };
-            let archive = archive.unwrap();
-            let mut disk = server.snapshot("disk").unwrap();
-            if renamed {
-                let root = disk.root();
-                for (from, to) in [("one", "aside"), ("two", "one"), ("aside", "two")] {
-                    disk.rename(ROOT, (root, from.as_bytes()), (root, to.as_bytes()))
-                        .unwrap();
-                }
-            } else {
-                let id = |volume: &ReclaimRequest| volume.file_id.unwrap();
-                let numbers = [("one", id(&two)), ("two", id(&gone)), (archive.as_str(), id(&one))];
-                let numbers = numbers.map(|(path, number)| (path.as_bytes().to_vec(), number));
-                disk = restored(&disk, &BTreeMap::from(numbers));
-            }
-            server.insert_disk("disk", disk);
-            // The operator starts again.
-            let store = store(&host, protocol, 1, &Arc::new(PathReservations::new())).await;
-            store.recover(&|_| false).await.unwrap();
-            let refused = store.delete(&one, &Decided).await.unwrap_err();
-            assert!(exists(&server, "one/data"), "{refused}");
+fn id(volume: &ReclaimRequest) -> u64 {
+    volume.file_id.unwrap()
+}
 
-            let accepted = [accept(&store, &one).await, accept(&store, &two).await];
-            if renamed {
-                let expected =
-                    ["two", "one"].map(|other| Err(format!("has the fileid of the directory of volume pvc-{other}")));
-                let accepted =
-                    accepted.map(|accepted| accepted.map_err(|why| why.split_once(' ').unwrap().1.to_owned()));
-                assert_eq!(accepted, expected, "{protocol}");
-                continue;
-            }
-            let id = |volume: &ReclaimRequest| volume.file_id.unwrap();
-            assert_eq!(accepted, [Ok(id(&two)), Ok(id(&gone))], "{protocol}");
-            let of_archive = store.accept_directory(&gone.volume, None).await.unwrap();
-            assert!(
-                matches!(&of_archive, Acceptance::Accepted(found) if found.archive && found.changed && found.file_id == id(&one)),
-                "{protocol}: {of_archive:?}"
-            );
-            assert!(store.find_archive(&gone.volume).await.unwrap().unwrap().exists);
-            let now = ReclaimRequest {
-                file_id: Some(id(&two)),
-                ..one.clone()
-            };
-            // Again, as after a lost reply, and with the volume as it is now.
-            assert_eq!(accept(&store, &now).await, Ok(id(&two)));
-            store.delete(&now, &Decided).await.unwrap();
-            assert!(!exists(&server, "one") && exists(&server, "two/data"), "{protocol}");
-            assert!(exists(&server, &format!("{archive}/data")));
+/// Returns the volume as its object is once it has another fileid.
+fn with_id(volume: &ReclaimRequest, file_id: u64) -> ReclaimRequest {
+    ReclaimRequest {
+        file_id: Some(file_id),
+        ..volume.clone()
+    }
+}
+
+/// Two volumes with files, and the archive of a third one.
+struct Exported {
+    server: NfsServer,
+    host: Arc<Host>,
+    store: ExportStore,
+    one: ReclaimRequest,
+    two: ReclaimRequest,
+    gone: ReclaimRequest,
+    archive: String,
+}
+
+impl Exported {
+    async fn start(protocol: Protocol) -> Self {
+        let (server, host) = start();
+        let store = store(&host, protocol, 1, &Arc::new(PathReservations::new())).await;
+        let one = provision(&server, &store, "one").await;
+        let two = provision(&server, &store, "two").await;
+        let gone = provision(&server, &store, "gone").await;
+        let archive = match store.archive(&gone, &Decided).await.unwrap() {
+            Reclaimed::Archived { name, .. } => Some(name),
+            _ => None,
+        };
+        Self {
+            archive: archive.unwrap(),
+            server,
+            host,
+            store,
+            one,
+            two,
+            gone,
         }
+    }
+
+    /// Renames directories at the root of the export.
+    fn rename(&self, names: &[(&str, &str)]) {
+        let mut disk = self.server.snapshot("disk").unwrap();
+        let root = disk.root();
+        for (from, to) in names {
+            disk.rename(ROOT, (root, from.as_bytes()), (root, to.as_bytes()))
+                .unwrap();
+        }
+        self.server.insert_disk("disk", disk);
+    }
+
+    /// Restores the export, such that each directory has the fileid that another one had, and starts the operator again.
+    async fn restore(&mut self, protocol: Protocol) {
+        let numbers = [
+            ("one", id(&self.two)),
+            ("two", id(&self.gone)),
+            (self.archive.as_str(), id(&self.one)),
+        ];
+        let numbers = numbers.map(|(path, number)| (path.as_bytes().to_vec(), number));
+        let disk = restored(&self.server.snapshot("disk").unwrap(), &BTreeMap::from(numbers));
+        self.server.insert_disk("disk", disk);
+        self.store = store(&self.host, protocol, 1, &Arc::new(PathReservations::new())).await;
+        self.store.recover(&|_| false).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_that_swapped_their_fileids_in_a_restore_are_accepted() {
+    for protocol in ALL {
+        let mut exported = Exported::start(protocol).await;
+        exported.restore(protocol).await;
+        let Exported {
+            server,
+            store,
+            one,
+            two,
+            gone,
+            archive,
+            ..
+        } = &exported;
+        store.delete(one, &Decided).await.unwrap_err();
+        assert!(exists(server, "one/data"));
+        assert_eq!(accept(store, Accepted::Copied, one).await, Ok(id(two)), "{protocol}");
+        // Although a record that is not accepted yet has its fileid.
+        let one = with_id(one, id(two));
+        store.delete(&one, &Decided).await.unwrap();
+        assert!(!exists(server, "one") && exists(server, "two/data"), "{protocol}");
+
+        assert_eq!(accept(store, Accepted::Copied, two).await, Ok(id(gone)), "{protocol}");
+        // Again, as after a lost reply, and with the object as it is now.
+        let two = with_id(two, id(gone));
+        assert_eq!(accept(store, Accepted::Named, &two).await, Ok(id(gone)), "{protocol}");
+        let accepted = store.accept_directory(&gone.volume, Accepted::Copied, None).await;
+        let Acceptance::Accepted(accepted) = accepted.unwrap() else {
+            unreachable!("an archive")
+        };
+        let found = (accepted.directory.as_str(), accepted.file_id, accepted.changed);
+        assert_eq!(found, (archive.as_str(), id(&exported.one), true), "{protocol}");
+        assert!(store.find_archive(&gone.volume).await.unwrap().unwrap().exists);
+        store.delete(&two, &Decided).await.unwrap();
+        assert!(exists(server, &format!("{archive}/data")), "{protocol}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_that_somebody_renamed_or_replaced_are_not_accepted_as_copies() {
+    for protocol in ALL {
+        let exported = Exported::start(protocol).await;
+        let Exported { store, one, two, .. } = &exported;
+        exported.rename(&[("one", "aside"), ("two", "one"), ("aside", "two")]);
+        for accepted in [Accepted::Copied, Accepted::Named] {
+            for (volume, other) in [(one, two), (two, one)] {
+                let why = accept(store, accepted, volume).await.unwrap_err();
+                let expected = format!("has the fileid of the directory of volume {}", other.volume);
+                assert!(why.contains(&expected), "{protocol}: {why}");
+            }
+        }
+        exported.rename(&[("two", "aside"), ("one", "two")]);
+        let why = accept(store, Accepted::Named, one).await.unwrap_err();
+        assert!(why.contains("does not exist"), "{protocol}: {why}");
+        // An administrator may restore a single directory, but has to name it.
+        let mut disk = exported.server.snapshot("disk").unwrap();
+        let folder = Kind::Directory(Directory::new(disk.root()));
+        let root = disk.root();
+        let restored = disk
+            .create(ROOT, root, b"one", folder, AttributeChanges::default())
+            .unwrap();
+        exported.server.insert_disk("disk", disk);
+        let why = accept(store, Accepted::Copied, one).await.unwrap_err();
+        assert!(why.contains("only its directory was replaced"), "{protocol}: {why}");
+        let mut of_another = one.clone();
+        of_another.claim.uid = "another".into();
+        let why = accept(store, Accepted::Named, &of_another).await.unwrap_err();
+        assert!(why.contains("another claim or directory"), "{protocol}: {why}");
+        assert_eq!(accept(store, Accepted::Named, one).await, Ok(restored), "{protocol}");
     }
 }
