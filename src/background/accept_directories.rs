@@ -11,12 +11,11 @@ use kube::{Api, Resource as _, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::orphan_scan::is_export_error;
 use super::runner::{self, BackendTask};
 use crate::api::NfsBackend;
 use crate::api::archive::{FileId, NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::Reason;
-use crate::api::names::{ACCEPT_DIRECTORIES, VOLUME_BACKEND, VOLUME_FILE_ID, managers};
+use crate::api::names::{ACCEPT_DIRECTORIES, VOLUME_FILE_ID, managers};
 use crate::api::requests::{ALL, BackendRequest, ids};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::runtime::api_error::api_error_text;
@@ -28,10 +27,10 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::volume_indexer::index_volume;
 use export_store::text::counted;
-use export_store::{Acceptance, Accepted, AcceptedDirectory, ExportError, ExportStore};
+use export_store::{Acceptance, AcceptanceScope, AcceptedDirectory, ExportError, ExportStore};
 
 const REQUEST: BackendRequest = BackendRequest::AcceptDirectories;
-/// Maximum number of refused volumes that get an event; the log has all.
+/// Maximum number of problems that get an event; the log has all.
 const MAX_EVENTS: usize = 10;
 /// Pause after an interruption.
 const RETRY: Duration = Duration::from_secs(30);
@@ -79,8 +78,8 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>) {
 }
 
 struct DirectoryAcceptance {
-    /// Last reported interruption.
-    interruption: Option<String>,
+    /// Value of the annotation whose last interruption was reported, and its cause.
+    interruption: Option<(String, String)>,
 }
 
 impl BackendTask for DirectoryAcceptance {
@@ -112,7 +111,7 @@ impl BackendTask for DirectoryAcceptance {
                 Duration::MAX
             }
             Err(error) => {
-                self.report_interruption(ctx, &known.object, &error);
+                self.report_interruption(ctx, &known.object, value, &error);
                 jittered(RETRY)
             }
         }
@@ -121,18 +120,21 @@ impl BackendTask for DirectoryAcceptance {
 
 impl DirectoryAcceptance {
     /// Publishes an event if the cause differs from the last one.
-    fn report_interruption(&mut self, ctx: &Context, object: &NfsBackend, error: &AcceptError) {
+    fn report_interruption(&mut self, ctx: &Context, object: &NfsBackend, value: &str, error: &AcceptError) {
         let cause = error.to_string();
         tracing::warn!(
             backend = object.name_any(),
             "the directories are not all accepted yet: {cause}"
         );
-        let is_expected = matches!(error, AcceptError::NotConfirmed | AcceptError::Changed);
-        if !is_expected && self.interruption.as_ref() != Some(&cause) {
-            let note = format!("interrupted, and tried again: {cause}");
-            publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, &note);
-            self.interruption = Some(cause);
+        if matches!(error, AcceptError::NotConfirmed | AcceptError::Changed) {
+            return;
         }
+        let interruption = (value.to_owned(), cause);
+        if self.interruption.as_ref() != Some(&interruption) {
+            let note = format!("interrupted, and tried again: {}", interruption.1);
+            publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, &note);
+        }
+        self.interruption = Some(interruption);
     }
 }
 
@@ -187,7 +189,8 @@ impl Run<'_> {
                 Err(AcceptError::Write(WriteError::Conflict)) => {}
                 // The other volumes do not wait for an object that the API server refuses to change.
                 Err(AcceptError::Write(error)) if error.is_refusal() => {
-                    self.outcome.refuse(volume, &error.to_string());
+                    let why = format!("its record is changed, and its object is not: {error}");
+                    self.outcome.refuse(volume, &why);
                     return Ok(());
                 }
                 done => return done,
@@ -220,7 +223,8 @@ impl Run<'_> {
                 self.outcome.accepted += 1;
                 self.outcome.changed += usize::from(changed);
                 for warning in &accepted.warnings {
-                    self.outcome.add_problem(volume, warning);
+                    let problem = format!("{warning}: set owner and mode on the server");
+                    self.outcome.add_problem(volume, &problem);
                 }
             }
             Acceptance::OtherBackend(_) if self.all => {}
@@ -238,27 +242,21 @@ impl Run<'_> {
         volume: &str,
         object: Option<&PersistentVolume>,
     ) -> Result<Acceptance, ExportError> {
-        let aliases = &self.ctx.settings.served.aliases;
-        let named = object.and_then(|object| {
-            let annotated = object.annotations().get(VOLUME_BACKEND).map(String::as_str);
-            annotated.or_else(|| alias_backend(object, aliases))
-        });
-        if let Some(other) = named.filter(|named| *named != self.backend.name) {
-            return Ok(Acceptance::OtherBackend(other.to_owned()));
-        }
         // Only its record describes a volume of nfs-subdir-external-provisioner.
+        let aliases = &self.ctx.settings.served.aliases;
         let described = object.filter(|object| alias_backend(object, aliases).is_none());
-        let request = match described.map(|object| self.known.reclaim_request(object)).transpose() {
-            Ok(request) => request,
-            Err(condition) => return Ok(Acceptance::Refused(condition.message)),
+        let request = described.map(|object| self.known.reclaim_request(object)).transpose();
+        let object = match &request {
+            Ok(request) => Ok(request.as_ref()),
+            Err(condition) => Err(condition.message.as_str()),
         };
-        let accepted = match self.all {
-            true => Accepted::Copied,
-            false => Accepted::Named,
+        let scope = match self.all {
+            true => AcceptanceScope::All,
+            false => AcceptanceScope::Named,
         };
-        match self.export.accept_directory(volume, accepted, request.as_ref()).await {
-            Err(error) if !is_export_error(&error) => Ok(Acceptance::Refused(error.to_string())),
-            accepted => accepted,
+        match self.export.accept_directory(volume, scope, object).await {
+            Err(error) if !is_of_the_export(&error) => Ok(Acceptance::Refused(error.to_string())),
+            result => result,
         }
     }
 
@@ -312,6 +310,11 @@ impl Run<'_> {
     }
 }
 
+/// Reports whether an error concerns all volumes of the export.
+fn is_of_the_export(error: &ExportError) -> bool {
+    Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown()
+}
+
 /// Returns `None` if the object that was to be changed is gone.
 fn unless_gone<T>(written: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
     match written {
@@ -323,7 +326,8 @@ fn unless_gone<T>(written: Result<T, WriteError>) -> Result<Option<T>, WriteErro
 impl Outcome {
     fn refuse(&mut self, volume: &str, why: &str) {
         self.refused += 1;
-        self.add_problem(volume, why);
+        let hint = format!("to try again, append @ and any text to the annotation {ACCEPT_DIRECTORIES}");
+        self.add_problem(volume, &format!("{why}; {hint}"));
     }
 
     fn add_problem(&mut self, volume: &str, problem: &str) {
@@ -349,8 +353,7 @@ impl Outcome {
 /// Publishes the result, and the first problems.
 fn report(ctx: &Context, object: &NfsBackend, outcome: &Outcome, summary: &str) {
     for problem in &outcome.problems {
-        let note = format!("{problem}; to try again, append @ and any text to the annotation {ACCEPT_DIRECTORIES}");
-        publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, &note);
+        publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, problem);
     }
     publish(ctx, object, Severity::Normal, Reason::DirectoriesAccepted, summary);
 }

@@ -59,7 +59,7 @@ impl WriteError {
     /// Returns true if the API server would refuse the same write again.
     pub fn is_refusal(&self) -> bool {
         match self {
-            Self::Api { cause, .. } => http_status(cause).is_some_and(|code| (400..500).contains(&code) && code != 429),
+            Self::Api { cause, .. } => http_status(cause).is_some_and(is_refusal),
             Self::NotFound | Self::Replaced | Self::Conflict => false,
         }
     }

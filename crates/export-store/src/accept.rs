@@ -40,22 +40,23 @@ pub struct AcceptedDirectory {
     pub warnings: Vec<String>,
 }
 
-/// Directories that an administrator accepts.
+/// Which directories an administrator accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accepted {
+pub enum AcceptanceScope {
     /// That of a record that the administrator named.
     Named,
-    /// Those of all records that were copied with the export. If the folder of records is the one that a record was written
-    /// to, somebody replaced its directory alone: it might be that of somebody else who had the path.
-    Copied,
+    /// Those of all records that were copied with the export. If a record was written to the present folder of records,
+    /// somebody replaced its directory alone: it might be that of somebody else who had the path.
+    All,
 }
 
-/// Accepts the directory at the place of the record of `volume`. `object` is what the volume's object says, if it exists.
+/// Accepts the directory at the place of the record of `volume`. `object` is what the volume's object says, if it exists, or
+/// why it is not a volume of this backend.
 pub(crate) async fn accept(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    (volume, accepted): (&str, Accepted),
-    object: Option<&ReclaimRequest>,
+    (volume, scope): (&str, AcceptanceScope),
+    object: Result<Option<&ReclaimRequest>, &str>,
 ) -> Result<Acceptance, ExportError> {
     let refused = |why: &str| Ok(Acceptance::Refused(why.to_owned()));
     let record = match records::read(store, verified, volume).await? {
@@ -69,8 +70,12 @@ pub(crate) async fn accept(
         }
         ReadRecord::Record(record, SignatureStatus::Signed) => *record,
     };
-    if object.is_some_and(|object| !describes(&record, object)) {
-        return refused("its record is of another claim or directory than its PersistentVolume");
+    match object {
+        Err(why) => return refused(why),
+        Ok(Some(object)) if !describes(&record, object) => {
+            return refused("its record is of another claim or directory than its PersistentVolume");
+        }
+        Ok(_) => {}
     }
     if is_being_restored(store, verified, &record).await? {
         return refused("an archive is being restored to it");
@@ -81,16 +86,17 @@ pub(crate) async fn accept(
     };
     let file_id = node.attributes.fileid;
     let changed = record.file_id != Some(file_id);
-    let is_outdated = record.handle.as_ref().is_none_or(|handle| handle.is_outdated(verified));
-    if changed && accepted == Accepted::Copied && !is_outdated {
+    let handle = record.handle.as_ref();
+    let was_copied = handle.is_some_and(|handle| handle.is_of_another_folder(verified));
+    if changed && scope == AcceptanceScope::All && !was_copied {
         return refused("only its directory was replaced, not the export: name it, if the directory is the right one");
     }
-    let mut warnings = Vec::new();
-    if changed || is_outdated {
-        if let State::Archived(archive) = &record.state {
-            // What copied it may have opened it to others.
-            warnings = archives::restrict(store, verified, &node, &archive.target).await?;
-        }
+    let warnings = match &record.state {
+        // What copied it may have opened it to others.
+        State::Archived(archive) => archives::restrict(store, verified, &node, &archive.target).await?,
+        _ => Vec::new(),
+    };
+    if changed || handle.is_none_or(|handle| !handle.is_of(&node) || handle.is_outdated(verified)) {
         let record = Record {
             file_id: Some(file_id),
             handle: Some(RecordedHandle::new(verified, &node)),

@@ -18,8 +18,7 @@ use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, Name};
 pub(crate) enum Loss {
     /// The directory is certainly another one.
     Certain,
-    /// The directory looks like another one, and an administrator confirms that the export was restored: fileids belong to
-    /// other directories, and all handles changed.
+    /// As above, or an administrator confirms that fileids and handles changed, and the holder has another directory.
     Confirmed,
 }
 
@@ -109,16 +108,38 @@ async fn has_lost(
     let Some(record) = read_signed(store, verified, volume).await? else {
         return Ok(false);
     };
-    if !differs(store, verified, &record, node).await? {
-        return Ok(false);
+    let is_own = was_created_for(store, verified, own, node).await?;
+    if (is_own || loss == Loss::Confirmed) && has_another(store, verified, &record, node).await? {
+        return Ok(true);
     }
-    Ok(loss == Loss::Confirmed
-        || was_created_for(store, verified, own, node).await?
-        || (!is_outdated(verified, &record) && has_unique_handles(store).await?))
+    let has_own_handle = is_own || (!is_outdated(verified, &record) && has_unique_handles(store).await?);
+    Ok(has_own_handle && differs(store, verified, &record, node).await?)
 }
 
-/// Reports whether a directory was created for a volume: its record knows the handle. Different handles may name one
-/// directory, but equal ones never name two (RFC 1813 section 3.3, `nfs_fh3`).
+/// Reports whether what a record names is another directory than this one. If there is nothing, somebody may have renamed
+/// the recorded directory, and this may be it.
+async fn has_another(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    node: &FileRef,
+) -> Result<bool, ExportError> {
+    // A handle proves that as long as the server does not change its handles.
+    if !is_outdated(verified, record) && record.handle.as_ref().is_some_and(|handle| handle.is_of(node)) {
+        return Ok(false);
+    }
+    let found = match &record.state {
+        State::Live => at_its_path(store, verified, record).await?,
+        State::Archived(archive) => named(store, (&verified.root, &layout::name(&archive.target)?)).await?,
+        _ => None,
+    };
+    let other = found.filter(|found| verified.is_plain_directory(found));
+    Ok(other.is_some_and(|other| other.attributes.fileid != node.attributes.fileid))
+}
+
+/// Reports whether a directory was created or accepted for a volume, since the server last changed its handles: its record
+/// knows the handle. Different handles may name one directory, but equal ones never name two (RFC 1813 section 3.3,
+/// `nfs_fh3`).
 async fn was_created_for(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -215,24 +236,37 @@ async fn has_unique_handles(store: &ExportStore) -> Result<bool, ExportError> {
     unique.context(|| "reading the attributes of the export's root".into())
 }
 
-/// Reports whether the recorded path leads to what has the fileid of a node.
 async fn is_at_its_path(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
     node: &FileRef,
 ) -> Result<bool, ExportError> {
+    let found = at_its_path(store, verified, record).await?;
+    Ok(has_fileid_of(node, found.as_ref()))
+}
+
+/// Returns what the recorded path leads to.
+async fn at_its_path(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<Option<FileRef>, ExportError> {
     match paths::walk(store, verified, &record.directory).await {
-        Ok(nodes) => Ok(has_fileid_of(node, paths::leaf(&nodes, &record.directory))),
-        Err(ExportError::PathUnusable { .. }) => Ok(false),
+        Ok(nodes) => Ok(paths::leaf(&nodes, &record.directory).cloned()),
+        Err(ExportError::PathUnusable { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-async fn is_named(store: &ExportStore, node: &FileRef, (folder, name): (&FileRef, &Name)) -> Result<bool, ExportError> {
+async fn is_named(store: &ExportStore, node: &FileRef, place: (&FileRef, &Name)) -> Result<bool, ExportError> {
+    Ok(has_fileid_of(node, named(store, place).await?.as_ref()))
+}
+
+/// Returns what has a name in a folder.
+async fn named(store: &ExportStore, (folder, name): (&FileRef, &Name)) -> Result<Option<FileRef>, ExportError> {
     let found = store.nfs.lookup(&folder.handle, name).await;
-    let found = found.context(|| format!("looking up {name}"))?;
-    Ok(has_fileid_of(node, found.as_ref()))
+    found.context(|| format!("looking up {name}"))
 }
 
 fn has_fileid_of(node: &FileRef, found: Option<&FileRef>) -> bool {

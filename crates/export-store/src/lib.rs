@@ -113,7 +113,7 @@ mod verified_root;
 mod volume_record;
 mod write_probe;
 
-pub use accept::{Acceptance, Accepted, AcceptedDirectory};
+pub use accept::{Acceptance, AcceptanceScope, AcceptedDirectory};
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchivePhase, ArchiveRef, RecordedArchive, ReleasedArchive};
 pub use beacon::{Beacon, Beacons, KnownBeacon};

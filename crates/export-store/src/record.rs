@@ -96,6 +96,12 @@ impl RecordedHandle {
         self.directory == hexadecimal(node)
     }
 
+    /// Reports whether the folder of records had another handle when this one was recorded: the export was copied, or the
+    /// server changed its handles.
+    pub(crate) fn is_of_another_folder(&self, verified: &VerifiedRoot) -> bool {
+        self.folder.is_some() && self.is_outdated(verified)
+    }
+
     /// Reports whether the server changed its handles since this one was recorded, or may have.
     pub(crate) fn is_outdated(&self, verified: &VerifiedRoot) -> bool {
         self.folder.as_ref() != Some(&hexadecimal(&verified.records))

@@ -5,7 +5,7 @@ use crate::copy;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, MAX_NAME_LEN};
 use crate::path_reservations::{Holder, Sharing};
-use crate::record::{ArchiveState, Record, RecordError, State};
+use crate::record::{ArchiveState, Record, RecordError, RecordedHandle, State};
 use crate::records::ReadRecord;
 use crate::request::RollbackOutcome;
 use crate::signature::SignatureStatus;
@@ -136,7 +136,12 @@ async fn remove_directory(
     let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
         || record.handle.as_ref().is_some_and(|handle| !handle.is_of(leaf));
     if !verified.is_plain_directory(leaf) || other {
-        return Ok(RollbackOutcome::DirectoryKept);
+        // After a copy of the export, it may be the recorded one: an administrator decides.
+        let was_copied = |handle: &RecordedHandle| handle.is_of_another_folder(verified);
+        return Ok(match record.handle.as_ref().is_some_and(was_copied) {
+            true => RollbackOutcome::NotEmpty,
+            false => RollbackOutcome::DirectoryKept,
+        });
     }
     if let Some(holder) = other_holder(store, verified, record, leaf, superseded).await? {
         // With a fileid, two volumes share the directory. Without one, it may have been created for this record and have

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::accept::{Acceptance, Accepted};
+use crate::accept::{Acceptance, AcceptanceScope};
 use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive, ReleasedArchive};
 use crate::beacon::{Beacon, Beacons};
@@ -797,15 +797,15 @@ impl ExportStore {
 
     /// Accepts the directory at the place of a volume's record, whose fileid is another one than the recorded, as an
     /// administrator requested: somebody restored or moved the export file by file. `object` is what the volume's object
-    /// says, if it exists. Needs [`recover`](Self::recover) first, so that conflicts are known.
+    /// says, if it exists, or why it is not a volume of this backend. Needs [`recover`](Self::recover) first, so that conflicts are known.
     pub async fn accept_directory(
         &self,
         volume: &str,
-        accepted: Accepted,
-        object: Option<&ReclaimRequest>,
+        scope: AcceptanceScope,
+        object: Result<Option<&ReclaimRequest>, &str>,
     ) -> Result<Acceptance, ExportError> {
         let _lock = self.lock_volume(volume).await?;
-        let which = (volume, accepted);
+        let which = (volume, scope);
         self.with_verified(move |verified| async move { accept::accept(self, &verified, which, object).await })
             .await
     }

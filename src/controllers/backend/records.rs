@@ -80,15 +80,14 @@ pub(super) async fn adopt(ctx: &Context, object: &NfsBackend, backend: &Backend,
     let Some(requested) = backend.requests.due(object, request) else {
         return;
     };
+    let (mut done, mut refused) = (0, 0);
     for text in ids(requested) {
         match adopt_one(ctx, export, text).await {
-            Ok(adopted) => publish(
-                ctx,
-                object,
-                Severity::Normal,
-                Reason::RecordAdopted,
-                &describe_adopted(&adopted),
-            ),
+            Ok(adopted) => {
+                done += 1;
+                let note = describe_adopted(&adopted);
+                publish(ctx, object, Severity::Normal, Reason::RecordAdopted, &note);
+            }
             Err(error) if Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown() => {
                 tracing::warn!(
                     backend = backend.name,
@@ -99,12 +98,15 @@ pub(super) async fn adopt(ctx: &Context, object: &NfsBackend, backend: &Backend,
                 return;
             }
             Err(error) => {
+                refused += 1;
                 let note = format!("{text:?}: {error}; to try again, append @ and any text to the annotation");
                 publish(ctx, object, Severity::Warning, Reason::RecordNotAdopted, &note);
             }
         }
     }
-    backend.requests.complete(request, requested, ctx.clock.now());
+    let result = format!("{} adopted, {refused} not adopted", counted(done, "record"));
+    let now = ctx.clock.now();
+    backend.requests.complete_with(request, requested, Some(result), now);
     // The next probe updates the condition, and the list of handled requests.
     ctx.request_probe(&backend.name);
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use export_store::{
-    Acceptance, Accepted, ArchiveMetadata, Decided, DirectoryRequest, ExportStore, PathReservations, ReclaimRequest,
-    Reclaimed,
+    Acceptance, AcceptanceScope, ArchiveMetadata, Decided, DirectoryRequest, ExportStore, PathReservations,
+    ReclaimRequest, Reclaimed, RollbackOutcome,
 };
-use nfs_client::FsId;
 
 use super::super::file_system::{AttributeChanges, Caller, Content, Directory, Ino, Kind, Removal};
 use super::late_changes::{exists, request, store};
@@ -17,12 +16,12 @@ const ROOT: &Caller = &Caller::ROOT;
 /// More numbers than the export has objects.
 const NUMBERS: Ino = 1000;
 
-/// Returns a copy of the files of a disk, in which some directories have these numbers.
+/// Returns a copy of the files of a disk, in which some directories have these numbers, and a file system of its own unless
+/// handles have no generations.
 fn restored(disk: &FileSystem, numbers: &BTreeMap<Vec<u8>, Ino>) -> FileSystem {
-    let mut copy = FileSystem::new(FileSystemOptions {
-        fsid: FsId { major: 2, minor: 0 },
-        ..FileSystemOptions::default()
-    });
+    let mut options = disk.options().clone();
+    options.fsid.major += u64::from(options.generations);
+    let mut copy = FileSystem::new(options);
     let root = copy.root();
     let fillers: Vec<String> = (0..NUMBERS).map(|number| format!("filler-{number}")).collect();
     for filler in &fillers {
@@ -30,7 +29,8 @@ fn restored(disk: &FileSystem, numbers: &BTreeMap<Vec<u8>, Ino>) -> FileSystem {
         let created = copy.create(ROOT, root, filler.as_bytes(), folder, AttributeChanges::default());
         created.unwrap();
     }
-    for filler in &fillers {
+    // The first one stays, so that no other object has its former number by chance.
+    for filler in fillers.iter().skip(1) {
         copy.remove(ROOT, root, filler.as_bytes(), Removal::Any).unwrap();
     }
     let mut found = disk.walk(disk.root());
@@ -87,9 +87,9 @@ async fn provision(server: &NfsServer, store: &ExportStore, claim: &str) -> Recl
 }
 
 /// Accepts the directory of a volume. Returns its fileid, or why it is refused.
-async fn accept(store: &ExportStore, accepted: Accepted, volume: &ReclaimRequest) -> Result<u64, String> {
+async fn accept(store: &ExportStore, scope: AcceptanceScope, volume: &ReclaimRequest) -> Result<u64, String> {
     match store
-        .accept_directory(&volume.volume, accepted, Some(volume))
+        .accept_directory(&volume.volume, scope, Ok(Some(volume)))
         .await
         .unwrap()
     {
@@ -123,8 +123,15 @@ struct Exported {
 }
 
 impl Exported {
-    async fn start(protocol: Protocol) -> Self {
+    async fn start(protocol: Protocol, generations: bool) -> Self {
         let (server, host) = start();
+        server.insert_disk(
+            "disk",
+            FileSystem::new(FileSystemOptions {
+                generations,
+                ..FileSystemOptions::default()
+            }),
+        );
         let store = store(&host, protocol, 1, &Arc::new(PathReservations::new())).await;
         let one = provision(&server, &store, "one").await;
         let two = provision(&server, &store, "two").await;
@@ -144,27 +151,37 @@ impl Exported {
         }
     }
 
-    /// Renames directories at the root of the export.
-    fn rename(&self, names: &[(&str, &str)]) {
+    /// Changes the disk behind the operator's back.
+    fn change_disk(&self, change: impl FnOnce(&mut FileSystem)) {
         let mut disk = self.server.snapshot("disk").unwrap();
-        let root = disk.root();
-        for (from, to) in names {
-            disk.rename(ROOT, (root, from.as_bytes()), (root, to.as_bytes()))
-                .unwrap();
-        }
+        change(&mut disk);
         self.server.insert_disk("disk", disk);
     }
 
-    /// Restores the export, such that each directory has the fileid that another one had, and starts the operator again.
-    async fn restore(&mut self, protocol: Protocol) {
+    /// Renames directories at the root of the export.
+    fn rename(&self, names: &[(&str, &str)]) {
+        self.change_disk(|disk| {
+            let root = disk.root();
+            for (from, to) in names {
+                let renamed = disk.rename(ROOT, (root, from.as_bytes()), (root, to.as_bytes()));
+                renamed.unwrap();
+            }
+        });
+    }
+
+    /// Restores the export, such that each directory has the fileid that another one had.
+    fn restore(&self) {
         let numbers = [
             ("one", id(&self.two)),
             ("two", id(&self.gone)),
             (self.archive.as_str(), id(&self.one)),
         ];
         let numbers = numbers.map(|(path, number)| (path.as_bytes().to_vec(), number));
-        let disk = restored(&self.server.snapshot("disk").unwrap(), &BTreeMap::from(numbers));
-        self.server.insert_disk("disk", disk);
+        self.change_disk(|disk| *disk = restored(disk, &BTreeMap::from(numbers)));
+    }
+
+    /// Starts the operator again.
+    async fn restart(&mut self, protocol: Protocol) {
         self.store = store(&self.host, protocol, 1, &Arc::new(PathReservations::new())).await;
         self.store.recover(&|_| false).await.unwrap();
     }
@@ -172,9 +189,14 @@ impl Exported {
 
 #[tokio::test(start_paused = true)]
 async fn directories_that_swapped_their_fileids_in_a_restore_are_accepted() {
-    for protocol in ALL {
-        let mut exported = Exported::start(protocol).await;
-        exported.restore(protocol).await;
+    for (protocol, generations) in ALL
+        .into_iter()
+        .flat_map(|protocol| [(protocol, true), (protocol, false)])
+    {
+        let what = format!("{protocol}, generations: {generations}");
+        let mut exported = Exported::start(protocol, generations).await;
+        exported.restore();
+        exported.restart(protocol).await;
         let Exported {
             server,
             store,
@@ -186,58 +208,95 @@ async fn directories_that_swapped_their_fileids_in_a_restore_are_accepted() {
         } = &exported;
         store.delete(one, &Decided).await.unwrap_err();
         assert!(exists(server, "one/data"));
-        assert_eq!(accept(store, Accepted::Copied, one).await, Ok(id(two)), "{protocol}");
+        assert_eq!(accept(store, AcceptanceScope::All, one).await, Ok(id(two)), "{what}");
         // Although a record that is not accepted yet has its fileid.
-        let one = with_id(one, id(two));
-        store.delete(&one, &Decided).await.unwrap();
-        assert!(!exists(server, "one") && exists(server, "two/data"), "{protocol}");
+        store.delete(&with_id(one, id(two)), &Decided).await.unwrap();
+        assert!(!exists(server, "one") && exists(server, "two/data"), "{what}");
 
-        assert_eq!(accept(store, Accepted::Copied, two).await, Ok(id(gone)), "{protocol}");
+        assert_eq!(accept(store, AcceptanceScope::All, two).await, Ok(id(gone)), "{what}");
         // Again, as after a lost reply, and with the object as it is now.
         let two = with_id(two, id(gone));
-        assert_eq!(accept(store, Accepted::Named, &two).await, Ok(id(gone)), "{protocol}");
-        let accepted = store.accept_directory(&gone.volume, Accepted::Copied, None).await;
+        assert_eq!(
+            accept(store, AcceptanceScope::Named, &two).await,
+            Ok(id(gone)),
+            "{what}"
+        );
+        let accepted = store
+            .accept_directory(&gone.volume, AcceptanceScope::All, Ok(None))
+            .await;
         let Acceptance::Accepted(accepted) = accepted.unwrap() else {
             unreachable!("an archive")
         };
         let found = (accepted.directory.as_str(), accepted.file_id, accepted.changed);
-        assert_eq!(found, (archive.as_str(), id(&exported.one), true), "{protocol}");
+        assert_eq!(found, (archive.as_str(), id(one), true), "{what}");
         assert!(store.find_archive(&gone.volume).await.unwrap().unwrap().exists);
         store.delete(&two, &Decided).await.unwrap();
-        assert!(exists(server, &format!("{archive}/data")), "{protocol}");
+        assert!(exists(server, &format!("{archive}/data")), "{what}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn directories_that_somebody_renamed_or_replaced_are_not_accepted_as_copies() {
     for protocol in ALL {
-        let exported = Exported::start(protocol).await;
+        let exported = Exported::start(protocol, true).await;
         let Exported { store, one, two, .. } = &exported;
         exported.rename(&[("one", "aside"), ("two", "one"), ("aside", "two")]);
-        for accepted in [Accepted::Copied, Accepted::Named] {
+        for scope in [AcceptanceScope::All, AcceptanceScope::Named] {
             for (volume, other) in [(one, two), (two, one)] {
-                let why = accept(store, accepted, volume).await.unwrap_err();
+                let why = accept(store, scope, volume).await.unwrap_err();
                 let expected = format!("has the fileid of the directory of volume {}", other.volume);
                 assert!(why.contains(&expected), "{protocol}: {why}");
             }
         }
         exported.rename(&[("two", "aside"), ("one", "two")]);
-        let why = accept(store, Accepted::Named, one).await.unwrap_err();
+        let why = accept(store, AcceptanceScope::Named, one).await.unwrap_err();
         assert!(why.contains("does not exist"), "{protocol}: {why}");
         // An administrator may restore a single directory, but has to name it.
-        let mut disk = exported.server.snapshot("disk").unwrap();
-        let folder = Kind::Directory(Directory::new(disk.root()));
-        let root = disk.root();
-        let restored = disk
-            .create(ROOT, root, b"one", folder, AttributeChanges::default())
-            .unwrap();
-        exported.server.insert_disk("disk", disk);
-        let why = accept(store, Accepted::Copied, one).await.unwrap_err();
+        exported.change_disk(|disk| {
+            let root = disk.root();
+            let folder = Kind::Directory(Directory::new(root));
+            let restored = disk.create(ROOT, root, b"one", folder, AttributeChanges::default());
+            restored.unwrap();
+        });
+        let why = accept(store, AcceptanceScope::All, one).await.unwrap_err();
         assert!(why.contains("only its directory was replaced"), "{protocol}: {why}");
         let mut of_another = one.clone();
         of_another.claim.uid = "another".into();
-        let why = accept(store, Accepted::Named, &of_another).await.unwrap_err();
+        let why = accept(store, AcceptanceScope::Named, &of_another).await.unwrap_err();
         assert!(why.contains("another claim or directory"), "{protocol}: {why}");
-        assert_eq!(accept(store, Accepted::Named, one).await, Ok(restored), "{protocol}");
+        let accepted = accept(store, AcceptanceScope::Named, one).await;
+        assert!(accepted.is_ok_and(|file_id| file_id != id(one)), "{protocol}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_directory_of_another_volume_is_not_accepted_after_the_server_changed_all_handles() {
+    for protocol in ALL {
+        let mut exported = Exported::start(protocol, true).await;
+        exported.rename(&[("one", "aside"), ("two", "one")]);
+        exported.change_disk(|disk| disk.options_mut().fsid.major = 2);
+        exported.restart(protocol).await;
+        for scope in [AcceptanceScope::All, AcceptanceScope::Named] {
+            let why = accept(&exported.store, scope, &exported.one).await.unwrap_err();
+            let expected = "has the fileid of the directory of volume pvc-two";
+            assert!(why.contains(expected), "{protocol}: {why}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_whose_claim_is_gone_stays_in_a_copy_until_its_directory_is_accepted() {
+    for protocol in ALL {
+        let mut exported = Exported::start(protocol, true).await;
+        exported.restore();
+        exported.restart(protocol).await;
+        let Exported { store, one, two, .. } = &exported;
+        let kept = store.rollback(&one.volume, &one.claim.uid).await.unwrap();
+        assert_eq!(kept, RollbackOutcome::NotEmpty, "{protocol}");
+        assert_eq!(
+            accept(store, AcceptanceScope::All, one).await,
+            Ok(id(two)),
+            "{protocol}"
+        );
     }
 }
