@@ -6,7 +6,7 @@
 use std::fmt;
 
 pub use super::planned_condition::PlannedCondition;
-use export_store::ErrorKind;
+use export_store::{ErrorKind, ExportError};
 
 /// Condition types of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -541,6 +541,12 @@ impl Reason {
                 | Self::ArchiveExpired
                 | Self::ClaimTooSmall
         )
+    }
+
+    /// Returns true for errors that affect the whole backend, or that leave open what was done: the backend is probed again,
+    /// and the operation repeated.
+    pub fn needs_probe(error: &ExportError) -> bool {
+        Self::from(error.kind()).is_backend_wide() || error.outcome_unknown()
     }
 
     /// Returns true for problems that affect all claims of the backend: it is probed again, and its claims wait.

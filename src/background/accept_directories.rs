@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::{Api, Resource as _, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -132,7 +132,7 @@ impl DirectoryAcceptance {
         let interruption = (value.to_owned(), cause);
         if self.interruption.as_ref() != Some(&interruption) {
             let note = format!("interrupted, and tried again: {}", interruption.1);
-            publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, &note);
+            ctx.publish_about_backend(object, Severity::Warning, Reason::DirectoryNotAccepted, "Accept", &note);
         }
         self.interruption = Some(interruption);
     }
@@ -255,7 +255,7 @@ impl Run<'_> {
             false => AcceptanceScope::Named,
         };
         match self.export.accept_directory(volume, scope, object).await {
-            Err(error) if !is_of_the_export(&error) => Ok(Acceptance::Refused(error.to_string())),
+            Err(error) if !Reason::needs_probe(&error) => Ok(Acceptance::Refused(error.to_string())),
             result => result,
         }
     }
@@ -310,11 +310,6 @@ impl Run<'_> {
     }
 }
 
-/// Reports whether an error concerns all volumes of the export.
-fn is_of_the_export(error: &ExportError) -> bool {
-    Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown()
-}
-
 /// Returns `None` if the object that was to be changed is gone.
 fn unless_gone<T>(written: Result<T, WriteError>) -> Result<Option<T>, WriteError> {
     match written {
@@ -353,13 +348,13 @@ impl Outcome {
 /// Publishes the result, and the first problems.
 fn report(ctx: &Context, object: &NfsBackend, outcome: &Outcome, summary: &str) {
     for problem in &outcome.problems {
-        publish(ctx, object, Severity::Warning, Reason::DirectoryNotAccepted, problem);
+        ctx.publish_about_backend(
+            object,
+            Severity::Warning,
+            Reason::DirectoryNotAccepted,
+            "Accept",
+            problem,
+        );
     }
-    publish(ctx, object, Severity::Normal, Reason::DirectoriesAccepted, summary);
-}
-
-fn publish(ctx: &Context, object: &NfsBackend, severity: Severity, reason: Reason, note: &str) {
-    tracing::info!(backend = object.name_any(), %reason, "{note}");
-    ctx.events
-        .publish(object.object_ref(&()), severity, reason, "Accept", note);
+    ctx.publish_about_backend(object, Severity::Normal, Reason::DirectoriesAccepted, "Accept", summary);
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource as _, ResourceExt};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::runtime::burst_limit::BurstLimit;
 use crate::runtime::clients::Clients;
 use crate::runtime::clock::{Clock, ServerClock};
 use crate::runtime::concurrency_limiter::{ConcurrencyLimiter, Priority, Slot};
-use crate::runtime::events::Events;
+use crate::runtime::events::{Events, Severity};
 use crate::runtime::fair_semaphore::FairSemaphore;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
@@ -293,6 +293,20 @@ impl Context {
     pub fn request_probe(&self, backend: &str) {
         // The receiver is dropped only at shutdown.
         let _ = self.probe_requests.send(ObjectRef::new(backend));
+    }
+
+    /// Logs what became of a request of an administrator, and publishes it as an event about the backend.
+    pub fn publish_about_backend(
+        &self,
+        object: &NfsBackend,
+        severity: Severity,
+        reason: Reason,
+        action: &str,
+        note: &str,
+    ) {
+        tracing::info!(backend = object.name_any(), %reason, "{note}");
+        self.events
+            .publish(object.object_ref(&()), severity, reason, action, note);
     }
 
     /// Requests an immediate reconciliation of an archive.

@@ -293,7 +293,7 @@ fn record_unusable(message: &str) -> ExportState {
 
 fn read_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ExportState {
     let condition = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
-    if condition.reason.is_backend_wide() || error.outcome_unknown() {
+    if Reason::needs_probe(error) {
         ctx.request_probe(&backend.name);
         return ExportState::Unreachable(condition);
     }

@@ -2,7 +2,6 @@
 //! administrator names.
 
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
 
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -86,9 +85,9 @@ pub(super) async fn adopt(ctx: &Context, object: &NfsBackend, backend: &Backend,
             Ok(adopted) => {
                 done += 1;
                 let note = describe_adopted(&adopted);
-                publish(ctx, object, Severity::Normal, Reason::RecordAdopted, &note);
+                ctx.publish_about_backend(object, Severity::Normal, Reason::RecordAdopted, "Adopt", &note);
             }
-            Err(error) if Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown() => {
+            Err(error) if Reason::needs_probe(&error) => {
                 tracing::warn!(
                     backend = backend.name,
                     record = text,
@@ -100,7 +99,7 @@ pub(super) async fn adopt(ctx: &Context, object: &NfsBackend, backend: &Backend,
             Err(error) => {
                 refused += 1;
                 let note = format!("{text:?}: {error}; to try again, append @ and any text to the annotation");
-                publish(ctx, object, Severity::Warning, Reason::RecordNotAdopted, &note);
+                ctx.publish_about_backend(object, Severity::Warning, Reason::RecordNotAdopted, "Adopt", &note);
             }
         }
     }
@@ -124,12 +123,6 @@ fn describe_adopted(adopted: &Adopted) -> String {
     } = adopted;
     let what = if *archive { "archive" } else { "directory" };
     format!("the record of volume {volume} now belongs to this cluster, and so does its {what} {directory}")
-}
-
-fn publish(ctx: &Context, object: &NfsBackend, severity: Severity, reason: Reason, note: &str) {
-    tracing::info!(backend = object.name_any(), %reason, "{note}");
-    ctx.events
-        .publish(object.object_ref(&()), severity, reason, "Adopt", note);
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl Swapped {
 }
 
 /// Removes what a concurrent probe changes: its file, and the time of the folder.
-fn lasting(tree: BTreeMap<String, String>) -> Vec<(String, String)> {
+pub(super) fn lasting(tree: BTreeMap<String, String>) -> Vec<(String, String)> {
     let of_a_probe = |path: &str| path.contains("/.nfs-operator") && !path.contains("/records/");
     tree.into_iter().filter(|(path, _)| !of_a_probe(path)).collect()
 }

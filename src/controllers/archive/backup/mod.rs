@@ -134,7 +134,7 @@ async fn find_backup(
 /// Returns the outcome of a failed call on the export.
 fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> BackupOutcome {
     let condition = PlannedCondition::fails(Reason::from(error.kind()), format!("backend {}: {error}", backend.name));
-    if condition.reason.is_backend_wide() || error.outcome_unknown() {
+    if Reason::needs_probe(error) {
         ctx.request_probe(&backend.name);
         return BackupOutcome::Waiting(condition);
     }
