@@ -580,6 +580,10 @@ The value of a `…-requested-at` annotation is any text. An annotation that dec
 what it refers to: an identity, records, or volumes. To request the same once more, append `@` and
 any text, which has no other meaning: `nfs-operator.io/accept-identity=ID@2`.
 
+`accept-identity`, `adopt-record` and `accept-directories` accept what the backend reports. If a
+backend is created with one of them, because its manifest still has it, the operator ignores that
+value, and says so in `status.handledRequests`: nothing was reported yet.
+
 A request that cannot be carried out yet, for example because the server is down, stays open until
 it can, or until you remove the annotation or change its value.
 ";

@@ -37,6 +37,7 @@ use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::{Provisioners, Settings};
 use nfs_operator::state::copy_jobs::{CopyBackend, CopyJobs, CopyLabels, SlotRequest};
 use nfs_operator::state::last_written::{Cached, LastWritten};
+use nfs_operator::state::recovery::{LostVolume, RecoveryHolds};
 use nfs_operator::state::volume_indexer::index_volume;
 use serde_json::{Value, json};
 use sim::api_server::{ApiServer, NoFaults};
@@ -58,6 +59,11 @@ const MANY: usize = 3584;
 const VOLUMES: usize = 100_000;
 /// Name, path and sizes of a volume, and the tables that find it.
 const OF_A_VOLUME: usize = 150;
+/// Name of the volume, and the names and the UID of its claim, and the tables that find it by volume and by claim: after the
+/// loss of a cluster, all volumes are lost.
+const OF_A_LOST_VOLUME: usize = 420;
+/// Its empty entries in the tables of lost volumes, which keep their capacity.
+const OF_A_TABLE: usize = 100;
 /// No memory, except for the capacity of tables for current work.
 const OF_A_CLAIM: usize = 10;
 /// A claim that waits for capacity, with a condition of usual length: 2.8 kB. Decoded, it needs 7 kB.
@@ -241,6 +247,27 @@ fn of_a_volume_150_bytes_are_kept_and_nothing_once_it_is_deleted() {
     let left = (held() - before) as usize;
     println!("{left} bytes without volumes");
     assert!(left <= 64 << 10, "{left} bytes without volumes");
+}
+
+#[test]
+fn of_a_lost_volume_its_names_are_kept_and_nothing_once_it_exists_again() {
+    let lost = |number: usize| {
+        let volume = LostVolume {
+            volume: format!("pvc-{}", uid(number)),
+            backend: "backend-1".into(),
+            claim_uid: uid(number),
+        };
+        (("namespace".to_owned(), format!("claim-{number}")), volume)
+    };
+    let before = held();
+    let holds = RecoveryHolds::default();
+    holds.set_lost("backend-1", (0..MANY).map(lost));
+    let each = (held() - before) as usize / MANY;
+    println!("{each} bytes of a lost volume");
+    assert!(each <= OF_A_LOST_VOLUME, "{each} bytes");
+    holds.set_lost("backend-1", []);
+    let left = (held() - before) as usize / MANY;
+    assert!(left <= OF_A_TABLE, "{left} bytes");
 }
 
 #[test]

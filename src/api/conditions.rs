@@ -256,7 +256,7 @@ reasons! {
     InvalidParameter,
     /// Block volumes are not supported.
     BlockVolumeUnsupported,
-    /// The access mode is not supported: NFS cannot restrict a volume to one pod.
+    /// The access mode is none of ReadWriteOnce, ReadOnlyMany, ReadWriteMany and ReadWriteOncePod.
     AccessModeUnsupported,
     /// The claim has a selector, which only matches existing volumes.
     SelectorUnsupported,

@@ -4,6 +4,9 @@
 //! request. The operator never changes these annotations, so that tools which own them (GitOps) do not fight it. To repeat a
 //! request, set another value. A value that carries IDs may end with `@` and any text, which has no other meaning.
 //!
+//! A manifest may keep an annotation that was handled long ago. An acceptance in the manifest of a new object is therefore not
+//! carried out: nothing was reported yet that it could accept.
+//!
 //! To add a request, add its annotation to `names!` and a line to `requests!`, and call
 //! [`RequestLog`](crate::state::requests::RequestLog) where it is carried out.
 
@@ -89,6 +92,15 @@ impl BackendRequest {
     /// Returns the name in the status: that of the annotation, without its prefix.
     pub fn name(self) -> &'static str {
         self.annotation().split_once('/').map_or("", |(_, name)| name)
+    }
+
+    /// Reports whether it accepts something that the backend reported: an answer, which says nothing about another object with
+    /// the same name, or about the next thing that is reported.
+    pub fn is_acceptance(self) -> bool {
+        match self {
+            Self::AcceptIdentity | Self::AdoptRecords | Self::AcceptDirectories => true,
+            Self::Scan | Self::Count | Self::ImportArchives | Self::Readopt | Self::ReadoptVolumes => false,
+        }
     }
 
     /// Returns the value that an administrator set, handled or not. An empty one requests nothing.

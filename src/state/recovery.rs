@@ -175,11 +175,50 @@ pub struct LostVolume {
     /// Name of the volume.
     pub volume: String,
     /// Backend on whose export the record was found.
-    pub backend: String,
-    /// Claim in the record.
-    pub claim: ClaimName,
-    /// UID of that claim.
+    pub backend: Arc<str>,
+    /// UID of the claim in the record.
     pub claim_uid: String,
+}
+
+/// Lost volumes. After the loss of a cluster, these are all volumes: each name is stored once, or twice if it is a key.
+#[derive(Default)]
+struct LostVolumes {
+    /// By the claim in the record, sorted by volume.
+    by_claim: HashMap<Arc<ClaimName>, Vec<LostVolume>>,
+    /// By volume.
+    claims: HashMap<String, Arc<ClaimName>>,
+}
+
+impl LostVolumes {
+    fn insert(&mut self, claim: ClaimName, lost: LostVolume) {
+        self.remove(&lost.volume);
+        let claim = Arc::new(claim);
+        self.claims.insert(lost.volume.clone(), Arc::clone(&claim));
+        let of_claim = self.by_claim.entry(claim).or_insert_with(|| Vec::with_capacity(1));
+        let place = of_claim.partition_point(|other| other.volume < lost.volume);
+        of_claim.insert(place, lost);
+    }
+
+    fn remove(&mut self, volume: &str) {
+        let Some(claim) = self.claims.remove(volume) else {
+            return;
+        };
+        if let Some(of_claim) = self.by_claim.get_mut(&claim) {
+            of_claim.retain(|lost| lost.volume != volume);
+            if of_claim.is_empty() {
+                self.by_claim.remove(&claim);
+            }
+        }
+    }
+
+    fn remove_of_backend(&mut self, backend: &str) {
+        self.by_claim.retain(|_, of_claim| {
+            for lost in of_claim.extract_if(.., |lost| *lost.backend == *backend) {
+                self.claims.remove(&lost.volume);
+            }
+            !of_claim.is_empty()
+        });
+    }
 }
 
 /// Volumes by the claim that must not be provisioned because of them: recovered volumes, which the control plane may be
@@ -191,10 +230,7 @@ pub struct RecoveryHolds(Mutex<Pairs>);
 struct Pairs {
     by_volume: HashMap<String, ClaimName>,
     by_claim: HashMap<ClaimName, String>,
-    /// Lost volumes by name.
-    lost: HashMap<String, LostVolume>,
-    /// Names of lost volumes by claim.
-    lost_by_claim: HashMap<ClaimName, BTreeSet<String>>,
+    lost: LostVolumes,
     /// Recovered volumes by the UID of the claim that the control plane bound them to. The claim object is updated
     /// later, and the watch of claims may be later still, so an entry remains until the claim is gone.
     bound: HashMap<String, String>,
@@ -210,64 +246,36 @@ impl Pairs {
         }
         Some(claim)
     }
-
-    fn add_lost(&mut self, lost: LostVolume) {
-        let volume = lost.volume.clone();
-        self.remove_lost(&volume);
-        self.lost_by_claim
-            .entry(lost.claim.clone())
-            .or_default()
-            .insert(volume.clone());
-        self.lost.insert(volume, lost);
-    }
-
-    fn remove_lost(&mut self, volume: &str) {
-        let Some(lost) = self.lost.remove(volume) else { return };
-        if let Some(volumes) = self.lost_by_claim.get_mut(&lost.claim) {
-            volumes.remove(volume);
-            if volumes.is_empty() {
-                self.lost_by_claim.remove(&lost.claim);
-            }
-        }
-    }
 }
 
 impl RecoveryHolds {
-    /// Replaces the lost volumes of a backend.
-    pub fn set_lost(&self, backend: &str, volumes: impl IntoIterator<Item = LostVolume>) {
+    /// Replaces the lost volumes of a backend, each with the claim in its record.
+    pub fn set_lost(&self, backend: &str, volumes: impl IntoIterator<Item = (ClaimName, LostVolume)>) {
         let mut pairs = self.lock();
-        let former: Vec<String> = pairs
-            .lost
-            .values()
-            .filter(|lost| lost.backend == backend)
-            .map(|lost| lost.volume.clone())
-            .collect();
-        former.iter().for_each(|volume| pairs.remove_lost(volume));
-        volumes.into_iter().for_each(|lost| pairs.add_lost(lost));
+        pairs.lost.remove_of_backend(backend);
+        for (claim, lost) in volumes {
+            pairs.lost.insert(claim, lost);
+        }
     }
 
     /// Forgets a volume that is not lost, or whose record was removed.
     pub fn forget_lost(&self, volume: &str) {
-        self.lock().remove_lost(volume);
+        self.lock().lost.remove(volume);
     }
 
     /// Returns the lost volumes of a claim of this name. A claim that is recorded by its UID is still being provisioned, and
     /// gets its own volume.
     pub fn lost_of(&self, claim: &ClaimName, uid: &str) -> Vec<LostVolume> {
         let pairs = self.lock();
-        let volumes = pairs.lost_by_claim.get(claim).into_iter().flatten();
-        volumes
-            .filter_map(|volume| pairs.lost.get(volume))
-            .filter(|lost| lost.claim_uid != uid)
-            .cloned()
-            .collect()
+        let volumes = pairs.lost.by_claim.get(claim).into_iter().flatten();
+        volumes.filter(|lost| lost.claim_uid != uid).cloned().collect()
     }
 
     /// Records a volume that was observed or recreated.
     pub fn observe(&self, volume: &PersistentVolume) {
         let (mut pairs, name) = (self.lock(), volume.name_any());
         pairs.part(&name);
-        pairs.remove_lost(&name);
+        pairs.lost.remove(&name);
         if let Some(claim) = waits_for(volume) {
             pairs.by_claim.insert(claim.clone(), name.clone());
             pairs.by_volume.insert(name, claim);
@@ -416,11 +424,13 @@ mod tests {
     #[test]
     fn a_lost_volume_holds_the_claims_of_its_name_until_it_exists_again() {
         let (holds, claim) = (RecoveryHolds::default(), ("team".to_owned(), "data".to_owned()));
-        let lost = |volume: &str, backend: &str| LostVolume {
-            volume: volume.to_owned(),
-            backend: backend.to_owned(),
-            claim: claim.clone(),
-            claim_uid: volume.trim_start_matches("pvc-").to_owned(),
+        let lost = |volume: &str, backend: &str| {
+            let lost = LostVolume {
+                volume: volume.to_owned(),
+                backend: backend.into(),
+                claim_uid: volume.trim_start_matches("pvc-").to_owned(),
+            };
+            (claim.clone(), lost)
         };
         let held = |uid: &str| -> Vec<String> {
             let held = holds.lost_of(&claim, uid);
@@ -436,6 +446,8 @@ mod tests {
         holds.forget_lost("pvc-3");
         holds.set_lost("main", []);
         assert!(held("new").is_empty());
+        let left = holds.lock().lost.claims.len();
+        assert_eq!(left, 0);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::api::NfsBackend;
 use crate::api::requests::{BackendRequest, HandledRequest, recorded};
 
+/// Result of an acceptance that an object was created with.
+const CREATED_WITH_IT: &str = "ignored: the backend was created with it, and had reported nothing that it could accept";
+
 /// Log of the requests of one backend. The status has what was handled, and the cache may have an older status.
 #[derive(Default)]
 pub struct RequestLog(Mutex<Log>);
@@ -21,9 +24,17 @@ struct Log {
 }
 
 impl RequestLog {
-    /// Restores what the previous process handled, from the status.
-    pub fn restore(&self, object: &NfsBackend) {
-        let handled = object.status.iter().flat_map(|status| &status.handled_requests);
+    /// Restores what the previous process handled, from the status. An object without one is new: the acceptances that it was
+    /// created with are recorded as handled, without being carried out.
+    pub fn restore(&self, object: &NfsBackend, now: Timestamp) {
+        let Some(status) = &object.status else {
+            let acceptances = BackendRequest::ALL.iter().filter(|request| request.is_acceptance());
+            for (request, value) in acceptances.filter_map(|request| Some((*request, request.value(object)?))) {
+                self.complete_with(request, value, Some(CREATED_WITH_IT.to_owned()), now);
+            }
+            return;
+        };
+        let handled = status.handled_requests.iter();
         let handled = handled.map(|handled| (handled.name.clone(), handled.clone()));
         self.lock().handled = handled.collect();
     }
@@ -122,9 +133,30 @@ mod tests {
         assert_eq!(log.due(&backend(None, &[]), scan), None);
         assert_eq!(log.due(&asked, scan), None, "removed and set again");
         let restarted = RequestLog::default();
-        restarted.restore(&backend(Some("1"), &log.handled()));
+        restarted.restore(&backend(Some("1"), &log.handled()), now);
         assert_eq!(restarted.due(&asked, scan), None);
         assert_eq!(restarted.due(&backend(Some("2"), &[]), scan), Some("2"));
+    }
+
+    #[test]
+    fn an_acceptance_that_an_object_is_created_with_is_not_carried_out() {
+        let now = Timestamp::UNIX_EPOCH;
+        for request in BackendRequest::ALL {
+            let created = |value: &str| {
+                serde_json::from_value::<NfsBackend>(json!({
+                    "metadata": {"name": "b", "annotations": {request.annotation(): value}},
+                    "spec": {"server": "s", "path": "/"},
+                }))
+                .unwrap()
+            };
+            let log = RequestLog::default();
+            log.restore(&created("1"), now);
+            let expected = (!request.is_acceptance()).then_some("1");
+            assert_eq!(log.due(&created("1"), *request), expected, "{request:?}");
+            let result = log.handled().first().and_then(|handled| handled.result.clone());
+            assert_eq!(result.is_some(), request.is_acceptance(), "{request:?}");
+            assert_eq!(log.due(&created("1@later"), *request), Some("1@later"), "{request:?}");
+        }
     }
 
     #[test]

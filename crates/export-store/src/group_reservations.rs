@@ -5,7 +5,7 @@
 //! after a start and writes later. A group is free once neither a volume nor a record has it. The lock inside is never
 //! held over an await.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -306,9 +306,9 @@ impl GroupReservations {
     }
 
     /// Returns the records with a group that are known on an export, to pass to [`Self::sweep`] later.
-    pub(crate) fn snapshot(&self, export_id: &str) -> Vec<(String, u64)> {
+    pub(crate) fn snapshot(&self, export_id: &str) -> HashMap<String, u64> {
         let index = self.index();
-        let mut known = Vec::new();
+        let mut known = HashMap::new();
         index.holders.for_each_where(
             |_| true,
             |name, holdings| {
@@ -320,12 +320,12 @@ impl GroupReservations {
         known
     }
 
-    /// Releases the groups of records that are not in a listing, which was read after the snapshot. A record that changed
-    /// since is left alone.
-    pub(crate) fn sweep(&self, export_id: &str, snapshot: &[(String, u64)], listed: &HashSet<&str>) {
+    /// Releases the groups of the records of a snapshot that are not in a listing, which was read afterwards. A record that
+    /// changed since is left alone.
+    pub(crate) fn sweep(&self, export_id: &str, unlisted: &HashMap<String, u64>) {
         let mut index = self.index();
         let mut freed = false;
-        for (name, serial) in snapshot.iter().filter(|(name, _)| !listed.contains(name.as_str())) {
+        for (name, serial) in unlisted {
             let holdings = index.holders.get(name).into_iter().flatten();
             let unchanged = holdings
                 .filter(|holding| *holding.export == *export_id)
@@ -419,15 +419,16 @@ mod tests {
         let groups = GroupReservations::default();
         allocate(&groups, "a", None);
         allocate(&groups, "b", None);
-        let snapshot = groups.snapshot("export");
+        let unlisted = groups.snapshot("export");
         // Written after the listing began.
         allocate(&groups, "b", Some(5001));
         allocate(&groups, "c", None);
-        groups.sweep("export", &snapshot, &HashSet::new());
+        groups.sweep("export", &unlisted);
         assert_eq!(groups.free("export", RANGE), 1);
         assert!(!groups.has_group("a", "export"));
-        let snapshot = groups.snapshot("export");
-        groups.sweep("export", &snapshot, &HashSet::from(["b", "c"]));
+        let mut unlisted = groups.snapshot("export");
+        unlisted.retain(|name, _| !["b", "c"].contains(&name.as_str()));
+        groups.sweep("export", &unlisted);
         assert_eq!(groups.free("export", RANGE), 1);
     }
 

@@ -143,8 +143,9 @@ pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
     ArchiveMetadata, ClaimRef, Decided, DirectoryRequest, Existing, ExpectedIdentity, Identity, NEW_IDENTITY,
-    OwnFileIds, ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimDecision, ReclaimRequest,
-    Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
+    OpenRecord, OwnFileIds, ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimDecision,
+    ReclaimRequest, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, StuckRecord, TrashContent,
+    WriteProbe,
 };
 pub use server_comparison::ServerComparison;
 pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};

@@ -127,7 +127,7 @@ pub(crate) async fn select_names<T>(
     directory: &FileHandle,
     path: &str,
     max_entries: usize,
-    select: impl Fn(Entry) -> Option<T>,
+    mut select: impl FnMut(Entry) -> Option<T>,
 ) -> Result<Vec<T>, ExportError> {
     let mut reader = DirectoryReader::new(directory.clone()).with_max_entries(max_entries);
     let mut selected = Vec::new();
@@ -136,7 +136,7 @@ pub(crate) async fn select_names<T>(
         if page.is_first {
             selected.clear();
         }
-        selected.extend(page.entries.into_iter().filter_map(&select));
+        selected.extend(page.entries.into_iter().filter_map(&mut select));
     }
     Ok(selected)
 }
@@ -148,7 +148,7 @@ pub(crate) async fn list_names(
     path: &str,
     max_entries: usize,
 ) -> Result<Vec<Name>, ExportError> {
-    select_names(store, directory, path, max_entries, |entry| Some(entry.name)).await
+    select_names(store, directory, path, max_entries, |entry| Some(entry.name.detached())).await
 }
 
 /// Reports whether a directory is empty.

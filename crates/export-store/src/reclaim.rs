@@ -206,6 +206,13 @@ async fn run(store: &ExportStore, mut reclaim: Reclaim<'_>) -> Result<Reclaimed,
                 records::remove(store, verified, &reclaim.record.volume).await?;
                 return Ok(Reclaimed::Deleted);
             }
+            ReclaimStep::AlreadyGone => {
+                // Without its record, the volume could not be reclaimed for a later claim.
+                reclaim.decide().await?;
+                remove_parents(store, &reclaim).await?;
+                records::remove(store, verified, &reclaim.record.volume).await?;
+                return Ok(Reclaimed::AlreadyGone);
+            }
             ReclaimStep::Done(end) => {
                 remove_parents(store, &reclaim).await?;
                 return Ok(finish(store, reclaim, end));
@@ -258,7 +265,6 @@ fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Recl
             Reclaimed::Deleted
         }
         (ReclaimResult::EmptyRemoved, _) => finished(store, &reclaim, Reclaimed::EmptyRemoved),
-        (ReclaimResult::AlreadyGone, _) => Reclaimed::AlreadyGone,
         (ReclaimResult::Deleted, _) => finished(store, &reclaim, Reclaimed::Deleted),
         (ReclaimResult::Archived, _) => Reclaimed::Deleted,
     }

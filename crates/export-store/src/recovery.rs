@@ -7,12 +7,12 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::reclaim;
 use crate::record::{Record, State};
 use crate::records::ReadRecord;
-use crate::request::RecoveryReport;
+use crate::request::{OpenRecord, RecoveryReport, StuckRecord};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, parents, paths, readdir, records, trash, unsigned_records};
-use nfs_client::{FileKind, Name};
+use nfs_client::{Entry, FileKind, Name};
 
 /// Number of concurrent reads of records.
 const READS: usize = 16;
@@ -21,9 +21,9 @@ const MAX_RECORDS: usize = 1_000_000;
 
 /// Result of recovering one record.
 enum Kind {
-    Open(Record),
-    Stuck(Record),
-    Elsewhere(Record),
+    Open(OpenRecord),
+    Stuck(StuckRecord),
+    Elsewhere(OpenRecord),
     Damaged(String, String),
     /// Nothing to report.
     Settled,
@@ -35,8 +35,18 @@ pub(crate) async fn recover(
     has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<RecoveryReport, ExportError> {
     remove_probe_leftovers(store, verified).await?;
-    let groups = store.reservations.groups.snapshot(&verified.identity.id);
-    let names = readdir::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
+    let mut without_record = store.reservations.groups.snapshot(&verified.identity.id);
+    let volume_exists = |name: &Name| std::str::from_utf8(name.as_bytes()).is_ok_and(has_volume);
+    // Most volumes exist: their names take no memory.
+    let select = |entry: Entry| {
+        if let Ok(volume) = std::str::from_utf8(entry.name.as_bytes()) {
+            without_record.remove(volume);
+        }
+        let is_needed = layout::is_draft(&entry.name) || !volume_exists(&entry.name);
+        is_needed.then(|| entry.name.detached())
+    };
+    let folder = &verified.records.handle;
+    let names = readdir::select_names(store, folder, "the records", MAX_RECORDS, select).await?;
     let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
     for draft in &drafts {
         // Another backend on the export may be replacing the record.
@@ -46,15 +56,10 @@ pub(crate) async fn recover(
         };
         remove_leftovers(store, verified, &verified.records, std::slice::from_ref(draft)).await?;
     }
-    let listed = names
-        .iter()
-        .filter_map(|name| std::str::from_utf8(name.as_bytes()).ok());
-    let listed = listed.collect();
-    store.reservations.groups.sweep(&verified.identity.id, &groups, &listed);
-    let without = names.into_iter().filter(|name| {
-        let volume = std::str::from_utf8(name.as_bytes());
-        !volume.is_ok_and(has_volume)
-    });
+    store.reservations.groups.sweep(&verified.identity.id, &without_record);
+    unsigned_records::retain_listed(store, &names);
+    // Those that were created since the listing have one now.
+    let without = names.into_iter().filter(|name| !volume_exists(name));
     let kinds = stream::iter(without.map(|name| recover_one(store, verified, name)));
     let mut kinds = kinds.buffer_unordered(READS);
     let mut settled = RecoveryReport::default();
@@ -90,21 +95,22 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     store.reservations.groups.record(&verified.identity.id, &record);
     let signed = trust == SignatureStatus::Signed;
     if !signed {
-        unsigned_records::track(store, &record, trust);
+        unsigned_records::track(store, &record, trust)?;
     }
+    let is_lost = signed && record.is_in_use();
     // Backends on the same export share the folder of records. Each recovers its own ones. The records of a backend
     // that no longer exists are left for the orphan scan to report.
     if record.backend != store.config.backend {
         keep_reserved(store, verified, &record, signed);
-        return Ok(match signed && record.is_in_use() {
-            true => Kind::Elsewhere(record),
+        return Ok(match is_lost {
+            true => Kind::Elsewhere(open_record(record, is_lost)),
             false => Kind::Settled,
         });
     }
     match &record.state {
         State::Creating | State::Live => {
             paths::hold(store, verified, &record);
-            Ok(Kind::Open(record))
+            Ok(Kind::Open(open_record(record, is_lost)))
         }
         State::Archived(_) | State::Purging { .. } | State::Restoring { .. } => {
             archives::track(store, verified, &record);
@@ -130,8 +136,24 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
         }
         State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => {
             paths::hold(store, verified, &record);
-            Ok(Kind::Stuck(record))
+            Ok(Kind::Stuck(StuckRecord {
+                volume: record.volume,
+                directory: record.directory,
+            }))
         }
+    }
+}
+
+fn open_record(record: Record, is_lost: bool) -> OpenRecord {
+    OpenRecord {
+        cluster: record.metadata.map(|metadata| metadata.cluster),
+        is_creating: record.state == State::Creating,
+        is_adopted: record.adopted,
+        restores: record.restores.is_some(),
+        is_lost,
+        volume: record.volume,
+        backend: record.backend,
+        claim: record.claim,
     }
 }
 

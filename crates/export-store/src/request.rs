@@ -13,7 +13,7 @@ use crate::error_kind::ErrorKind;
 use crate::group_reservations::GroupRange;
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Sharing;
-use crate::record::{ArchiveState, Record, RetentionTerms, TermsRevision, VolumeMetadata};
+use crate::record::{ArchiveState, RetentionTerms, TermsRevision, VolumeMetadata};
 use crate::signature::RecordsKey;
 use nfs_client::{Attributes, Credential, FsId};
 
@@ -132,15 +132,46 @@ pub struct WriteProbe {
 pub struct RecoveryReport {
     /// Records of directories without a volume. If the claim still exists, its reconciliation resumes with the record.
     /// Otherwise, call [`rollback`](super::ExportStore::rollback).
-    pub open: Vec<Record>,
+    pub open: Vec<OpenRecord>,
     /// Records of unfinished reclaims whose volume is gone and whose directory is still at its path. Nothing changes
     /// them anymore; an administrator must check them.
-    pub stuck: Vec<Record>,
+    pub stuck: Vec<StuckRecord>,
     /// Signed records of volumes in use on other backends of the export, without a volume. Their own backends recover them,
     /// if they exist.
-    pub elsewhere: Vec<Record>,
+    pub elsewhere: Vec<OpenRecord>,
     /// Names of invalid files among the records, and what is wrong with each. They are left unchanged.
     pub damaged: Vec<(String, String)>,
+}
+
+/// What a recovery finds in the record of a directory without a volume. Less than the record: after the loss of a cluster,
+/// every volume has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenRecord {
+    /// Name of the volume.
+    pub volume: String,
+    /// Name of the backend.
+    pub backend: String,
+    /// The claim.
+    pub claim: ClaimRef,
+    /// UID of the cluster that created the volume, if the record has its metadata.
+    pub cluster: Option<String>,
+    /// The directory is not complete.
+    pub is_creating: bool,
+    /// The directory existed before.
+    pub is_adopted: bool,
+    /// The directory was or will be moved from an archive.
+    pub restores: bool,
+    /// A claim used the volume, and this cluster signed the record.
+    pub is_lost: bool,
+}
+
+/// The record of a reclaim that nobody completes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckRecord {
+    /// Name of the volume.
+    pub volume: String,
+    /// Path of the directory, relative to the export's path.
+    pub directory: DirectoryPath,
 }
 
 /// What to do when a directory exists and has no record of this operator.

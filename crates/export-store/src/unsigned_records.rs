@@ -1,5 +1,7 @@
 //! Records that this cluster did not sign. They are reported, and never acted upon without confirmation.
 
+use std::collections::HashSet;
+
 use crate::error::{ErrorContext as _, ExportError};
 use crate::record::Record;
 use crate::request::ClaimRef;
@@ -7,10 +9,13 @@ use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, other_clusters};
-use nfs_client::{FileKind, FileRef, Name};
+use nfs_client::{FileKind, FileRef, Name, NfsError};
 
 /// Number of records of another cluster to name. `nfs-operator archives` lists all.
 const NAMED: usize = 3;
+
+/// Maximum number of records without a volume and without a valid signature.
+const MAX_UNSIGNED: usize = 10_000;
 
 /// A record in this cluster's folder without a volume and without a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +61,12 @@ pub(crate) fn list(store: &ExportStore) -> UnsignedRecords {
     }
 }
 
-pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus) {
+/// Remembers a record that recovery found.
+///
+/// # Errors
+/// There are more than [`MAX_UNSIGNED`]: whoever can write into the folder of records must not use up the memory, which all
+/// backends share.
+pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus) -> Result<(), ExportError> {
     let unsigned = UnsignedRecord {
         volume: record.volume.clone(),
         backend: record.backend.clone(),
@@ -64,7 +74,28 @@ pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus
         state: record.state.name(),
         trust,
     };
-    store.state().unsigned.insert(record.volume.clone(), unsigned);
+    let mut state = store.state();
+    let is_known = state.unsigned.contains_key(&record.volume);
+    if !is_known && state.unsigned.len() >= MAX_UNSIGNED {
+        let limit = format!(
+            "more than {MAX_UNSIGNED} records without a volume that this cluster did not sign: find out who wrote them, and \
+             move them away"
+        );
+        let action = "recovering volumes";
+        return Err(NfsError::Limit { action, limit }).context(|| "reading the records".to_owned());
+    }
+    state.unsigned.insert(record.volume.clone(), unsigned);
+    Ok(())
+}
+
+/// Forgets the records that are not in a new listing of those without a volume.
+pub(crate) fn retain_listed(store: &ExportStore, listed: &[Name]) {
+    let mut state = store.state();
+    if state.unsigned.is_empty() {
+        return;
+    }
+    let listed: HashSet<&[u8]> = listed.iter().map(Name::as_bytes).collect();
+    state.unsigned.retain(|volume, _| listed.contains(volume.as_bytes()));
 }
 
 /// Forgets a record that was signed or removed meanwhile.

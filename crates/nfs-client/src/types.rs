@@ -56,6 +56,13 @@ impl Name {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// Returns a copy with memory of its own. A name in a listing shares that of its page, which stays as long as one of its
+    /// names is kept.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
 }
 
 impl fmt::Display for Name {

@@ -189,7 +189,8 @@ pub fn explain_acceptance(unconfirmed: Unconfirmed, backend: &NfsBackend, accept
     let (used, again) = match BackendRequest::AcceptIdentity.value(backend) {
         Some(present) => (
             format!(
-                ". The present value of that annotation, {present}, was handled before: append @ and any text to accept again"
+                ". The present value of that annotation, {present}, was handled before, or is older than this report: append @ \
+                 and any text to accept the export"
             ),
             "@$(date +%s)",
         ),

@@ -17,10 +17,10 @@ use crate::state::archives;
 use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use crate::state::recorded_ids::RecordedIds;
-use crate::state::recovery::LostVolume;
+use crate::state::recovery::{ClaimName, LostVolume};
 use export_store::{
-    ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, KnownBeacon, Record,
-    RecoveryReport, ReservedPath, State, StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
+    ErrorHints, ErrorKind, ExpectedIdentity, ExportError, ExportStore, Holder, Identity, KnownBeacon, OpenRecord,
+    RecoveryReport, ReservedPath, StoreConfig, UnsignedRecord, UnsignedRecords, WriteProbe,
 };
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -416,7 +416,7 @@ async fn check_writable(
         .filter(|record| may_be_unfinished(record, &ctx.cluster_uid()));
     for record in unfinished {
         backend.add_pending(&record.volume, &record.claim);
-        if record.restores.is_some() {
+        if record.restores {
             backend.mark_as_move(&record.volume);
         }
     }
@@ -432,7 +432,7 @@ async fn check_writable(
         );
     }
     ctx.recovery_holds
-        .set_lost(&backend.name, lost_volumes(ctx, backend, export, &found));
+        .set_lost(&backend.name, lost_volumes(ctx, backend, found));
     backend.set_recovered(export);
     if backend.has_unread_lost_volumes() {
         backend.set_lost_volumes_read(lost);
@@ -452,32 +452,34 @@ fn unsigned_records(ctx: &Context, backend: &Backend, export: &ExportStore, expo
 
 /// Returns the volumes in use that have a signed record and no object. A record of another backend belongs to that one, if
 /// it exists.
-fn lost_volumes(ctx: &Context, backend: &Backend, export: &ExportStore, found: &RecoveryReport) -> Vec<LostVolume> {
+fn lost_volumes(
+    ctx: &Context,
+    backend: &Backend,
+    found: RecoveryReport,
+) -> impl Iterator<Item = (ClaimName, LostVolume)> {
+    let backend: Arc<str> = backend.name.as_str().into();
     let exists = |name: &str| ctx.stores.backends.get(&ObjectRef::new(name)).is_some();
-    let lone = found.elsewhere.iter().filter(|record| !exists(&record.backend));
-    let lost = found
-        .open
-        .iter()
-        .filter(|record| record.is_in_use() && !export.is_unsigned(&record.volume))
-        .chain(lone);
-    lost.map(|record| LostVolume {
-        volume: record.volume.clone(),
-        backend: backend.name.clone(),
-        claim: (record.claim.namespace.clone(), record.claim.name.clone()),
-        claim_uid: record.claim.uid.clone(),
+    let lone = found
+        .elsewhere
+        .into_iter()
+        .filter(move |record| !exists(&record.backend));
+    let lost = found.open.into_iter().filter(|record| record.is_lost).chain(lone);
+    lost.map(move |record| {
+        let lost = LostVolume {
+            volume: record.volume,
+            backend: Arc::clone(&backend),
+            claim_uid: record.claim.uid,
+        };
+        ((record.claim.namespace, record.claim.name), lost)
     })
-    .collect()
 }
 
 /// Returns true if a directory without a volume may be one that this cluster began and never created a volume for. A
 /// complete directory that was recorded by another or an unknown cluster was in use. So may be an adopted one, whose record
 /// the removal of an unfinished directory would remove although the directory is not empty.
-fn may_be_unfinished(record: &Record, home: &str) -> bool {
-    let made_here = record
-        .metadata
-        .as_ref()
-        .is_some_and(|metadata| metadata.cluster == home);
-    record.state == State::Creating || (made_here && !record.adopted)
+fn may_be_unfinished(record: &OpenRecord, cluster_uid: &str) -> bool {
+    let made_here = record.cluster.as_deref() == Some(cluster_uid);
+    record.is_creating || (made_here && !record.is_adopted)
 }
 
 /// Returns the condition CapacityAvailable of an export that refused a new file.
@@ -680,48 +682,32 @@ fn unconfirmed(error: &ExportError) -> Unconfirmed {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use export_store::ClaimRef;
-    use export_store::naming::DirectoryPath;
 
     #[test]
     fn a_record_that_another_cluster_may_use_is_not_unfinished() {
-        let record = |state: State, cluster: Option<&str>, adopted: bool| Record {
-            volume: "pvc-1".into(),
-            backend: "main".into(),
-            claim: ClaimRef::default(),
-            directory: DirectoryPath::parse("team/data").unwrap(),
-            file_id: Some(7),
-            handle: None,
-            adopted,
-            shared: false,
-            restores: None,
-            group: None,
-            metadata: cluster.map(|cluster| {
-                let metadata =
-                    json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});
-                serde_json::from_value(metadata).unwrap()
-            }),
-            state,
-        };
-        for (state, cluster, adopted, unfinished) in [
-            (State::Live, Some("home"), false, true),
-            (State::Live, Some("home"), true, false),
-            (State::Live, Some("lost"), false, false),
-            (State::Live, None, false, false),
-            (State::Creating, Some("home"), false, true),
-            (State::Creating, Some("home"), true, true),
-            (State::Creating, Some("lost"), false, true),
-            (State::Creating, None, false, true),
+        for (is_creating, cluster, is_adopted, unfinished) in [
+            (false, Some("home"), false, true),
+            (false, Some("home"), true, false),
+            (false, Some("lost"), false, false),
+            (false, None, false, false),
+            (true, Some("home"), false, true),
+            (true, Some("home"), true, true),
+            (true, Some("lost"), false, true),
+            (true, None, false, true),
         ] {
-            let record = record(state.clone(), cluster, adopted);
-            assert_eq!(
-                may_be_unfinished(&record, "home"),
-                unfinished,
-                "{state:?} {cluster:?} {adopted}"
-            );
+            let record = OpenRecord {
+                volume: "pvc-1".into(),
+                backend: "main".into(),
+                claim: ClaimRef::default(),
+                cluster: cluster.map(str::to_owned),
+                is_creating,
+                is_adopted,
+                restores: false,
+                is_lost: false,
+            };
+            assert_eq!(may_be_unfinished(&record, "home"), unfinished, "{record:?}");
         }
     }
 }

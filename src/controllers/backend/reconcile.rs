@@ -144,7 +144,7 @@ fn register(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (backend, new) = ctx.backends.get_or_create(&name, &uid, ctx.settings.slots, object);
     if new {
-        backend.requests.restore(object);
+        backend.requests.restore(object, ctx.clock.now());
         purge::start(ctx, &backend);
         garbage_collection::start(ctx, &backend);
         orphan_scan::start(ctx, &backend, object);

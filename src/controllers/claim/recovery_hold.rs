@@ -83,7 +83,7 @@ async fn is_lost(ctx: &Context, lost: &LostVolume) -> bool {
         }
         Err(error) => {
             tracing::warn!(
-                backend = lost.backend,
+                backend = &*lost.backend,
                 volume = lost.volume,
                 "failed to read the record of a lost volume; its claim waits: {error}"
             );

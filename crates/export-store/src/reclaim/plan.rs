@@ -50,7 +50,6 @@ pub(crate) enum ReclaimResult {
     Archived,
     EmptyRemoved,
     Deleted,
-    AlreadyGone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +64,8 @@ pub(crate) enum ReclaimStep {
     Done(ReclaimResult),
     /// The directory was deleted without a record of it: remove the volume's record.
     DoneUnrecorded,
+    /// The directory is missing, and was to be deleted: remove the volume's record.
+    AlreadyGone,
     /// The directory is missing, which is a failure.
     Missing,
     /// Something else has the directory's name, and the directory is missing.
@@ -77,7 +78,7 @@ pub(crate) fn decide(state: &State, adopted: bool, action: ReclaimAction, observ
     let action = if adopted { ReclaimAction::Archive } else { action };
     let missing = match action {
         ReclaimAction::Archive => ReclaimStep::Missing,
-        ReclaimAction::Delete => ReclaimStep::Done(ReclaimResult::AlreadyGone),
+        ReclaimAction::Delete => ReclaimStep::AlreadyGone,
     };
     match (state, observed.moved, observed.source) {
         (State::Creating | State::Copying(_), ..) => ReclaimStep::NeverCompleted,
@@ -193,14 +194,7 @@ mod tests {
                 None,
                 ReclaimStep::Record(NextState::Deleting),
             ),
-            (
-                &live,
-                Delete,
-                Nothing,
-                Nothing,
-                None,
-                ReclaimStep::Done(ReclaimResult::AlreadyGone),
-            ),
+            (&live, Delete, Nothing, Nothing, None, ReclaimStep::AlreadyGone),
             (&live, Delete, Nothing, Other, None, ReclaimStep::Replaced),
             // Before and after the RMDIR of an empty directory.
             (&empty, Archive, Nothing, Own, None, ReclaimStep::RemoveEmpty),
@@ -261,14 +255,7 @@ mod tests {
             (&archiving, Archive, Nothing, Nothing, None, ReclaimStep::Missing),
             (&archiving, Archive, Other, Other, None, ReclaimStep::Missing),
             (&archiving, Archive, Nothing, Other, None, ReclaimStep::Missing),
-            (
-                &archiving,
-                Delete,
-                Nothing,
-                Nothing,
-                None,
-                ReclaimStep::Done(ReclaimResult::AlreadyGone),
-            ),
+            (&archiving, Delete, Nothing, Nothing, None, ReclaimStep::AlreadyGone),
             (
                 &archived,
                 Archive,

@@ -70,7 +70,13 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
         export.archive(&right, &Decided).await.unwrap_err().kind(),
         ErrorKind::DirectoryMissing
     );
+    let undecided = export.delete(&right, &Undecided).await.unwrap_err();
+    assert!(matches!(undecided, ExportError::Undecided { .. }), "{undecided}");
+    export.forget_volume("pvc-1").await.unwrap();
+    assert_eq!(fixture.records(), ["pvc-1"]);
     assert_eq!(export.delete(&right, &Decided).await.unwrap(), Reclaimed::AlreadyGone);
+    export.forget_volume("pvc-1").await.unwrap();
+    assert_eq!(fixture.records(), Vec::<String>::new());
     assert!(fixture.on_disk("b/data").exists());
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchivePhase, ArchiveRef, Decided, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer,
+    ArchivePhase, ArchiveRef, Decided, ErrorKind, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer,
     RecordedArchive, RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
 };
 use serde_json::{Value, json};
@@ -350,4 +350,30 @@ async fn an_archive_remains_that_of_its_claim_while_its_directory_is_not_moved_b
     assert_eq!(fixture.record("pvc-1")["state"]["name"], "Live");
     assert_eq!(export.archives(), Vec::<String>::new());
     assert_eq!(fs::read_to_string(fixture.on_disk("dir-1/data")).unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_ends_with_an_error_before_unsigned_records_fill_the_memory() {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    archived(&export, &fixture, "1").await;
+    let mut lie = fixture.record("pvc-1");
+    lie["state"] = json!({"name": "Live"});
+    for number in 0..10_001 {
+        let volume = format!("forged-{number}");
+        lie["volume"] = json!(volume);
+        fs::write(path(&fixture, CLUSTER, &volume), lie.to_string()).unwrap();
+    }
+    let export = fixture.client().open().await;
+    let error = export.recover(&|_| false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    let limit = "more than 10000 records without a volume that this cluster did not sign";
+    assert!(error.to_string().contains(limit), "{error}");
+    // They are moved away, except one.
+    for number in 1..10_001 {
+        fs::remove_file(path(&fixture, CLUSTER, &format!("forged-{number}"))).unwrap();
+    }
+    settled(&export).await;
+    let unsigned: Vec<String> = doubted(&export).into_iter().map(|(volume, _)| volume).collect();
+    assert_eq!(unsigned, ["forged-0"]);
 }
