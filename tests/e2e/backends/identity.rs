@@ -255,9 +255,11 @@ async fn a_recreated_backend_with_archives_gets_no_identity_on_an_empty_export()
     env.objects.delete(&backend).await?;
     env.objects.wait_gone(&backend, TIMEOUT).await?;
 
-    // Without a status. As if the disk is not mounted.
+    // Without a status, and from a manifest that has the acceptance of an earlier loss. As if the disk is not mounted.
     let elsewhere = json!({ "path": format!("{}/empty", env.export()) });
-    let backend = env.objects.create(&env.backend("backend", elsewhere)).await?;
+    let mut manifest = env.backend("backend", elsewhere);
+    manifest["metadata"]["annotations"] = json!({"nfs-operator.io/accept-identity": "new"});
+    let backend = env.objects.create(&manifest).await?;
     let mismatch = Some("IdentityMismatch");
     let reported = env
         .objects
@@ -268,6 +270,11 @@ async fn a_recreated_backend_with_archives_gets_no_identity_on_an_empty_export()
         message.contains(&format!("expected identity {id}, found none")),
         "{message}"
     );
+    assert!(message.contains("older than this report"), "{message}");
+    let found = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
+    shared::is_handled(&found, "nfs-operator.io/accept-identity")?;
+    let result = shared::text(&found, "/status/handledRequests/0/result");
+    assert!(result.starts_with("ignored"), "{result}");
     assert_eq!(fs::read_dir(&empty)?.count(), 0);
 
     env.objects
