@@ -31,7 +31,8 @@ const STEPS: u32 = 8;
 /// A record that provisioning can start from.
 enum Recorded {
     Nothing,
-    Short,
+    /// It is incomplete, or this cluster did not sign it: nothing confirms its content.
+    Replaceable,
     Open(Box<Record>),
 }
 
@@ -39,7 +40,7 @@ impl Recorded {
     fn written(&self) -> RecordProgress {
         match self {
             Self::Nothing => RecordProgress::Nothing,
-            Self::Short => RecordProgress::Short,
+            Self::Replaceable => RecordProgress::Replaceable,
             Self::Open(record) => match (&record.state, record.adopted) {
                 (State::Live, _) => RecordProgress::Live {
                     file_id: record.file_id,
@@ -93,7 +94,7 @@ impl Recorded {
     fn open(&self) -> Option<&Record> {
         match self {
             Self::Open(record) => Some(record),
-            Self::Nothing | Self::Short => None,
+            Self::Nothing | Self::Replaceable => None,
         }
     }
 }
@@ -103,13 +104,8 @@ pub(crate) async fn provision(
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
 ) -> Result<ProvisionedDirectory, ExportError> {
-    let volume = &request.volume;
-    let (record, announced, walked) = match announce(store, verified, request).await {
-        Ok(Some(announced)) => (
-            Recorded::Open(Box::new(announced.record.clone())),
-            Some(announced),
-            None,
-        ),
+    let (record, start) = match announce(store, verified, request).await {
+        Ok(Some((record, start))) => (Recorded::Open(Box::new(record)), start),
         Ok(None) => {
             let (record, walked) = tokio::join!(
                 read_recorded(store, verified, request),
@@ -117,21 +113,21 @@ pub(crate) async fn provision(
             );
             let record = record?;
             let walked = walked.filter(|_| record.is_complete_at(&request.directory));
-            (record, None, walked)
+            (record, Start::Recorded { walked })
         }
         Err(error) => return Err(clean_up(store, verified, request, &request.directory, error).await),
     };
     // Once recorded, a claim's directory never changes, even if pattern or labels change.
     let directory = match &record {
         Recorded::Open(record) => record.directory.clone(),
-        _ => request.directory.clone(),
+        Recorded::Nothing | Recorded::Replaceable => request.directory.clone(),
     };
     let restores = request.restore.as_ref().map(|which| which.volume.clone());
     if let Recorded::Open(record) = &record
         && record.restores != restores
     {
         return Err(ExportError::RecordMismatch {
-            volume: volume.clone(),
+            volume: request.volume.clone(),
             directory: directory.to_string(),
             what: format!("its record restores {:?}, and its claim {restores:?}", record.restores),
         });
@@ -141,7 +137,16 @@ pub(crate) async fn provision(
     let outcome = match group::assign(store, verified, request, &directory, record.open()).await {
         Ok(request) => match &request.restore {
             Some(which) => restore::restore(store, verified, &request, which, &directory, record).await,
-            None => create(store, verified, &request, &directory, record, (announced, walked)).await,
+            None => {
+                let mut provisioning = Provisioning {
+                    store,
+                    verified,
+                    request,
+                    directory: &directory,
+                    record,
+                };
+                provisioning.run(start).await
+            }
         },
         Err(error) => Err(error),
     };
@@ -152,11 +157,37 @@ pub(crate) async fn provision(
             source: Box::new(error),
             cleanup: Box::new(ExportError::InUse {
                 directory: directory.to_string(),
-                holder: Holder::Volume(volume.clone()),
+                holder: Holder::Volume(request.volume.clone()),
             }),
         });
     }
     Err(clean_up(store, verified, request, &directory, error).await)
+}
+
+/// Checks whether a claim without a record would be refused.
+pub(crate) async fn dry_run(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<(), ExportError> {
+    let DirectoryRequest { volume, directory, .. } = request;
+    // An unfinished attempt can always continue.
+    if !matches!(records::read(store, verified, volume).await?, ReadRecord::Nothing) {
+        return Ok(());
+    }
+    let own = Holder::Volume(volume.clone());
+    let sharing = request.existing.sharing();
+    paths::refuse_conflict(store, verified, &own, sharing, &directory.to_string()).await?;
+    let provisioning = Provisioning::without_record(store, verified, request);
+    let (nodes, step) = provisioning.observe().await?;
+    match (step, paths::leaf(&nodes, directory)) {
+        (ProvisionStep::Adopt { .. } | ProvisionStep::Share { .. }, Some(leaf)) => {
+            adoption::refuse(store, verified, request, directory, &nodes, leaf).await
+        }
+        (ProvisionStep::Absent, _) => Err(absent(directory)),
+        (step, Some(leaf)) => provisioning.refuse(step, leaf).await,
+        (_, None) => Ok(()),
+    }
 }
 
 /// Removes what was begun for a claim if its provisioning was definitely refused, so that it can use another backend.
@@ -209,7 +240,7 @@ async fn read_recorded(
     let volume = &request.volume;
     Ok(match records::read(store, verified, volume).await? {
         ReadRecord::Nothing => Recorded::Nothing,
-        ReadRecord::Unreadable(RecordError::Truncated) => Recorded::Short,
+        ReadRecord::Unreadable(RecordError::Truncated) => Recorded::Replaceable,
         ReadRecord::Unreadable(why) => {
             return Err(ExportError::RecordDamaged {
                 volume: volume.clone(),
@@ -235,20 +266,27 @@ async fn read_recorded(
                     let own = volume_record::take_over(store, verified, *record).await?;
                     Recorded::Open(Box::new(own))
                 }
-                // Nothing confirms its content: it is treated as incomplete and replaced.
-                SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Short,
+                SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Replaceable,
             }
         }
     })
 }
 
-/// A record that was created before anything was read about the volume, and the nodes of the path.
-struct Announced {
-    record: Record,
-    nodes: Vec<FileRef>,
-    /// The directory, if it was created together with the record.
-    made: Option<MkdirResult>,
-    reservation: Reservation,
+/// What is known when the first step is taken.
+enum Start {
+    /// The record was created before anything was read about the volume.
+    Announced {
+        reservation: Reservation,
+        /// The nodes of the path.
+        nodes: Vec<FileRef>,
+        /// The directory, if it was created together with the record.
+        made: Option<MkdirResult>,
+    },
+    /// The record was read, if there is one.
+    Recorded {
+        /// The nodes of the path, if it was looked up meanwhile.
+        walked: Option<Vec<FileRef>>,
+    },
 }
 
 /// Creates the record of a volume whose path is free, without looking for a record first: nearly no volume has one. Returns
@@ -257,8 +295,7 @@ async fn announce(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
-) -> Result<Option<Announced>, ExportError> {
-    let directory = &request.directory;
+) -> Result<Option<(Record, Start)>, ExportError> {
     // A restore and the choice of a group depend on the record.
     if request.restore.is_some() || request.gid_range.is_some() {
         return Ok(None);
@@ -271,26 +308,25 @@ async fn announce(
     {
         return Ok(None);
     }
-    let sharing = request.existing.sharing();
-    let Ok(reservation) = paths::reserve(store, verified, &request.volume, directory, sharing).await else {
+    let provisioning = Provisioning::without_record(store, verified, request);
+    let Ok(reservation) = provisioning.reserve().await else {
         return Ok(None);
     };
     // An error here may be about a directory that the record does not name.
-    let observed = observe(store, verified, request, directory, RecordProgress::Nothing).await;
-    let Ok((nodes, ProvisionStep::Make { .. })) = observed else {
+    let Ok((nodes, ProvisionStep::Make { .. })) = provisioning.observe().await else {
         return Ok(None);
     };
-    let record = new_record(store, request, directory, None);
+    let record = provisioning.new_record(None);
     let (created, made) = create_announced(store, verified, request, &record, &nodes).await?;
-    match created {
-        Created::Yes => Ok(Some(Announced {
-            record,
-            nodes,
-            made,
-            reservation,
-        })),
-        Created::Exists => Ok(None),
-    }
+    let start = Start::Announced {
+        reservation,
+        nodes,
+        made,
+    };
+    Ok(match created {
+        Created::Yes => Some((record, start)),
+        Created::Exists => None,
+    })
 }
 
 /// Creates the record, and with it the directory, if its parent exists and no other cluster is known on the export.
@@ -316,362 +352,300 @@ async fn create_announced(
     }
 }
 
-async fn create(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    mut record: Recorded,
-    (announced, mut walked): (Option<Announced>, Option<Vec<FileRef>>),
-) -> Result<ProvisionedDirectory, ExportError> {
-    let (reservation, mut announced) = match announced {
-        Some(announced) => (announced.reservation, Some((announced.nodes, announced.made))),
-        None => {
-            let sharing = request.existing.sharing();
-            let reservation = paths::reserve(store, verified, &request.volume, directory, sharing).await?;
-            (reservation, None)
+/// A directory that is being provisioned.
+struct Provisioning<'a> {
+    store: &'a ExportStore,
+    verified: &'a VerifiedRoot,
+    /// The request, with what the record and the choice of a group decide instead.
+    request: Cow<'a, DirectoryRequest>,
+    directory: &'a DirectoryPath,
+    record: Recorded,
+}
+
+impl<'a> Provisioning<'a> {
+    fn without_record(store: &'a ExportStore, verified: &'a VerifiedRoot, request: &'a DirectoryRequest) -> Self {
+        Self {
+            store,
+            verified,
+            request: Cow::Borrowed(request),
+            directory: &request.directory,
+            record: Recorded::Nothing,
         }
-    };
-    record_group(store, verified, request, &mut record).await?;
-    for _ in 0..STEPS {
-        let made = match announced.take() {
-            Some((_, Some(made))) => {
-                let completed = create::complete(store, verified, request, directory, &record, made);
-                completed.await.map(Some)?
+    }
+
+    /// Takes steps until the directory exists and its record is complete.
+    async fn run(&mut self, start: Start) -> Result<ProvisionedDirectory, ExportError> {
+        let (reservation, mut made) = match start {
+            Start::Announced {
+                reservation,
+                made: Some(node),
+                ..
+            } => (reservation, Some(self.complete(node).await?)),
+            Start::Announced { reservation, nodes, .. } => (reservation, self.make(&nodes).await?),
+            Start::Recorded { walked } => {
+                let reservation = self.reserve().await?;
+                self.record_group().await?;
+                (reservation, self.step(walked).await?)
             }
-            Some((nodes, None)) => make(store, verified, request, directory, &mut record, &nodes).await?,
-            None => step(store, verified, request, directory, &mut record, walked.take()).await?,
         };
-        if let Some(made) = made {
-            reservation.keep(Some(verified.file_key(made.file_id)));
-            return Ok(ProvisionedDirectory {
-                directory: directory.clone(),
-                file_id: made.file_id,
-                adopted: made.adopted,
-                shared: record.shared(),
-                mode_not_kept: made.mode_not_kept,
-                group: record.group(),
+        for _ in 1..STEPS {
+            if made.is_some() {
+                break;
+            }
+            made = self.step(None).await?;
+        }
+        let Some(made) = made else {
+            return Err(ExportError::ConcurrentlyModified {
+                doing: format!("creating {}", self.directory),
             });
+        };
+        reservation.keep(Some(self.verified.file_key(made.file_id)));
+        Ok(ProvisionedDirectory {
+            directory: self.directory.clone(),
+            file_id: made.file_id,
+            adopted: made.adopted,
+            shared: self.record.shared(),
+            mode_not_kept: made.mode_not_kept,
+            group: self.record.group(),
+        })
+    }
+
+    async fn reserve(&self) -> Result<Reservation, ExportError> {
+        let (volume, sharing) = (&self.request.volume, self.request.existing.sharing());
+        paths::reserve(self.store, self.verified, volume, self.directory, sharing).await
+    }
+
+    /// Observes, plans and takes one step. `walked` has the nodes of the path if it was looked up just now. Returns `None` if
+    /// another step follows.
+    async fn step(&mut self, walked: Option<Vec<FileRef>>) -> Result<Option<CreatedDirectory>, ExportError> {
+        let (store, verified, directory) = (self.store, self.verified, self.directory);
+        let nodes = match walked {
+            Some(nodes) => nodes,
+            None => paths::walk(store, verified, directory).await?,
+        };
+        let step = self.plan(&nodes).await?;
+        match (step, paths::leaf(&nodes, directory)) {
+            (ProvisionStep::Make { write }, _) => {
+                self.write_record(write, None).await?;
+                self.make(&nodes).await
+            }
+            (ProvisionStep::Resume { write }, Some(leaf)) => {
+                self.write_record(write, None).await?;
+                // Another cluster may have created it at the same time.
+                self.recheck(&nodes).await?;
+                let (request, mode) = (&self.request, Some(self.request.mode));
+                let made = create::apply_attributes(store, verified, request, directory, leaf, mode).await?;
+                self.mark_live(made).await
+            }
+            (ProvisionStep::Adopt { write }, Some(leaf)) => {
+                if !self.record_existing(&nodes, leaf, write).await? {
+                    return Ok(None);
+                }
+                let kept = create::adopt(store, verified, &self.request, directory, leaf).await?;
+                self.mark_live(CreatedDirectory { adopted: true, ..kept }).await
+            }
+            (ProvisionStep::Share { write }, Some(leaf)) => {
+                if !self.record_existing(&nodes, leaf, write).await? {
+                    return Ok(None);
+                }
+                self.mark_live(self.existing(leaf, true)).await
+            }
+            (ProvisionStep::Absent, _) => Err(absent(directory)),
+            (ProvisionStep::Done, Some(leaf)) => {
+                if let Recorded::Open(record) = &self.record {
+                    volume_record::update_metadata(store, verified, record, &self.request).await?;
+                }
+                Ok(Some(self.existing(leaf, self.record.adopted())))
+            }
+            (ProvisionStep::Mismatch, Some(leaf)) => Err(ExportError::RecordMismatch {
+                volume: self.request.volume.clone(),
+                directory: directory.to_string(),
+                what: format!(
+                    "its record knows fileid {:?}, and what has its name has {}",
+                    self.record.file_id(),
+                    leaf.attributes.fileid
+                ),
+            }),
+            (_, Some(leaf)) => {
+                self.refuse(step, leaf).await?;
+                Ok(None)
+            }
+            // CheckEmpty was answered; the others have a leaf whenever they are decided.
+            (_, None) => Ok(None),
         }
     }
-    Err(ExportError::ConcurrentlyModified {
-        doing: format!("creating {directory}"),
-    })
-}
 
-/// Records the group of an unfinished directory, if it is another one than before.
-async fn record_group(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    record: &mut Recorded,
-) -> Result<(), ExportError> {
-    match record {
-        Recorded::Open(record) if record.group != request.gid => {
-            **record = Record {
-                group: request.gid,
-                metadata: request.metadata.clone(),
-                ..(**record).clone()
-            };
-            records::replace(store, verified, record).await
-        }
-        _ => Ok(()),
+    /// Looks up the path and plans the next step.
+    async fn observe(&self) -> Result<(Vec<FileRef>, ProvisionStep), ExportError> {
+        let nodes = paths::walk(self.store, self.verified, self.directory).await?;
+        let step = self.plan(&nodes).await?;
+        Ok((nodes, step))
     }
-}
 
-/// Checks the recorded path and the recorded group again: another cluster may have recorded the same at the same time.
-/// Returns the request with the group.
-async fn recheck<'a>(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &'a DirectoryRequest,
-    directory: &DirectoryPath,
-    nodes: &[FileRef],
-    record: &mut Recorded,
-) -> Result<Cow<'a, DirectoryRequest>, ExportError> {
-    other_clusters::recheck(store, verified, directory, nodes, request.existing.sharing()).await?;
-    match record {
-        Recorded::Open(record) => group::recheck(store, verified, request, record).await,
-        Recorded::Nothing | Recorded::Short => Ok(Cow::Borrowed(request)),
-    }
-}
-
-/// Observes, plans and takes one step. `walked` has the nodes of the path if it was looked up just now. Returns `None` if
-/// another step follows.
-async fn step(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    record: &mut Recorded,
-    walked: Option<Vec<FileRef>>,
-) -> Result<Option<CreatedDirectory>, ExportError> {
-    let nodes = match walked {
-        Some(nodes) => nodes,
-        None => paths::walk(store, verified, directory).await?,
-    };
-    let step = plan_step(store, verified, request, directory, record.written(), &nodes).await?;
-    let leaf = paths::leaf(&nodes, directory);
-    match (step, leaf) {
-        (ProvisionStep::Make { write }, _) => {
-            let made = write_record(store, verified, request, directory, record, write, None).await?;
-            if !made {
-                return Ok(None);
-            }
-            make(store, verified, request, directory, record, &nodes).await
-        }
-        (ProvisionStep::Resume { write }, Some(leaf)) => {
-            write_record(store, verified, request, directory, record, write, None).await?;
-            // Another cluster may have created it at the same time.
-            let request = recheck(store, verified, request, directory, &nodes, record).await?;
-            let mode = Some(request.mode);
-            let made = create::apply_attributes(store, verified, &request, directory, leaf, mode).await?;
-            create::mark_live(store, verified, record, &made)
-                .await
-                .map(|()| Some(made))
-        }
-        (ProvisionStep::Adopt { write }, Some(leaf)) => {
-            adoption::refuse(store, verified, request, directory, &nodes, leaf).await?;
-            if parents::disown(store, verified, directory).await? {
-                return Ok(None);
-            }
-            let file_id = Some(leaf.attributes.fileid);
-            if !write_record(store, verified, request, directory, record, write, file_id).await? {
-                return Ok(None);
-            }
-            let request = recheck(store, verified, request, directory, &nodes, record).await?;
-            let adopted = create::adopt(store, verified, &request, directory, leaf).await?;
-            let made = CreatedDirectory {
-                adopted: true,
-                ..adopted
-            };
-            create::mark_live(store, verified, record, &made)
-                .await
-                .map(|()| Some(made))
-        }
-        (ProvisionStep::Share { write }, Some(leaf)) => {
-            adoption::refuse(store, verified, request, directory, &nodes, leaf).await?;
-            if parents::disown(store, verified, directory).await? {
-                return Ok(None);
-            }
-            let file_id = Some(leaf.attributes.fileid);
-            if !write_record(store, verified, request, directory, record, write, file_id).await? {
-                return Ok(None);
-            }
-            recheck(store, verified, request, directory, &nodes, record).await?;
-            let made = CreatedDirectory {
+    /// Plans the next step from the nodes of the path.
+    async fn plan(&self, nodes: &[FileRef]) -> Result<ProvisionStep, ExportError> {
+        let (store, verified, directory) = (self.store, self.verified, self.directory);
+        let (written, existing) = (self.record.written(), self.request.existing);
+        let leaf = paths::leaf(nodes, directory);
+        paths::check_parents_and_clusters(store, verified, directory, nodes, existing.sharing()).await?;
+        let mut occupant = match leaf {
+            None => PathOccupant::Nothing,
+            Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
+            Some(leaf) => PathOccupant::Directory {
                 file_id: leaf.attributes.fileid,
-                handle: RecordedHandle::new(verified, leaf),
-                adopted: true,
-                mode_not_kept: None,
-            };
-            create::mark_live(store, verified, record, &made)
-                .await
-                .map(|()| Some(made))
+                held: self.other_holder(leaf).await?.is_some(),
+                empty: None,
+            },
+        };
+        let mut step = decide(written, occupant, existing);
+        if step == ProvisionStep::CheckEmpty
+            && let (Some(leaf), PathOccupant::Directory { empty, .. }) = (leaf, &mut occupant)
+        {
+            *empty = Some(readdir::is_empty(store, leaf, directory).await?);
+            step = decide(written, occupant, existing);
         }
-        (ProvisionStep::Absent, _) => Err(absent(directory)),
-        (ProvisionStep::Done, Some(leaf)) => {
-            if let Recorded::Open(record) = record {
-                volume_record::update_metadata(store, verified, record, request).await?;
-            }
-            Ok(Some(CreatedDirectory {
-                file_id: leaf.attributes.fileid,
-                handle: RecordedHandle::new(verified, leaf),
-                adopted: record.adopted(),
-                mode_not_kept: None,
-            }))
-        }
-        (ProvisionStep::Mismatch, Some(leaf)) => Err(ExportError::RecordMismatch {
-            volume: request.volume.clone(),
-            directory: directory.to_string(),
-            what: format!(
-                "its record knows fileid {:?}, and what has its name has {}",
-                record.file_id(),
-                leaf.attributes.fileid
-            ),
-        }),
-        (_, Some(leaf)) => {
-            refuse(store, verified, request, directory, step, leaf).await?;
-            Ok(None)
-        }
-        // CheckEmpty was answered; the others have a leaf whenever they are decided.
-        (_, None) => Ok(None),
+        Ok(step)
     }
-}
 
-/// Creates the directory that is recorded.
-async fn make(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    record: &mut Recorded,
-    nodes: &[FileRef],
-) -> Result<Option<CreatedDirectory>, ExportError> {
-    let request = recheck(store, verified, request, directory, nodes, record).await?;
-    create::create_directory(store, verified, &request, directory, record, nodes).await
-}
-
-/// Returns the record of a directory that is about to be created or adopted.
-fn new_record(
-    store: &ExportStore,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    adopted: Option<u64>,
-) -> Record {
-    Record {
-        volume: request.volume.clone(),
-        backend: store.config.backend.clone(),
-        claim: request.claim.clone(),
-        directory: directory.clone(),
-        file_id: adopted,
-        handle: None,
-        adopted: adopted.is_some(),
-        shared: request.existing == Existing::Share,
-        restores: None,
-        group: request.gid,
-        metadata: request.metadata.clone(),
-        state: State::Creating,
+    /// Returns another holder of an existing directory.
+    async fn other_holder(&self, leaf: &FileRef) -> Result<Option<Holder>, ExportError> {
+        let (volume, sharing) = (&self.request.volume, self.request.existing.sharing());
+        file_holders::holder_of(self.store, self.verified, leaf, Some(volume), sharing).await
     }
-}
 
-/// Writes the record that announces the next step.
-async fn write_record(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    record: &mut Recorded,
-    write: RecordWrite,
-    adopted: Option<u64>,
-) -> Result<bool, ExportError> {
-    let new = new_record(store, request, directory, adopted);
-    match write {
-        RecordWrite::Skip => return Ok(true),
-        RecordWrite::Replace => records::replace(store, verified, &new).await?,
-        RecordWrite::Create => {
-            if records::create(store, verified, &new).await? == Created::Exists {
-                return Err(ExportError::ConcurrentlyModified {
-                    doing: format!("recording {directory}"),
-                });
+    /// Fails if the step refuses what exists.
+    async fn refuse(&self, step: ProvisionStep, leaf: &FileRef) -> Result<(), ExportError> {
+        let directory = self.directory;
+        match step {
+            ProvisionStep::Held => match self.other_holder(leaf).await? {
+                Some(holder) => Err(ExportError::FileidInUse {
+                    directory: directory.to_string(),
+                    holder,
+                }),
+                None => Ok(()),
+            },
+            ProvisionStep::Refuse => Err(ExportError::DirectoryExists {
+                directory: directory.to_string(),
+                holds_something: !readdir::is_empty(self.store, leaf, directory).await?,
+            }),
+            ProvisionStep::Unusable => Err(ExportError::PathUnusable {
+                path: directory.to_string(),
+                why: paths::what_it_is(leaf),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the record of the directory that is about to be created, or adopted if it has a fileid.
+    fn new_record(&self, adopted: Option<u64>) -> Record {
+        Record {
+            volume: self.request.volume.clone(),
+            backend: self.store.config.backend.clone(),
+            claim: self.request.claim.clone(),
+            directory: self.directory.clone(),
+            file_id: adopted,
+            handle: None,
+            adopted: adopted.is_some(),
+            shared: self.request.existing == Existing::Share,
+            restores: None,
+            group: self.request.gid,
+            metadata: self.request.metadata.clone(),
+            state: State::Creating,
+        }
+    }
+
+    /// Writes the record that announces the next step.
+    async fn write_record(&mut self, write: RecordWrite, adopted: Option<u64>) -> Result<(), ExportError> {
+        let new = self.new_record(adopted);
+        match write {
+            RecordWrite::Skip => return Ok(()),
+            RecordWrite::Replace => records::replace(self.store, self.verified, &new).await?,
+            RecordWrite::Create => {
+                if records::create(self.store, self.verified, &new).await? == Created::Exists {
+                    return Err(ExportError::ConcurrentlyModified {
+                        doing: format!("recording {}", self.directory),
+                    });
+                }
             }
         }
+        self.record = Recorded::Open(Box::new(new));
+        Ok(())
     }
-    *record = Recorded::Open(Box::new(new));
-    Ok(true)
-}
 
-/// Checks whether a claim without a record would be refused.
-pub(crate) async fn dry_run(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-) -> Result<(), ExportError> {
-    let DirectoryRequest { volume, directory, .. } = request;
-    // An unfinished attempt can always continue.
-    if !matches!(records::read(store, verified, volume).await?, ReadRecord::Nothing) {
-        return Ok(());
-    }
-    let own = Holder::Volume(volume.clone());
-    let sharing = request.existing.sharing();
-    paths::refuse_conflict(store, verified, &own, sharing, &directory.to_string()).await?;
-    let (nodes, step) = observe(store, verified, request, directory, RecordProgress::Nothing).await?;
-    match (step, paths::leaf(&nodes, directory)) {
-        (ProvisionStep::Adopt { .. } | ProvisionStep::Share { .. }, Some(leaf)) => {
-            adoption::refuse(store, verified, request, directory, &nodes, leaf).await
+    /// Records the group of an unfinished directory, if it is another one than before.
+    async fn record_group(&mut self) -> Result<(), ExportError> {
+        match &mut self.record {
+            Recorded::Open(record) if record.group != self.request.gid => {
+                record.group = self.request.gid;
+                record.metadata.clone_from(&self.request.metadata);
+                records::replace(self.store, self.verified, record).await
+            }
+            _ => Ok(()),
         }
-        (ProvisionStep::Absent, _) => Err(absent(directory)),
-        (step, Some(leaf)) => refuse(store, verified, request, directory, step, leaf).await,
-        (_, None) => Ok(()),
     }
-}
 
-/// Looks up the path and plans the next step.
-async fn observe(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    written: RecordProgress,
-) -> Result<(Vec<FileRef>, ProvisionStep), ExportError> {
-    let nodes = paths::walk(store, verified, directory).await?;
-    let step = plan_step(store, verified, request, directory, written, &nodes).await?;
-    Ok((nodes, step))
-}
+    /// Checks and records an existing directory that the volume gets. Returns false if that changed what was observed.
+    async fn record_existing(
+        &mut self,
+        nodes: &[FileRef],
+        leaf: &FileRef,
+        write: RecordWrite,
+    ) -> Result<bool, ExportError> {
+        let (store, verified, directory) = (self.store, self.verified, self.directory);
+        adoption::refuse(store, verified, &self.request, directory, nodes, leaf).await?;
+        if parents::disown(store, verified, directory).await? {
+            return Ok(false);
+        }
+        self.write_record(write, Some(leaf.attributes.fileid)).await?;
+        self.recheck(nodes).await?;
+        Ok(true)
+    }
 
-/// Plans the next step from the nodes of the path.
-async fn plan_step(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    written: RecordProgress,
-    nodes: &[FileRef],
-) -> Result<ProvisionStep, ExportError> {
-    let leaf = paths::leaf(nodes, directory);
-    let sharing = request.existing.sharing();
-    paths::check_parents_and_clusters(store, verified, directory, nodes, sharing).await?;
-    let mut occupant = match leaf {
-        None => PathOccupant::Nothing,
-        Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
-        Some(leaf) => PathOccupant::Directory {
+    /// Checks the recorded path and the recorded group again: another cluster may have recorded the same at the same time.
+    /// The request has the recorded group then.
+    async fn recheck(&mut self, nodes: &[FileRef]) -> Result<(), ExportError> {
+        let (store, verified, sharing) = (self.store, self.verified, self.request.existing.sharing());
+        other_clusters::recheck(store, verified, self.directory, nodes, sharing).await?;
+        if let Recorded::Open(record) = &mut self.record {
+            group::recheck(store, verified, &self.request, record).await?;
+            if self.request.gid_range.is_some() {
+                self.request = Cow::Owned(group::with_group(&self.request, record.group));
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the directory that is recorded. Returns `None` if another step follows.
+    async fn make(&mut self, nodes: &[FileRef]) -> Result<Option<CreatedDirectory>, ExportError> {
+        self.recheck(nodes).await?;
+        let (store, verified, directory) = (self.store, self.verified, self.directory);
+        create::create_directory(store, verified, &self.request, directory, &self.record, nodes).await
+    }
+
+    /// Checks the attributes of the directory that was created with the record.
+    async fn complete(&self, made: MkdirResult) -> Result<CreatedDirectory, ExportError> {
+        let (store, verified, directory) = (self.store, self.verified, self.directory);
+        create::complete(store, verified, &self.request, directory, &self.record, made).await
+    }
+
+    async fn mark_live(&self, made: CreatedDirectory) -> Result<Option<CreatedDirectory>, ExportError> {
+        create::mark_live(self.store, self.verified, &self.record, &made).await?;
+        Ok(Some(made))
+    }
+
+    /// Describes a directory whose attributes stay as they are.
+    fn existing(&self, leaf: &FileRef, adopted: bool) -> CreatedDirectory {
+        CreatedDirectory {
             file_id: leaf.attributes.fileid,
-            held: other_holder(store, verified, request, leaf).await?.is_some(),
-            empty: None,
-        },
-    };
-    let mut step = decide(written, occupant, request.existing);
-    if step == ProvisionStep::CheckEmpty
-        && let (Some(leaf), PathOccupant::Directory { empty, .. }) = (leaf, &mut occupant)
-    {
-        *empty = Some(readdir::is_empty(store, leaf, directory).await?);
-        step = decide(written, occupant, request.existing);
+            handle: RecordedHandle::new(self.verified, leaf),
+            adopted,
+            mode_not_kept: None,
+        }
     }
-    Ok(step)
-}
-
-/// Returns another holder of an existing directory.
-async fn other_holder(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    leaf: &FileRef,
-) -> Result<Option<Holder>, ExportError> {
-    let sharing = request.existing.sharing();
-    file_holders::holder_of(store, verified, leaf, Some(&request.volume), sharing).await
 }
 
 fn absent(directory: &DirectoryPath) -> ExportError {
     ExportError::SharedMissing {
         directory: directory.to_string(),
-    }
-}
-
-/// Returns the error of a step that refuses an existing directory.
-async fn refuse(
-    store: &ExportStore,
-    verified: &VerifiedRoot,
-    request: &DirectoryRequest,
-    directory: &DirectoryPath,
-    step: ProvisionStep,
-    leaf: &FileRef,
-) -> Result<(), ExportError> {
-    match step {
-        ProvisionStep::Held => match other_holder(store, verified, request, leaf).await? {
-            Some(holder) => Err(ExportError::FileidInUse {
-                directory: directory.to_string(),
-                holder,
-            }),
-            None => Ok(()),
-        },
-        ProvisionStep::Refuse => Err(ExportError::DirectoryExists {
-            directory: directory.to_string(),
-            holds_something: !readdir::is_empty(store, leaf, directory).await?,
-        }),
-        ProvisionStep::Unusable => Err(ExportError::PathUnusable {
-            path: directory.to_string(),
-            why: paths::what_it_is(leaf),
-        }),
-        _ => Ok(()),
     }
 }

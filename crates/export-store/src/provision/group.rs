@@ -76,26 +76,23 @@ async fn group_of_existing(
     Ok(paths::leaf(&nodes, directory).and_then(|leaf| leaf.attributes.gid))
 }
 
-/// Returns the request with the group that is recorded now. Before that, records another one if a cluster on the same
-/// export has chosen the same one at the same time.
+/// Records another group if a cluster on the same export has chosen the same one at the same time.
 ///
 /// Call this after the records of the other clusters were read again ([`other_clusters::recheck`]).
-pub(crate) async fn recheck<'a>(
+pub(crate) async fn recheck(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &'a DirectoryRequest,
+    request: &DirectoryRequest,
     record: &mut Record,
-) -> Result<Cow<'a, DirectoryRequest>, ExportError> {
-    let Some(range) = request.gid_range else {
-        return Ok(Cow::Borrowed(request));
-    };
+) -> Result<(), ExportError> {
+    let Some(range) = request.gid_range else { return Ok(()) };
     let mut elsewhere = other_clusters::groups(store, verified, false).await?;
     for attempt in 0..ATTEMPTS {
         if record.group.is_some_and(|group| elsewhere.all.contains(&group)) {
             elsewhere = other_clusters::groups_without(store, verified, record.group).await?;
         }
         if record.group.is_none_or(|group| !elsewhere.all.contains(&group)) {
-            return Ok(Cow::Owned(with_group(request, record.group)));
+            return Ok(());
         }
         // Other clusters that come second may be doing the same: each chooses from another part of the range.
         let part = scattered(range, &store.config.cluster_id, attempt);

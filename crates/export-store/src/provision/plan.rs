@@ -7,8 +7,9 @@ use crate::Existing;
 pub(super) enum RecordProgress {
     /// There is no record.
     Nothing,
-    /// The record is incomplete: an earlier process stopped while it wrote the record, before it created anything.
-    Short,
+    /// The record is incomplete, because an earlier process stopped while it wrote the record, before it created anything; or
+    /// nothing confirms its content.
+    Replaceable,
     /// The directory is being created.
     Creating,
     /// The directory is being adopted.
@@ -97,7 +98,7 @@ pub(super) fn decide(written: RecordProgress, occupant: PathOccupant, existing: 
         (_, PathOccupant::Nothing) => ProvisionStep::Make { write: first },
         (_, PathOccupant::Directory { held: true, .. }) => ProvisionStep::Held,
         // The operator may have created an empty one. To share it, that does not matter.
-        (RecordProgress::Creating | RecordProgress::Short, PathOccupant::Directory { empty: None, .. })
+        (RecordProgress::Creating | RecordProgress::Replaceable, PathOccupant::Directory { empty: None, .. })
             if existing != Existing::Share =>
         {
             ProvisionStep::CheckEmpty
@@ -105,7 +106,7 @@ pub(super) fn decide(written: RecordProgress, occupant: PathOccupant, existing: 
         (RecordProgress::Creating, PathOccupant::Directory { empty: Some(true), .. }) => ProvisionStep::Resume {
             write: RecordWrite::Skip,
         },
-        (RecordProgress::Short, PathOccupant::Directory { empty: Some(true), .. }) => ProvisionStep::Resume {
+        (RecordProgress::Replaceable, PathOccupant::Directory { empty: Some(true), .. }) => ProvisionStep::Resume {
             write: RecordWrite::Replace,
         },
         (_, PathOccupant::Directory { .. }) => match existing {
@@ -176,26 +177,26 @@ mod tests {
             ),
             // Interrupted while the record was written.
             (
-                RecordProgress::Short,
+                RecordProgress::Replaceable,
                 PathOccupant::Nothing,
                 Refuse,
                 ProvisionStep::Make { write: over },
             ),
-            (RecordProgress::Short, FREE, Refuse, ProvisionStep::CheckEmpty),
+            (RecordProgress::Replaceable, FREE, Refuse, ProvisionStep::CheckEmpty),
             (
-                RecordProgress::Short,
+                RecordProgress::Replaceable,
                 with(true),
                 Refuse,
                 ProvisionStep::Resume { write: over },
             ),
-            (RecordProgress::Short, with(false), Refuse, ProvisionStep::Refuse),
+            (RecordProgress::Replaceable, with(false), Refuse, ProvisionStep::Refuse),
             (
-                RecordProgress::Short,
+                RecordProgress::Replaceable,
                 with(false),
                 Adopt,
                 ProvisionStep::Adopt { write: over },
             ),
-            (RecordProgress::Short, held, Refuse, ProvisionStep::Held),
+            (RecordProgress::Replaceable, held, Refuse, ProvisionStep::Held),
             // Interrupted between the record and the fileid, or the reply to MKDIR was lost.
             (
                 RecordProgress::Creating,
@@ -276,14 +277,18 @@ mod tests {
         let (new, over) = (RecordWrite::Create, RecordWrite::Replace);
         for (written, occupant, step) in [
             (RecordProgress::Nothing, PathOccupant::Nothing, ProvisionStep::Absent),
-            (RecordProgress::Short, PathOccupant::Nothing, ProvisionStep::Absent),
+            (
+                RecordProgress::Replaceable,
+                PathOccupant::Nothing,
+                ProvisionStep::Absent,
+            ),
             (RecordProgress::Creating, PathOccupant::Nothing, ProvisionStep::Absent),
             (RecordProgress::Adopting, PathOccupant::Nothing, ProvisionStep::Absent),
             (live, PathOccupant::Nothing, ProvisionStep::Absent),
             (RecordProgress::Nothing, PathOccupant::Other, ProvisionStep::Unusable),
             (RecordProgress::Nothing, held, ProvisionStep::Held),
             (RecordProgress::Nothing, FREE, ProvisionStep::Share { write: new }),
-            (RecordProgress::Short, FREE, ProvisionStep::Share { write: over }),
+            (RecordProgress::Replaceable, FREE, ProvisionStep::Share { write: over }),
             (RecordProgress::Creating, FREE, ProvisionStep::Share { write: over }),
             (RecordProgress::Adopting, FREE, ProvisionStep::Share { write: over }),
             (live, FREE, ProvisionStep::Done),

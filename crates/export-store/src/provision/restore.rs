@@ -40,7 +40,7 @@ struct ObservedArchive {
 impl Restore<'_> {
     fn own(&self) -> ClaimRecord {
         match &self.own {
-            Recorded::Nothing | Recorded::Short => ClaimRecord::Nothing,
+            Recorded::Nothing | Recorded::Replaceable => ClaimRecord::Nothing,
             Recorded::Open(record) if record.state == State::Live => ClaimRecord::Live,
             Recorded::Open(_) => ClaimRecord::Creating,
         }
@@ -276,7 +276,7 @@ async fn write_record(
         state: State::Creating,
     };
     match restore.own {
-        Recorded::Short => records::replace(store, verified, &record).await?,
+        Recorded::Replaceable => records::replace(store, verified, &record).await?,
         _ => {
             if records::create(store, verified, &record).await? == Created::Exists {
                 return Err(ExportError::ConcurrentlyModified {
