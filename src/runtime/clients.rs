@@ -290,8 +290,8 @@ where
 #[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
     use std::future::ready;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex};
 
     use axum::Router;
     use axum::http::StatusCode;
@@ -300,6 +300,7 @@ mod tests {
     use kube::Api;
     use kube::api::{Patch, PatchParams};
     use kube::runtime::watcher;
+    use parking_lot::Mutex;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -338,7 +339,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let answer = async move |uri: Uri| {
             let is_second = uri.query().unwrap_or_default().contains("continue=second");
-            let mut log = log.lock().unwrap();
+            let mut log = log.lock();
             log.push(is_second);
             let refused = is_second && log.iter().filter(|second| **second).count() == 1;
             let next = if is_second { "" } else { "second" };
@@ -359,7 +360,7 @@ mod tests {
         let events = watcher(api, watcher::Config::default());
         let listed = events.try_take_while(|event| ready(Ok(!matches!(event, watcher::Event::InitDone))));
         let events: Vec<_> = listed.try_collect().await.unwrap();
-        assert_eq!(*requests.lock().unwrap(), [false, true, true]);
+        assert_eq!(*requests.lock(), [false, true, true]);
         assert_eq!(events.len(), 3, "the beginning and two namespaces: {events:?}");
     }
 

@@ -2,13 +2,14 @@
 //! wrong.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::runtime::writes::WriteError;
@@ -89,12 +90,12 @@ impl ServerClock {
     /// Those of [`api_server_time`].
     pub async fn now(&self, client: &Client) -> Result<Timestamp, WriteError> {
         let now = Instant::now();
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.0.lock();
         if let Some(time) = last.and_then(|last| advanced(last, now)) {
             return Ok(time);
         }
         let time = api_server_time(client).await?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, time));
+        *self.0.lock() = Some((now, time));
         Ok(time)
     }
 }

@@ -4,7 +4,7 @@
 //! memory than the rest of the operator. Here, an event is sent only when an outcome changes, so there are no repeats.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 
 use crate::api::conditions::Reason;
@@ -135,7 +136,7 @@ impl Events {
 }
 
 fn lock(unsent: &Mutex<Unsent>) -> MutexGuard<'_, Unsent> {
-    unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    unsent.lock()
 }
 
 /// Sends the queued events.

@@ -1,8 +1,8 @@
 //! A semaphore that is fair by namespace.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::runtime::backend_slots::SlotUsage;
@@ -114,7 +114,7 @@ impl FairSemaphore {
     }
 
     fn permits(&self) -> MutexGuard<'_, Permits> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

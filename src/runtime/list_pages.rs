@@ -5,13 +5,14 @@
 //! a million objects takes longer than the API server retains it. The number is therefore adjusted to the bytes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::body::to_bytes;
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, Uri};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::{Mutex, MutexGuard};
 use tower::service_fn;
 
 /// Maximum size of a page in bytes, unless a single object is larger (docs/security.md, Budget).
@@ -94,7 +95,7 @@ impl PageSizes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -155,7 +156,7 @@ mod tests {
             let list = json!({"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": items,
                 "metadata": {"resourceVersion": "1", "continue": next}});
             let body = list.to_string().into_bytes();
-            sent.lock().unwrap().push((to - from, body.len()));
+            sent.lock().push((to - from, body.len()));
             std::future::ready(Ok::<_, BoxError>(Response::new(Body::from(body))))
         });
         (paged(Client::new(server, "default")), pages)
@@ -197,7 +198,7 @@ mod tests {
         let (client, pages) = server(sizes);
         let names: Vec<String> = (0..3000).map(|number| format!("c{number}")).collect();
         assert_eq!(list(client).await, names);
-        let pages = pages.lock().unwrap().clone();
+        let pages = pages.lock().clone();
         let (used, dropped): (Vec<_>, Vec<_>) = pages
             .into_iter()
             .partition(|(objects, bytes)| *objects == 1 || *bytes <= MAX_PAGE);
@@ -213,7 +214,7 @@ mod tests {
         let api: Api<PersistentVolumeClaim> = Api::all(client);
         let first = kube::api::ListParams::default().limit(50);
         let page = api.list(&first).await.unwrap();
-        assert_eq!(page.items.len(), 1, "{:?}", pages.lock().unwrap());
+        assert_eq!(page.items.len(), 1, "{:?}", pages.lock());
         let second = first.continue_token(page.metadata.continue_.unwrap().as_str());
         assert!(matches!(api.list(&second).await, Err(kube::Error::Service(_))));
     }

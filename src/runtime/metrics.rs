@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
@@ -206,7 +207,7 @@ impl Metrics {
 
     /// Returns the class if it is known, or an empty label.
     fn class_label(&self, class: &str) -> String {
-        let classes = self.classes.read().unwrap_or_else(PoisonError::into_inner);
+        let classes = self.classes.read();
         classes.get(class).cloned().unwrap_or_default()
     }
 
@@ -225,7 +226,7 @@ impl Metrics {
 
     /// Adds a class that exists, and starts its counters at 0, so that a rate over its first failure exists.
     pub fn register_class(&self, class: &str) {
-        let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut classes = self.classes.write();
         classes.insert(class.to_owned());
         drop(classes);
         let (claims, volumes) = (self.claim_labels(class, ""), self.volume_labels(class));

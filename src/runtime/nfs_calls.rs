@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_client::{CallKind, CallObserver, CallOutcome, NfsError, Status};
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -110,7 +111,7 @@ fn operation(kind: CallKind) -> &'static str {
 
 impl NfsCalls {
     fn backends(&self) -> MutexGuard<'_, BTreeMap<String, Arc<BackendCalls>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the observer of a backend's client. All series of the backend exist from now on.
@@ -126,7 +127,7 @@ impl NfsCalls {
 
 impl BackendCalls {
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

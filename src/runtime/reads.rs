@@ -90,11 +90,12 @@ pub async fn get_backup(client: &Client, namespace: &str, name: &str) -> kube::R
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use axum::http::{Request, Response};
     use k8s_openapi::api::core::v1::PersistentVolume;
     use kube::client::Body;
+    use parking_lot::Mutex;
     use serde_json::json;
     use tower::{BoxError, service_fn};
 
@@ -105,7 +106,7 @@ mod tests {
         let requested = Arc::new(Mutex::new(Vec::<String>::new()));
         let requests = Arc::clone(&requested);
         let service = service_fn(move |request: Request<Body>| {
-            requests.lock().unwrap().push(request.uri().to_string());
+            requests.lock().push(request.uri().to_string());
             async {
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                     "reason": "NotFound", "message": "not found", "code": 404});
@@ -133,11 +134,11 @@ mod tests {
             assert!(get_claim(&client, "team", name).await.unwrap().is_none(), "{name:?}");
             assert!(get_claim(&client, name, "data").await.unwrap().is_none(), "{name:?}");
         }
-        assert_eq!(*requested.lock().unwrap(), Vec::<String>::new());
+        assert_eq!(*requested.lock(), Vec::<String>::new());
         assert!(get_opt(&volumes, "pvc-1.a").await.unwrap().is_none());
         assert!(get_claim(&client, "team", "data").await.unwrap().is_none());
         assert_eq!(
-            *requested.lock().unwrap(),
+            *requested.lock(),
             [
                 "/api/v1/persistentvolumes/pvc-1.a",
                 "/api/v1/namespaces/team/persistentvolumeclaims/data"

@@ -1,9 +1,9 @@
 //! Exponential backoff before an object is retried. Does no I/O.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use export_store::UidMap;
+use parking_lot::{Mutex, MutexGuard};
 use rand::RngExt;
 
 use crate::runtime::concurrency_limiter::Priority;
@@ -91,7 +91,7 @@ impl Backoff {
     }
 
     fn failures(&self) -> MutexGuard<'_, UidMap<u32>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Protects an overloaded API server: limits the concurrent requests of all backends together, and honors `Retry-After`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{Request, Response, StatusCode, header};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::service_fn;
@@ -67,7 +68,7 @@ impl Throttle {
     }
 
     fn resume_at(&self) -> MutexGuard<'_, Instant> {
-        self.resume_at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resume_at.lock()
     }
 }
 
@@ -103,7 +104,7 @@ mod tests {
         let (began, arrivals) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let arrived = Arc::clone(&arrivals);
         let server = service_fn(move |_: Request<Body>| {
-            let mut arrived = arrived.lock().unwrap();
+            let mut arrived = arrived.lock();
             arrived.push(began.elapsed().as_secs());
             let response = match arrived.len() {
                 1 => Response::builder().status(429).header("Retry-After", "7"),
@@ -117,7 +118,7 @@ mod tests {
         for _ in 0..2 {
             client.send(request()).await.unwrap();
         }
-        let arrivals = arrivals.lock().unwrap().clone();
+        let arrivals = arrivals.lock().clone();
         assert!(
             matches!(arrivals.as_slice(), [0, 7..=8, 67..=75]),
             "a pause is extended by up to a tenth, and bounded: {arrivals:?}"

@@ -6,11 +6,12 @@
 //! suspended, nothing beats.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::task::unconstrained;
 
@@ -55,7 +56,7 @@ impl Default for Shared {
 
 impl Shared {
     fn loops(&self) -> MutexGuard<'_, Loops> {
-        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
+        self.loops.lock()
     }
 
     fn beat(&self) {

@@ -7,10 +7,11 @@ mod purge_turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -173,7 +174,7 @@ impl Backend {
 
     /// Locks the state. Methods of this type release the lock before they return.
     fn state(&self) -> MutexGuard<'_, BackendState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Requests the turn of an expired archive of a namespace to be purged. At most one is purged per `pause`.
@@ -381,7 +382,7 @@ impl Backend {
 impl BackendRegistry {
     /// Returns the backend of this object, and true if it was created by this call.
     pub fn get_or_create(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
-        let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = self.by_name.write();
         if let Some(backend) = by_name.get(name).filter(|backend| backend.uid == uid) {
             return (Arc::clone(backend), false);
         }
@@ -392,11 +393,7 @@ impl BackendRegistry {
 
     /// Returns the backend with this name.
     pub fn get(&self, name: &str) -> Option<Arc<Backend>> {
-        self.by_name
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(name)
-            .cloned()
+        self.by_name.read().get(name).cloned()
     }
 
     /// Returns false for a backend that was forgotten in the meantime, even if another one has its name now.
@@ -409,7 +406,7 @@ impl BackendRegistry {
     /// by name whose last probe confirmed the export and could write to it, or that confirmed it if none could write.
     pub fn first_on_export(&self, export_id: &str) -> Option<Arc<Backend>> {
         // Without a copy of the list: each purge of each backend looks.
-        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        let by_name = self.by_name.read();
         let here = by_name.values().filter_map(|backend| {
             let known = backend.last_probe();
             (known.export_id() == Some(export_id)).then_some((!known.writable, backend))
@@ -438,29 +435,24 @@ impl BackendRegistry {
         let mut hasher = DefaultHasher::new();
         sorted.hash(&mut hasher);
         let digest = hasher.finish();
-        let mut last = self.damaged_records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.damaged_records.lock();
         last.insert(export_id.to_owned(), digest) != Some(digest)
     }
 
     /// Returns all backends, sorted by name.
     pub fn all(&self) -> Vec<Arc<Backend>> {
-        self.by_name
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .cloned()
-            .collect()
+        self.by_name.read().values().cloned().collect()
     }
 
     /// Calls `visit` for all backends, sorted by name. It must not use the registry.
     pub fn for_each(&self, visit: impl FnMut(&Backend)) {
-        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        let by_name = self.by_name.read();
         by_name.values().map(Arc::as_ref).for_each(visit);
     }
 
     /// Returns the first backend, by name, that matches. `matches` must not use the registry.
     pub fn find(&self, matches: impl Fn(&Backend) -> bool) -> Option<Arc<Backend>> {
-        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        let by_name = self.by_name.read();
         by_name.values().find(|backend| matches(backend)).map(Arc::clone)
     }
 
@@ -471,7 +463,7 @@ impl BackendRegistry {
 
     /// Removes a backend if its UID matches, and returns it.
     pub fn remove(&self, name: &str, uid: &str) -> Option<Arc<Backend>> {
-        let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = self.by_name.write();
         by_name.get(name).filter(|backend| backend.uid == uid)?;
         by_name.remove(name)
     }

@@ -1,9 +1,10 @@
 //! The quota of the backups that tenants request.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kube::ResourceExt;
+use parking_lot::Mutex;
 
 use crate::api::NfsArchive;
 use crate::api::backend::SelfServiceBackups;
@@ -66,7 +67,7 @@ impl BackupAdmissions {
         cached: &[Arc<NfsArchive>],
         check: impl FnOnce(&BackupUsage) -> Result<(), PlannedCondition>,
     ) -> Result<(), PlannedCondition> {
-        let mut admitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut admitted = self.0.lock();
         let mut used = BackupUsage::default();
         for other in cached.iter().filter(|other| other.is_self_service()) {
             let (name, backend) = (other.name_any(), &other.observed().backend_name);
@@ -96,13 +97,13 @@ impl BackupAdmissions {
 
     /// Keeps only the archives that are or may be created.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
-        let mut admitted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut admitted = self.0.lock();
         admitted.retain(|archive, _| keep(archive));
     }
 
     /// Forgets an archive that was deleted, or not created. Returns true if it was counted.
     pub fn forget(&self, archive: &str) -> bool {
-        let removed = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(archive);
+        let removed = self.0.lock().remove(archive);
         removed.is_some()
     }
 }

@@ -1,11 +1,11 @@
 //! The backups of the backup watch, and what their changes and those of archives and backends requeue.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::api::archive::ArchiveSummary;
 use crate::api::backend::BackupSettings;
@@ -45,7 +45,7 @@ impl BackupBackends {
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<String, Box<[String]>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

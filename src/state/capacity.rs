@@ -3,9 +3,9 @@
 //! Placement reads these numbers under one lock, so that concurrent claims cannot both get the last free space.
 
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use export_store::{Interner, UidMap};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Tracks used and reserved capacity. The lock is never held across an await point.
 #[derive(Default)]
@@ -359,7 +359,7 @@ impl CapacityTracker {
 
     fn state(&self) -> MutexGuard<'_, CapacityState> {
         // The state is consistent between any two statements above, so a panic leaves no partial update.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Backends whose volumes changed since somebody last looked.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Time from the first change until the changes are handled: many claims that are provisioned at once are one change.
@@ -19,7 +19,7 @@ pub struct ChangedBackends {
 impl ChangedBackends {
     /// Adds a backend.
     pub fn insert(&self, backend: &str) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.lock();
         if !names.contains(backend) {
             names.insert(backend.to_owned());
             self.changed.notify_one();
@@ -30,7 +30,7 @@ impl ChangedBackends {
     pub async fn take(&self) -> BTreeSet<String> {
         self.changed.notified().await;
         tokio::time::sleep(DELAY).await;
-        std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.names.lock())
     }
 }
 

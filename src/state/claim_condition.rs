@@ -175,10 +175,11 @@ pub async fn bound_claim(
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use axum::http::{Request, Response};
     use kube::client::Body;
+    use parking_lot::Mutex;
     use tower::{BoxError, service_fn};
 
     use super::*;
@@ -192,7 +193,7 @@ mod tests {
             let requests = Arc::clone(&requests);
             async move {
                 let body = request.into_body().collect_bytes().await?;
-                requests.lock().unwrap().push(serde_json::from_slice(&body)?);
+                requests.lock().push(serde_json::from_slice(&body)?);
                 let conflict = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                     "reason": "Conflict", "message": "the object has been modified", "code": 409});
                 let body = Body::from(conflict.to_string().into_bytes());
@@ -208,7 +209,7 @@ mod tests {
         for result in [guarded, unguarded] {
             assert!(matches!(result, Err(WriteError::Conflict)), "retried: {result:?}");
         }
-        let written = written.lock().unwrap();
+        let written = written.lock();
         let versions: Vec<_> = written
             .iter()
             .map(|body| &body["metadata"]["resourceVersion"])

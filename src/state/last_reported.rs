@@ -1,8 +1,7 @@
 //! Conditions last reported for objects that have none in their status, so that each is reported once.
 
-use std::sync::{Mutex, PoisonError};
-
 use export_store::UidMap;
+use parking_lot::Mutex;
 
 use crate::api::conditions::PlannedCondition;
 
@@ -13,17 +12,17 @@ pub struct LastReported(Mutex<UidMap<PlannedCondition>>);
 impl LastReported {
     /// Records the condition. Returns true if it differs from the last one.
     pub fn changed(&self, uid: &str, planned: &PlannedCondition) -> bool {
-        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.0.lock();
         reported.insert(uid, planned.clone()).as_ref() != Some(planned)
     }
 
     /// Returns true if a condition was reported for an object since it was created or has recovered.
     pub fn has_reported(&self, uid: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid)
+        self.0.lock().contains_key(uid)
     }
 
     /// Forgets an object that has recovered or is deleted.
     pub fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.0.lock().remove(uid);
     }
 }

@@ -4,10 +4,10 @@
 //! write that is needed is skipped, and nothing repeats it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use export_store::UidMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -110,7 +110,7 @@ impl LastWritten {
     }
 
     fn entries(&self) -> MutexGuard<'_, UidMap<Entries>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Volumes whose claims report that the directory is missing. It is read from the claims, so that it survives a restart.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Names of volumes, each with the UID of a claim that reports its directory as missing. The author of a claim may name any
 /// volume in it, and must not have an effect on the entry of another claim.
@@ -33,7 +33,7 @@ impl MissingDirectories {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

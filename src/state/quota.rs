@@ -5,9 +5,10 @@ mod agent;
 mod orders;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -341,7 +342,7 @@ impl QuotaState {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each holder makes changes that are consistent after each statement.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

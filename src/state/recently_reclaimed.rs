@@ -1,9 +1,9 @@
 //! The volumes that this process reclaimed last.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Number of volumes that are remembered. One that is forgotten too early costs a request.
@@ -19,7 +19,7 @@ pub struct RecentlyReclaimed(Mutex<VecDeque<(String, Instant)>>);
 impl RecentlyReclaimed {
     /// Records that the reclaim of a volume is complete.
     pub fn insert(&self, uid: String) {
-        let mut reclaimed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reclaimed = self.0.lock();
         if reclaimed.len() == REMEMBERED {
             reclaimed.pop_front();
         }
@@ -28,7 +28,7 @@ impl RecentlyReclaimed {
 
     /// Returns true if the volume is one of the last that were reclaimed, and that was seconds ago.
     pub fn contains(&self, uid: &str) -> bool {
-        let reclaimed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reclaimed = self.0.lock();
         let mut recent = reclaimed.iter().filter(|(_, at)| at.elapsed() < LIFETIME);
         recent.any(|(reclaimed, _)| reclaimed == uid)
     }

@@ -1,10 +1,11 @@
 //! Recovery of volumes from the records on their backends, and the claims that must not be provisioned in the meantime.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::api::NfsBackend;
@@ -164,7 +165,7 @@ impl RecoveryState {
     }
 
     fn lock(&self) -> MutexGuard<'_, RecoveryProgress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 }
 
@@ -305,7 +306,7 @@ impl RecoveryHolds {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pairs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

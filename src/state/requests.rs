@@ -1,10 +1,10 @@
 //! The one-shot requests of a backend that were handled, or are being carried out.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::api::NfsBackend;
 use crate::api::requests::{BackendRequest, HandledRequest, recorded};
@@ -99,7 +99,7 @@ impl RequestLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

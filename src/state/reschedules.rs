@@ -4,9 +4,9 @@
 //! increasing delay prevents a tight loop.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// Initial delay. It gives a pending change, such as a backend that becomes Ready or a new node label, time to arrive.
@@ -55,7 +55,7 @@ impl RescheduleBackoff {
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use export_store::ServerComparison;
 use futures::future::BoxFuture;
 use nfs_client::{Tcp, Transport};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How long addresses and failures are reused. One reclaim compares the same servers several times.
@@ -40,14 +41,14 @@ impl ServerAddresses {
         }
         let resolved = self.transport.resolve(server, now + DEADLINE).await;
         let resolved = resolved.map_err(|error| error.to_string());
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         cache.retain(|_, (at, _)| at.elapsed() < CACHED);
         cache.insert(server.to_owned(), (now, resolved.clone()));
         resolved
     }
 
     fn cached(&self, server: &str, now: Instant) -> Option<Resolved> {
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache.lock();
         let (at, resolved) = cache.get(server)?;
         (now.saturating_duration_since(*at) < CACHED).then(|| resolved.clone())
     }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -58,18 +59,18 @@ pub struct UsageScanState {
 impl UsageScanState {
     /// Returns the current progress.
     pub fn progress(&self) -> UsageProgress {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.progress.lock().clone()
     }
 
     /// Returns the request that the completed scan carried out.
     pub fn take_request(&self) -> Option<String> {
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = self.progress.lock();
         progress.request.take()
     }
 
     /// Updates the progress.
     pub fn update(&self, change: impl FnOnce(&mut UsageProgress)) {
-        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.progress.lock());
     }
 }
 
@@ -246,7 +247,7 @@ impl UsageStore {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -9,9 +9,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -138,7 +139,7 @@ pub struct Beacons {
 
 impl Beacons {
     fn of(&self, export_id: &str) -> Arc<tokio::sync::Mutex<BeaconState>> {
-        let mut by_export = self.by_export.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_export = self.by_export.lock();
         Arc::clone(by_export.entry(export_id.to_owned()).or_default())
     }
 }

@@ -6,8 +6,9 @@
 //! held over an await.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -345,7 +346,7 @@ impl GroupReservations {
 
     fn index(&self) -> MutexGuard<'_, Index> {
         // A panic leaves no partial change, because the methods of the index only insert and remove.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! One lock per volume.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 /// A lock that exists as long as somebody uses it.
@@ -17,7 +18,7 @@ impl KeyedMutex {
     pub(crate) async fn lock(&self, export_id: String, volume: &str) -> OwnedMutexGuard<()> {
         let key = (export_id, volume.to_owned());
         let lock = {
-            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.0.lock();
             if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
                 lock
             } else {

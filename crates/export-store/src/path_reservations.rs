@@ -7,7 +7,7 @@ mod index;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::group_reservations::GroupReservations;
 use crate::keyed_mutex::KeyedMutex;
@@ -16,6 +16,7 @@ use crate::record_index::RecordIndex;
 use crate::server_comparison::ServerComparison;
 use crate::unanswered_changes::UnansweredByExport;
 use index::{Key, PathIndex};
+use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(test)]
 mod tests;
@@ -203,7 +204,7 @@ impl PathReservations {
 
     fn index(&self) -> MutexGuard<'_, PathIndex> {
         // A panic leaves no partial change, because the methods of the index only insert and remove.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 
     /// Sets the paths of a holder that shares them with none. Replaces its former paths and a kept reservation.

@@ -1,9 +1,10 @@
 //! Archives that this process has just made: the reports about their new objects need not read their records again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::record::{Record, State};
@@ -89,7 +90,7 @@ impl RecentArchives {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, RecentArchive>> {
         // A panic leaves no partial change, because the methods only insert and remove.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

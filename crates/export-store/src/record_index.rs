@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Sharing;
@@ -114,6 +115,6 @@ impl RecordIndex {
 
     fn exports(&self) -> MutexGuard<'_, HashMap<String, UidMap<IndexedRecord>>> {
         // A panic leaves no partial change, because the methods only insert and remove.
-        self.exports.lock().unwrap_or_else(PoisonError::into_inner)
+        self.exports.lock()
     }
 }

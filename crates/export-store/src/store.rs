@@ -1,8 +1,8 @@
 //! [`ExportStore`]: all operations on what the operator keeps on one export.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::accept::{Acceptance, AcceptanceScope};
@@ -41,6 +41,7 @@ use crate::{
     trash, unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, Name, NfsError, Status};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::OwnedMutexGuard;
 
 /// Maximum number of attempts at an operation while the connection or the export changes. After that, the caller
@@ -1102,6 +1103,6 @@ impl ExportStore {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, StoreState> {
         // A panic leaves no partial change: each holder makes a single insertion, removal or replacement.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! Changes on each export that the server may still execute although they have ended, of all backends on it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nfs_client::UnansweredChanges;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The unanswered changes of the clients that confirmed an export, by its identity. They outlive the clients: a backend may be
 /// recreated, or its connection replaced.
@@ -12,7 +13,7 @@ pub(crate) struct UnansweredByExport(Mutex<HashMap<String, Vec<Arc<UnansweredCha
 
 impl UnansweredByExport {
     fn by_export(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<UnansweredChanges>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Adds those of a client that confirmed this export.

@@ -7,10 +7,11 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -210,7 +211,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
 
     /// Returns what was negotiated on the newest connection.
     pub fn negotiated(&self) -> Negotiated {
-        self.negotiated.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.negotiated.lock().clone()
     }
 
     /// Returns the number of connections established so far.
@@ -447,7 +448,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
         let (session, negotiated) = V::establish(self, state, &connection, previous, deadline).await?;
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         tracing::debug!(server = self.target.server, generation, took = ?began.elapsed(), "connected");
-        *self.negotiated.lock().unwrap_or_else(PoisonError::into_inner) = Negotiated {
+        *self.negotiated.lock() = Negotiated {
             protocol: negotiated.protocol,
             local: connection.local(),
             peer: connection.peer(),

@@ -144,12 +144,13 @@ impl CreateFailure {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::collections::VecDeque;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use axum::http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
     use kube::core::Status;
+    use parking_lot::Mutex;
     use serde_json::{Value, json};
     use tower::{BoxError, service_fn};
 
@@ -194,14 +195,14 @@ mod tests {
                     reply(code, &status)
                 };
                 if request.method() == Method::GET {
-                    let stored = stored.lock().unwrap().clone();
+                    let stored = stored.lock().clone();
                     return stored.map_or_else(|| failure(404), |volume| reply(200, &volume));
                 }
-                let answer = script.lock().unwrap().pop_front().unwrap();
+                let answer = script.lock().pop_front().unwrap();
                 match answer {
                     Answer::Lose => {
                         let body = request.into_body().collect_bytes().await?;
-                        *stored.lock().unwrap() = Some(serde_json::from_slice(&body)?);
+                        *stored.lock() = Some(serde_json::from_slice(&body)?);
                         Err("the connection was closed".into())
                     }
                     Answer::Reject(code) => failure(code),

@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -9,6 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -33,7 +33,7 @@ async fn answer(State(leases): State<Leases>, request: Request) -> Response {
     let text = |lease: &Lease| serde_json::to_string(lease).unwrap().into_response();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
-    let mut leases = leases.lock().unwrap();
+    let mut leases = leases.lock();
     let Some(leases) = leases.as_mut() else {
         return status(StatusCode::SERVICE_UNAVAILABLE);
     };
@@ -138,10 +138,10 @@ impl Fixture {
 async fn without_election_the_fence_closes_while_the_lease_cannot_be_renewed_and_reopens() {
     let fixture = Fixture::start(false).await;
     assert!(fixture.leadership.wait_until_writable().await);
-    let leases = fixture.leases.lock().unwrap().take();
+    let leases = fixture.leases.lock().take();
     fixture.wait_for_fence(false).await;
     assert!(!fixture.renewal.is_finished());
-    *fixture.leases.lock().unwrap() = leases;
+    *fixture.leases.lock() = leases;
     assert!(fixture.leadership.wait_until_writable().await);
     assert!(!fixture.renewal.is_finished());
 }
@@ -149,7 +149,7 @@ async fn without_election_the_fence_closes_while_the_lease_cannot_be_renewed_and
 #[tokio::test]
 async fn with_election_a_lease_that_cannot_be_renewed_is_lost() {
     let fixture = Fixture::start(true).await;
-    fixture.leases.lock().unwrap().take();
+    fixture.leases.lock().take();
     let lost = fixture.renewal.await.unwrap().unwrap_err().to_string();
     assert_eq!(lost, "lost the Lease own/own: it could not be renewed for 1s");
     assert!(!fixture.fence.may_write());
@@ -160,10 +160,10 @@ async fn with_election_a_lease_that_cannot_be_renewed_is_lost() {
 async fn an_expired_lease_that_another_process_took_is_lost_without_election_too() {
     for (namespace, name) in [("own", "own"), ("locks", "lock")] {
         let fixture = Fixture::start(false).await;
-        let mut leases = fixture.leases.lock().unwrap().take();
+        let mut leases = fixture.leases.lock().take();
         fixture.wait_for_fence(false).await;
         Fixture::give_away(leases.as_mut().unwrap(), namespace, name);
-        *fixture.leases.lock().unwrap() = leases;
+        *fixture.leases.lock() = leases;
         let lost = fixture.renewal.await.unwrap().unwrap_err().to_string();
         assert_eq!(lost, format!("lost the Lease {namespace}/{name}: another holds it now"));
         assert!(!fixture.fence.may_write());
@@ -174,13 +174,12 @@ async fn an_expired_lease_that_another_process_took_is_lost_without_election_too
 async fn the_fence_closes_without_the_installed_lock_which_is_not_created() {
     let fixture = Fixture::start(false).await;
     let lock = "/apis/coordination.k8s.io/v1/namespaces/locks/leases/lock";
-    let removed = fixture.leases.lock().unwrap().as_mut().unwrap().remove(lock);
+    let removed = fixture.leases.lock().as_mut().unwrap().remove(lock);
     fixture.wait_for_fence(false).await;
-    assert!(!fixture.leases.lock().unwrap().as_ref().unwrap().contains_key(lock));
+    assert!(!fixture.leases.lock().as_ref().unwrap().contains_key(lock));
     fixture
         .leases
         .lock()
-        .unwrap()
         .as_mut()
         .unwrap()
         .insert(lock.to_owned(), removed.unwrap());

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::future::ready;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::http::{Request, Response};
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower::{BoxError, service_fn};
 
@@ -66,8 +67,8 @@ fn answering(answers: Vec<(u16, Value)>) -> (Client, Requests) {
     let (heard, answers) = (Arc::clone(&requests), Mutex::new(VecDeque::from(answers)));
     let service = service_fn(move |request: Request<Body>| {
         let line = format!("{} {}", request.method(), request.uri().path());
-        heard.lock().unwrap().push(line);
-        let (status, answer) = answers.lock().unwrap().pop_front().unwrap();
+        heard.lock().push(line);
+        let (status, answer) = answers.lock().pop_front().unwrap();
         let answer = Body::from(answer.to_string().into_bytes());
         ready(Ok::<_, BoxError>(
             Response::builder().status(status).body(answer).unwrap(),
@@ -116,7 +117,7 @@ async fn of_two_that_make_it_at_once_the_winners_counts() {
         found(&winners),
     ]);
     assert_eq!(ensured(&client).await.unwrap().cluster_id, winners);
-    let requests = requests.lock().unwrap();
+    let requests = requests.lock();
     assert_eq!(*requests, [GET, "GET /api/v1/namespaces/kube-system", POST, GET]);
 }
 
@@ -129,7 +130,7 @@ async fn an_api_server_that_is_starting_is_asked_again_and_nothing_is_made_meanw
         found(UID),
     ]);
     assert_eq!(ensured(&client).await.unwrap().cluster_id, UID);
-    assert_eq!(*requests.lock().unwrap(), [GET; 4]);
+    assert_eq!(*requests.lock(), [GET; 4]);
 }
 
 #[tokio::test]
@@ -143,6 +144,6 @@ async fn one_that_may_not_be_read_or_is_damaged_is_the_end_and_is_never_written_
         let (client, requests) = answering(vec![answer]);
         let error = ensured(&client).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
-        assert_eq!(*requests.lock().unwrap(), [GET]);
+        assert_eq!(*requests.lock(), [GET]);
     }
 }

@@ -1,9 +1,9 @@
 //! Expired archives.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rig::objects::reference;
 use serde_json::{Value, json};
 
@@ -252,13 +252,13 @@ async fn after_a_restart_archives_are_available_and_no_message_denies_their_back
         let reported = Mutex::new(BTreeSet::new());
         rig::wait::until("the backend to serve claims again", TIMEOUT, async || {
             let now = messages(&env).await.map_err(|error| error.to_string())?;
-            reported.lock().unwrap_or_else(PoisonError::into_inner).extend(now);
+            reported.lock().extend(now);
             let claim = env.objects.get(&claim).await.map_err(|error| error.to_string())?;
             let bound = claim.and_then(|claim| Some(claim.pointer("/spec/volumeName")?.clone()));
             bound.map(drop).ok_or_else(|| "not bound".into())
         })
         .await?;
-        let reported = reported.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let reported = reported.into_inner();
         assert!(
             reported.iter().all(|message| !message.contains("does not exist")),
             "{reported:?}"

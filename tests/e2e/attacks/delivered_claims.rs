@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::WatchParams;
 use kube::core::Request;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -40,7 +41,7 @@ impl DeliveredClaims {
     /// Waits until a claim is delivered. Returns the time, written like those in the audit log.
     pub async fn wait_delivery(&self, claim: &Value) -> Result<String, Failure> {
         let delivered = rig::wait::until("the claim to be delivered", TIMEOUT, async || {
-            let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+            let times = self.times.lock();
             let time = times.get(text(claim, "/metadata/uid")).cloned();
             time.ok_or_else(|| "it is not".to_owned())
         });
@@ -68,7 +69,7 @@ async fn watch_once(client: &Client, namespace: &str, times: &Times) -> Test {
         if event.contains(&of_namespace) {
             let event: Value = serde_json::from_str(&event)?;
             let uid = text(&event, "/object/metadata/uid").to_owned();
-            let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut times = times.lock();
             times.entry(uid).or_insert_with(|| format!("{:.6}", Timestamp::now()));
         }
     }

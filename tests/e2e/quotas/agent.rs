@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use export_store::quota::{
@@ -13,6 +13,7 @@ use export_store::quota::{
 };
 use export_store::{RecordsKey, SignatureStatus, parse_export_id};
 use k8s_openapi::ByteString;
+use parking_lot::Mutex;
 use rig::objects::reference;
 use rig::{Objects, wait};
 
@@ -93,17 +94,17 @@ impl ScriptedAgent {
 
     /// Reports from now on that sizes are not enforced, and changes no limits.
     pub fn problem(&self, problem: Option<AgentProblem>) {
-        *self.problem.lock().unwrap() = problem;
+        *self.problem.lock() = problem;
     }
 
     pub fn answer(&self, answer: Answer) {
-        *self.answer.lock().unwrap() = answer;
+        *self.answer.lock() = answer;
     }
 
     /// Reports what a volume uses from now on, and waits until that is on the export.
     pub async fn uses(&self, volume: &str, bytes: u64, inodes: u64) -> Result<(), Failure> {
         let usage = VolumeUsage { bytes, inodes };
-        self.usage.lock().unwrap().insert(volume.to_owned(), usage);
+        self.usage.lock().insert(volume.to_owned(), usage);
         let path = self.quota.join("usage");
         let written = wait::until("the usage", TIMEOUT, async || match fs::read_to_string(&path) {
             Ok(text) if text.contains(volume) => Ok(()),
@@ -176,7 +177,7 @@ struct Worker {
 
 impl Worker {
     fn work(&mut self, sequence: u64) -> Result<(), Failure> {
-        let problem = *self.problem.lock().unwrap();
+        let problem = *self.problem.lock();
         let heartbeat = Heartbeat {
             instance: self.instance.clone(),
             sequence,
@@ -194,7 +195,7 @@ impl Worker {
         let usage = Usage {
             instance: self.instance.clone(),
             sequence,
-            volumes: self.usage.lock().unwrap().clone(),
+            volumes: self.usage.lock().clone(),
         };
         write(&self.quota, &self.seal, &usage)?;
         if problem.is_some() {
@@ -222,7 +223,7 @@ impl Worker {
             visit: Vec::new(),
         };
         let reports = self.quota.join("reports");
-        let answer = *self.answer.lock().unwrap();
+        let answer = *self.answer.lock();
         let reported = (order.clone(), answer);
         if answer != Answer::Nothing && self.reported.get(&order.volume) != Some(&reported) {
             self.reported.insert(order.volume.clone(), reported);

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rig::objects::reference;
 use rig::proxy::has_bytes;
 use rig::{Direction, Objects, Proxy};
@@ -113,7 +114,7 @@ impl NfsLeases {
         let notes = seen.clone();
         proxy.on_record(Direction::Up, move |record| {
             if let Some(verifier) = introduction(record) {
-                notes.0.lock().unwrap_or_else(PoisonError::into_inner).push(verifier);
+                notes.0.lock().push(verifier);
             }
             rig::Action::Forward
         });
@@ -122,7 +123,7 @@ impl NfsLeases {
 
     /// Returns all verifiers so far, in order.
     pub fn seen(&self) -> Vec<[u8; 8]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Checks that no client returned after another one.

@@ -3,9 +3,10 @@
 use std::{
     collections::HashSet,
     net::{Ipv4Addr, TcpListener},
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::LazyLock,
 };
 
+use parking_lot::Mutex;
 use rand::RngExt;
 
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ static RETURNED: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
 /// Returns a port that nobody listens on and that this process has not returned before.
 pub fn free() -> Result<u16> {
-    let mut returned = RETURNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut returned = RETURNED.lock();
     for _ in 0..MAX_ATTEMPTS {
         let port = rand::rng().random_range(RANGE);
         if !returned.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

@@ -2,12 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
@@ -35,14 +33,14 @@ pub struct TestEnv {
 impl Drop for TestEnv {
     fn drop(&mut self) {
         let name = self.name.clone();
-        ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+        ENDED.lock().push(name);
     }
 }
 
 /// Lets the operator probe the backends of tests that ended only once a day. They remain because of their volumes, and
 /// hundreds of probes every second would take the processors from the other tests.
 async fn probe_ended_rarely(objects: &Objects) -> Result<()> {
-    let ended = std::mem::take(&mut *ENDED.lock().unwrap_or_else(PoisonError::into_inner));
+    let ended = std::mem::take(&mut *ENDED.lock());
     if ended.is_empty() {
         return Ok(());
     }

@@ -1,8 +1,9 @@
 //! Faults of the API server: by chance, or scripted.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::api_server::{Fault, Faults};
 use crate::chance::Chance;
@@ -122,7 +123,7 @@ impl ApiFaults {
     }
 
     fn pending_kill(&self) -> MutexGuard<'_, Option<Kill>> {
-        self.kill.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kill.lock()
     }
 
     /// Kills the process if this is the request.
@@ -172,7 +173,7 @@ impl ApiFaults {
     }
 
     fn scripted(&self) -> MutexGuard<'_, ScriptedFaults> {
-        self.scripted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.scripted.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Choices by chance. Each concern of a run has a source of its own, so that fewer choices of one leave the others alone.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -29,11 +30,7 @@ impl Chance {
     pub fn below(&self, limit: u64) -> u64 {
         match limit {
             0 => 0,
-            limit => self
-                .0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .random_range(0..limit),
+            limit => self.0.lock().random_range(0..limit),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sim::world::Scenario;
 
 use crate::child::{self, Failure};
@@ -23,7 +23,7 @@ pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
         settings.insert("SEED", seed);
         Scenario::from_settings(&settings)
     };
-    let locked = || progress.lock().unwrap_or_else(PoisonError::into_inner);
+    let locked = || progress.lock();
     run_in_parallel(setting("JOBS", processors()), || {
         loop {
             let Some(seed) = locked().next(limit) else { break };
@@ -31,7 +31,7 @@ pub fn run(settings: &BTreeMap<&str, u64>) -> ExitCode {
             locked().ended(seed, failure);
         }
     });
-    let mut progress = progress.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut progress = progress.into_inner();
     println!("{}", progress.summary());
     progress.failures.sort();
     for (seed, failure) in &progress.failures {

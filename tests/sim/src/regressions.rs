@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use sim::world::Scenario;
 
 use crate::child;
@@ -17,7 +17,7 @@ const RUNS: &str = include_str!("../regressions.txt");
 pub fn run() -> ExitCode {
     let runs = scenarios();
     let (next, failed) = (Mutex::new(runs.iter()), AtomicBool::new(false));
-    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let take = || next.lock().next();
     run_in_parallel(processors(), || {
         while let Some(scenario) = take() {
             if let Some(failure) = child::run(scenario) {

@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
@@ -29,15 +30,13 @@ impl Trace {
     pub fn record(&self, actor: &str, what: impl Display) {
         let Some(lines) = &self.lines else { return };
         let line = format!("{:>10.3} {actor:<12} {what}", self.start.elapsed().as_secs_f64());
-        lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        lines.lock().push(line);
     }
 
     /// Returns all lines.
     pub fn lines(&self) -> Vec<String> {
         let lines = self.lines.as_ref();
-        lines.map_or_else(Vec::new, |lines| {
-            lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        })
+        lines.map_or_else(Vec::new, |lines| lines.lock().clone())
     }
 }
 

@@ -6,12 +6,13 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::{fmt, io};
 
 use futures::future::{BoxFuture, poll_fn};
 use nfs_client::{NfsError, SourcePort, Streams, Transport};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -120,7 +121,7 @@ impl<S> fmt::Debug for Sink<S> {
 }
 
 fn lock<S>(pending: &Mutex<Pending<S>>) -> MutexGuard<'_, Pending<S>> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
+    pending.lock()
 }
 
 /// Sends what was held once the process is resumed, also if it closed the connection meanwhile.

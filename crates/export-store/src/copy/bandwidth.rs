@@ -1,8 +1,8 @@
 //! Limit of the bandwidth of all copies from and to one backend.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// A number of bytes per second, which all copies from and to a backend share. Not limited by default.
@@ -56,7 +56,7 @@ impl Bandwidth {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

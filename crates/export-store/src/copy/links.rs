@@ -3,8 +3,9 @@
 //! to it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::copy::context::CopyContext;
@@ -67,7 +68,7 @@ impl LinkTable {
     /// Waits until no other name of this file is being copied.
     pub(super) async fn lock(&self, file_id: u64) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.locks.lock();
             // Keep only the locks in use.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(file_id).or_default())
@@ -77,7 +78,7 @@ impl LinkTable {
 
     /// Returns the checksum of a copied file, if it is known.
     pub(super) fn checksum(&self, file: LinkedFile) -> Option<Digest> {
-        let checksums = self.checksums.lock().unwrap_or_else(PoisonError::into_inner);
+        let checksums = self.checksums.lock();
         checksums.get(&file).copied()
     }
 
@@ -138,7 +139,7 @@ impl LinkTable {
             },
         }
         if let Some(checksum) = checksum {
-            let mut checksums = self.checksums.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut checksums = self.checksums.lock();
             if checksums.len() < MAX_CHECKSUMS {
                 checksums.insert(file, checksum);
             }

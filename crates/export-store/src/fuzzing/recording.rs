@@ -7,9 +7,10 @@ mod v3;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
 
 use crate::Existing;
@@ -120,12 +121,12 @@ impl Tapped {
         tapped.proxy.on_record(Direction::Up, move |record| {
             let words: Vec<[u8; 4]> = record.as_chunks().0.to_vec();
             // XID, CALL, RPC version, program, version, procedure (RFC 5531 section 9).
-            calls.lock().unwrap().insert(words[0], u32::from_be_bytes(words[5]));
+            calls.lock().insert(words[0], u32::from_be_bytes(words[5]));
             Action::Forward
         });
         let replies = Arc::clone(&tapped.replies);
         tapped.proxy.on_record(Direction::Down, move |record| {
-            replies.lock().unwrap().push(record.to_vec());
+            replies.lock().push(record.to_vec());
             Action::Forward
         });
         tapped
@@ -137,8 +138,8 @@ impl Tapped {
 
     /// Returns all replies in order, each with the procedure of its call.
     fn answers(&self) -> Vec<(u32, Vec<u8>)> {
-        let calls = self.calls.lock().unwrap();
-        let replies = std::mem::take(&mut *self.replies.lock().unwrap());
+        let calls = self.calls.lock();
+        let replies = std::mem::take(&mut *self.replies.lock());
         let procedure = |reply: &Vec<u8>| calls[reply.first_chunk().unwrap()];
         replies.into_iter().map(|reply| (procedure(&reply), reply)).collect()
     }

@@ -5,11 +5,12 @@ use std::fs;
 use std::future::Future;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use export_store::path_reservations::Holder;
 use export_store::{Decided, ErrorKind, ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
 use nfs_client::{Protocol, VersionChoice};
+use parking_lot::Mutex;
 use rig::{Action, Direction};
 use tokio::sync::Notify;
 
@@ -69,7 +70,7 @@ pub async fn dies(
     for way in [Direction::Up, Direction::Down] {
         let (reported, traffic) = (Arc::clone(&death), Arc::clone(&traffic));
         fixture.proxy.on_record(way, move |record| {
-            let (action, dies) = traffic.lock().unwrap().pass(record, way, direction, nth);
+            let (action, dies) = traffic.lock().pass(record, way, direction, nth);
             if dies {
                 reported.notify_one();
             }
@@ -85,7 +86,7 @@ pub async fn dies(
     if died {
         // Requests in flight are executed now, and not during what follows. The client does not notice.
         rig::wait::until("the server to answer", TIMEOUT, async || {
-            let left = traffic.lock().unwrap().unanswered.len();
+            let left = traffic.lock().unanswered.len();
             match left {
                 0 => Ok(()),
                 left => Err(format!("{left} requests are not answered")),

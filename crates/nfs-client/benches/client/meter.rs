@@ -1,9 +1,10 @@
 //! The time in which only READDIRs are in flight, measured between client and server.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rig::{Action, Direction, Proxy};
 
 /// READDIR in NFSv4 (RFC 8881 section 18.23).
@@ -80,7 +81,7 @@ impl Meter {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 fn word(record: &[u8], at: usize) -> Option<u32> {

@@ -1,8 +1,9 @@
 //! The client for NFSv3: what its calls share, and what the connection manager does for it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -102,11 +103,6 @@ pub type Client = ManagedClient<V3>;
 
 impl Client {
     pub(super) fn limits(&self) -> Limits {
-        *self
-            .manager
-            .version
-            .limits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *self.manager.version.limits.lock()
     }
 }

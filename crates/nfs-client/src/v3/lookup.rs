@@ -1,7 +1,5 @@
 //! Lookups: the export's root, names in a directory, attributes, limits, statistics.
 
-use std::sync::PoisonError;
-
 use super::attributes;
 use super::call::{Call, Effect, Reply};
 use super::client::{Client, Limits};
@@ -76,12 +74,7 @@ impl Client {
                 (name as usize).min(limits.name)
             };
         }
-        *self
-            .manager
-            .version
-            .limits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = limits;
+        *self.manager.version.limits.lock() = limits;
         Ok(())
     }
 

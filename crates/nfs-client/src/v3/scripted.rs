@@ -1,8 +1,9 @@
 //! A scripted server for the tests of the client: NFS and MOUNT on one port, answers on demand.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -68,7 +69,7 @@ impl Server {
     }
 
     pub fn count(&self, procedure: u32) -> usize {
-        let calls = self.calls.lock().unwrap();
+        let calls = self.calls.lock();
         calls.iter().filter(|called| **called == procedure).count()
     }
 
@@ -129,7 +130,7 @@ async fn serve(mut stream: TcpStream, log: Arc<Mutex<Vec<u32>>>, script: Arc<Scr
             arguments: call,
         };
         let before = {
-            let mut log = log.lock().unwrap();
+            let mut log = log.lock();
             let number = if program == MOUNT_PROGRAM {
                 1000 + procedure
             } else {

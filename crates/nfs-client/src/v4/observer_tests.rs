@@ -1,9 +1,10 @@
 //! What an observer learns of calls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::client::Client;
@@ -51,7 +52,7 @@ struct Notes(Mutex<Vec<String>>);
 
 impl Notes {
     fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
+        std::mem::take(&mut *self.0.lock())
     }
 }
 
@@ -63,12 +64,12 @@ impl CallObserver for Notes {
             CallOutcome::Failed(error) => error.to_string(),
         };
         let note = format!("{kind:?} after {} s: {outcome}", elapsed.as_secs());
-        self.0.lock().unwrap().push(note);
+        self.0.lock().push(note);
     }
 
     fn connect_ended(&self, error: Option<&NfsError>) {
         let note = error.map_or_else(|| "connected".to_owned(), |error| format!("not connected: {error}"));
-        self.0.lock().unwrap().push(note);
+        self.0.lock().push(note);
     }
 }
 

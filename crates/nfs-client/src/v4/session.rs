@@ -4,9 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
@@ -152,7 +152,7 @@ impl Slots {
     }
 
     fn free(&self) -> MutexGuard<'_, BinaryHeap<Reverse<(u32, u32)>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 
     /// Waits for a free slot; `None` once the session is closed.

@@ -8,9 +8,9 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -83,7 +83,7 @@ impl KeptTool {
         if let Some(mut running) = self.running().await {
             match running.run(&script).await {
                 Ok((text, errors)) => {
-                    *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+                    *self.running.lock() = Some(running);
                     return Ok(Printed::new(&text, &errors));
                 }
                 Err(error) => tracing::debug!("{} ended while it ran a script: {error}", self.tool.name),
@@ -93,7 +93,7 @@ impl KeptTool {
     }
 
     fn take(&self) -> Option<Box<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.running.lock().take()
     }
 
     /// Returns the process, which it starts if necessary. `None` if it does not work this way.

@@ -1,12 +1,8 @@
 //! Hooks that decide what happens to single records.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
@@ -55,15 +51,15 @@ impl fmt::Debug for Hooks {
 
 impl Hooks {
     pub(super) fn add(&self, hook: Hook) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(hook);
+        self.0.lock().push(hook);
     }
 
     pub(super) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 
     pub(super) fn run(&self, passing: PassingRecord<'_>) -> Action {
-        let hooks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hooks = self.0.lock();
         let answers = hooks.iter().map(|hook| hook(passing));
         answers
             .into_iter()
@@ -106,7 +102,7 @@ pub(super) fn lose_reply(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static
             return Action::Forward;
         };
         let key = (passing.connection, *id);
-        let mut awaited = awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut awaited = awaited.lock();
         match passing.direction {
             Direction::Up => {
                 // More than one: a request that the server did not answer in time is repeated on another connection.

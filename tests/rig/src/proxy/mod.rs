@@ -9,12 +9,13 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, oneshot, watch},
@@ -78,7 +79,7 @@ struct ProxyState {
 impl ProxyState {
     /// Returns how many of `wanted` bytes may pass. If not all may, the limit is removed.
     fn consume_budget(&self, direction: Direction, wanted: usize) -> usize {
-        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = self.budget.lock();
         let left = match direction {
             Direction::Up => &mut budget.up,
             Direction::Down => &mut budget.down,
@@ -198,7 +199,7 @@ impl Proxy {
     /// Closes a connection after this number of further bytes, counted over all connections. The bytes before that are
     /// delivered.
     pub fn cut_after(&self, direction: Direction, bytes: usize) {
-        let mut budget = self.state.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = self.state.budget.lock();
         match direction {
             Direction::Up => budget.up = Some(bytes),
             Direction::Down => budget.down = Some(bytes),

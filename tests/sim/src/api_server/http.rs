@@ -1,6 +1,6 @@
 //! The server as a service beneath `kube::Client`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body as Answer, to_bytes};
@@ -9,6 +9,7 @@ use axum::http::{Method, Request, Response, header};
 use export_store::WallClock;
 use kube::client::Body;
 use nfs_operator::runtime::clients::ApiService;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::sleep;
 use tower::util::BoxCloneSyncService;
@@ -201,7 +202,7 @@ impl ApiServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store.lock()
     }
 
     async fn serve(&self, link: Link, request: Request<Body>) -> Result<Response<Answer>, BoxError> {

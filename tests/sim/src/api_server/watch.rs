@@ -1,11 +1,12 @@
 //! Watches: the changes of a kind as a stream of lines.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -60,7 +61,7 @@ impl Watch {
         metadata_only: bool,
     ) -> Result<Self, Refusal> {
         let (current, compacted, changed, existing) = {
-            let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut store = store.lock();
             let existing = store.list(target.kind, &target.namespace);
             let changed = store.subscribe(target.kind);
             (store.revision(), store.compacted(), changed, existing)
@@ -172,7 +173,7 @@ impl Watch {
 
     /// Takes the changes since the last look.
     fn collect(&mut self) {
-        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = self.store.lock();
         // Forgotten changes of other kinds are no gap.
         if self.seen < store.forgotten(self.target.kind) {
             let message = format!("too old resource version: {} ({})", self.seen, store.revision());

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use nfs_client::{NfsError, SourcePort, Streams, Transport};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::duplex;
 use tokio::time::{Instant, sleep_until};
 
@@ -32,7 +33,7 @@ pub struct Network(Arc<Mutex<Directory>>);
 
 impl Network {
     fn directory(&self) -> MutexGuard<'_, Directory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Adds a server; one with the same address is replaced, as when an address moves.
@@ -87,7 +88,7 @@ pub struct Host {
 impl Host {
     /// Takes the next port.
     fn bind(&self, source_port: SourcePort) -> u16 {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         let (range, next) = match source_port {
             SourcePort::Reserved if self.may_bind_reserved => (RESERVED_PORTS, &mut next.0),
             _ => (OTHER_PORTS, &mut next.1),

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -78,7 +79,7 @@ impl NfsServer {
 
     /// Locks the state: for what the methods below do not offer. Calls wait meanwhile, so never hold it across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Adds a disk, or puts another in the place of one with this name: a copy, or an older state of it. Returns the disk that

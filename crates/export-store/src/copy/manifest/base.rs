@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::reader::{ManifestError, ManifestReader};
@@ -342,14 +343,14 @@ impl Base {
             file: &self.manifest.handle,
         };
         let entries = Arc::new(reader.entries(chunk).await?);
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         cache.push_front((key, Arc::clone(&entries)));
         cache.truncate(CACHED_CHUNKS);
         Ok(entries)
     }
 
     fn cached(&self, key: (u64, u64)) -> Option<Arc<Vec<ManifestEntry>>> {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         let at = cache.iter().position(|(cached, _)| *cached == key)?;
         let found = cache.remove(at)?;
         let entries = Arc::clone(&found.1);

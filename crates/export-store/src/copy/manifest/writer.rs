@@ -1,10 +1,11 @@
 //! Writes the manifest of a backup while its files are copied.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::{
     ChunkRef, Digest, EntryKind, FileEntry, MAX_CHUNK, MAX_CHUNKS, ManifestEntry, ManifestRef, ManifestRoot, VERSION,
@@ -342,7 +343,7 @@ impl DirectoryManifest {
         Ok(chunks)
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, DirectoryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, DirectoryState> {
+        self.state.lock()
     }
 }

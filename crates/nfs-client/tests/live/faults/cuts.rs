@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nfs_client::{
     Client, Conditional, NewDirectory, NewFile, NfsError, Protocol, RemoveOutcome, Rename, SetAttributes, Status,
     Target, Unchanged, VersionChoice,
 };
+use parking_lot::Mutex;
 use rig::proxy::{Action, Direction};
 use rig::{NfsServer, Proxy, RunDir};
 
@@ -297,7 +298,7 @@ async fn every_operation_is_cut(protocol: Protocol) {
                 for direction in [Direction::Up, Direction::Down] {
                     let seen = seen.clone();
                     proxy.on_record(direction, move |record| {
-                        seen.lock().unwrap().push((direction, record.len() + 4));
+                        seen.lock().push((direction, record.len() + 4));
                         Action::Forward
                     });
                 }
@@ -305,7 +306,7 @@ async fn every_operation_is_cut(protocol: Protocol) {
             .await;
         undisturbed.unwrap();
         assert_eq!(before == done, !changes, "{operation}");
-        let passed = std::mem::take(&mut *passed.lock().unwrap());
+        let passed = std::mem::take(&mut *passed.lock());
         for direction in [Direction::Up, Direction::Down] {
             let mut bytes = 0;
             let of_operation = passed

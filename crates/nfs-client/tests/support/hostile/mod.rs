@@ -3,8 +3,9 @@
 mod tree;
 mod wire;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -55,7 +56,7 @@ impl Hostile {
     }
 
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap()
+        self.tree.lock()
     }
 
     async fn serve(self, mut stream: TcpStream) {
