@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
@@ -157,13 +157,9 @@ struct Scanned {
 }
 
 impl BackendMetrics {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
-        self.0.lock()
-    }
-
     /// Records a probe of a backend.
     pub fn probed(&self, backend: &str, figures: &BackendFigures, now: Timestamp) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         let entry = entries.entry(backend.to_owned()).or_default();
         let probed = entry.probed.get_or_insert(Probed {
             values: [None; PROBED.len()],
@@ -192,7 +188,7 @@ impl BackendMetrics {
     }
 
     fn change_probed(&self, backend: &str, change: impl FnOnce(&mut Probed)) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         if let Some(probed) = entries.get_mut(backend).and_then(|entry| entry.probed.as_mut()) {
             change(probed);
         }
@@ -200,7 +196,7 @@ impl BackendMetrics {
 
     /// Records the result of a backend's last orphan scan, and its duration if this process ran it.
     pub fn scanned(&self, backend: &str, orphans: &OrphansStatus, took: Option<Duration>) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         let entry = entries.entry(backend.to_owned()).or_default();
         let former = entry.scanned.take();
         entry.scanned = Some(Scanned {
@@ -216,7 +212,7 @@ impl BackendMetrics {
 
     /// Removes the series of a backend.
     pub(super) fn remove(&self, backend: &str) {
-        self.entries().remove(backend);
+        self.0.lock().remove(backend);
     }
 }
 
@@ -237,7 +233,7 @@ fn backend_label(backend: &str) -> [(&'static str, &str); 1] {
 impl Collector for BackendMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         // A copy, so that nothing is locked while the text is written.
-        let entries = self.entries().clone();
+        let entries = self.0.lock().clone();
         let (mut probed, mut scanned) = (Vec::new(), Vec::new());
         for (backend, entry) in &entries {
             probed.extend(entry.probed.as_ref().map(|probed| (backend.as_str(), probed)));

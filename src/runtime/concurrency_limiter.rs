@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -131,7 +131,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
 
     /// Returns the current use of the slots.
     pub fn usage(&self) -> SlotUsage {
-        let queue = self.queue();
+        let queue = self.queue.lock();
         SlotUsage {
             limit: self.limit,
             used: self.limit.saturating_sub(self.slots.available_permits()),
@@ -148,7 +148,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
         waiting: &'a WaitSet<R>,
     ) -> Option<Slot<'a, R>> {
         // Hold the lock until the object is queued, so that a slot that is released meanwhile wakes it.
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let had_reservation = queue.woken.remove(object).is_some();
         let (reserved, reserved_retries) = queue.reserved(Instant::now());
         let is_free = self.slots.available_permits() > reserved
@@ -189,7 +189,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
 
     /// Ends the reservation of an object that was woken and no longer needs a slot.
     pub fn release_reservation(&self, object: &R, waiting: &WaitSet<R>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         // Asked of each of perhaps a thousand backends, of which nearly all have an empty queue.
         let reserved = !queue.woken.is_empty() && queue.woken.remove(object).is_some();
         drop(queue);
@@ -200,7 +200,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
 
     /// Forgets a deleted object.
     pub fn forget(&self, object: &R, waiting: &WaitSet<R>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if !queue.new.is_empty() {
             queue.new.remove(object);
         }
@@ -215,7 +215,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
     /// each probe calls this too.
     pub fn wake_next(&self, waiting: &WaitSet<R>) {
         // An object that fails to enter may briefly hold a permit. The lock ensures that it is queued by now.
-        let (mut queue, now) = (self.queue(), Instant::now());
+        let (mut queue, now) = (self.queue.lock(), Instant::now());
         let (reserved, reserved_retries) = queue.reserved(now);
         let mut retries = self.retry_slots.available_permits().saturating_sub(reserved_retries);
         for _ in reserved..self.slots.available_permits() {
@@ -226,10 +226,6 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
             queue.woken.insert(next.clone(), (priority, now));
             waiting.wake(next);
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue<R>> {
-        self.queue.lock()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::runtime::backend_slots::SlotUsage;
@@ -25,7 +25,7 @@ pub struct FairPermit<'a>(&'a FairSemaphore);
 
 impl Drop for FairPermit<'_> {
     fn drop(&mut self) {
-        self.0.permits().release();
+        self.0.0.lock().release();
     }
 }
 
@@ -41,7 +41,7 @@ impl Drop for Waiting<'_> {
         if self.is_served {
             return;
         }
-        let mut permits = self.semaphore.permits();
+        let mut permits = self.semaphore.0.lock();
         permits.queue.remove(&self.number);
         if permits.waiting.remove(&self.number).is_none() {
             permits.release();
@@ -74,7 +74,7 @@ impl FairSemaphore {
 
     /// Returns the current use of the permits.
     pub fn usage(&self) -> SlotUsage {
-        let permits = self.permits();
+        let permits = self.0.lock();
         SlotUsage {
             limit: permits.limit,
             used: permits.limit.saturating_sub(permits.free),
@@ -100,7 +100,7 @@ impl FairSemaphore {
 
     /// Takes a free permit, or adds a task to the queue.
     fn enqueue(&self, namespace: &str) -> Option<(u64, oneshot::Receiver<()>)> {
-        let mut permits = self.permits();
+        let mut permits = self.0.lock();
         if permits.free > 0 {
             permits.free -= 1;
             return None;
@@ -111,10 +111,6 @@ impl FairSemaphore {
         permits.queue.push(number, namespace);
         permits.waiting.insert(number, grant);
         Some((number, granted))
-    }
-
-    fn permits(&self) -> MutexGuard<'_, Permits> {
-        self.0.lock()
     }
 }
 

@@ -12,7 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Request, Response, Uri};
 use kube::Client;
 use kube::client::Body;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tower::service_fn;
 
 /// Maximum size of a page in bytes, unless a single object is larger (docs/security.md, Budget).
@@ -87,15 +87,11 @@ impl PageSizes {
     }
 
     fn get(&self, list: &str) -> u32 {
-        self.lock().get(list).copied().unwrap_or(FIRST)
+        self.0.lock().get(list).copied().unwrap_or(FIRST)
     }
 
     fn set(&self, list: &str, objects: u32) {
-        self.lock().insert(list.to_owned(), objects);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.0.lock()
+        self.0.lock().insert(list.to_owned(), objects);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_client::{CallKind, CallObserver, CallOutcome, NfsError, Status};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -110,30 +110,20 @@ fn operation(kind: CallKind) -> &'static str {
 }
 
 impl NfsCalls {
-    fn backends(&self) -> MutexGuard<'_, BTreeMap<String, Arc<BackendCalls>>> {
-        self.0.lock()
-    }
-
     /// Returns the observer of a backend's client. All series of the backend exist from now on.
     pub fn observer(&self, backend: &str) -> Arc<dyn CallObserver> {
-        Arc::clone(self.backends().entry(backend.to_owned()).or_default()) as _
+        Arc::clone(self.0.lock().entry(backend.to_owned()).or_default()) as _
     }
 
     /// Removes the series of a backend. What its client still reports is not counted.
     pub fn remove(&self, backend: &str) {
-        self.backends().remove(backend);
-    }
-}
-
-impl BackendCalls {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock()
+        self.0.lock().remove(backend);
     }
 }
 
 impl CallObserver for BackendCalls {
     fn call_ended(&self, kind: CallKind, elapsed: Duration, outcome: CallOutcome<'_>) {
-        let mut counts = self.counts();
+        let mut counts = self.0.lock();
         // The discriminants are the positions in `ALL`.
         let Some(of_kind) = counts.kinds.get_mut(kind as usize) else {
             return;
@@ -149,7 +139,7 @@ impl CallObserver for BackendCalls {
     }
 
     fn connect_ended(&self, error: Option<&NfsError>) {
-        let mut counts = self.counts();
+        let mut counts = self.0.lock();
         match error {
             None => counts.connections += 1,
             Some(_) => counts.connection_failures += 1,
@@ -168,8 +158,8 @@ impl Collector for NfsCalls {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         // Nothing is locked while the text is written.
         let backends: Vec<(String, Counts)> = {
-            let backends = self.backends();
-            let counts = |(backend, calls): (&String, &Arc<BackendCalls>)| (backend.clone(), *calls.counts());
+            let backends = self.0.lock();
+            let counts = |(backend, calls): (&String, &Arc<BackendCalls>)| (backend.clone(), *calls.0.lock());
             backends.iter().map(counts).collect()
         };
         let kinds = || {

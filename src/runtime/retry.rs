@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use export_store::UidMap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rand::RngExt;
 
 use crate::runtime::concurrency_limiter::Priority;
@@ -70,7 +70,7 @@ impl Backoff {
     /// Records a failure and returns the time to wait: the pause, extended by up to half, so that thousands of objects
     /// that fail together are not retried together.
     pub fn record_failure(&self, uid: &str) -> Duration {
-        let mut failures = self.failures();
+        let mut failures = self.failures.lock();
         let count = failures.get(uid).copied().unwrap_or_default();
         failures.insert(uid, count.saturating_add(1));
         let pause = self.bounds.pause(count);
@@ -79,7 +79,7 @@ impl Backoff {
 
     /// Returns the object's priority: `Retry` if it has failed.
     pub fn priority(&self, uid: &str) -> Priority {
-        match self.failures().contains_key(uid) {
+        match self.failures.lock().contains_key(uid) {
             true => Priority::Retry,
             false => Priority::New,
         }
@@ -87,11 +87,7 @@ impl Backoff {
 
     /// Resets an object's failures, after it succeeded, changed or was deleted.
     pub fn reset(&self, uid: &str) {
-        self.failures().remove(uid);
-    }
-
-    fn failures(&self) -> MutexGuard<'_, UidMap<u32>> {
-        self.failures.lock()
+        self.failures.lock().remove(uid);
     }
 }
 

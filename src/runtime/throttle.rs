@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::{Request, Response, StatusCode, header};
 use kube::Client;
 use kube::client::Body;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::service_fn;
@@ -48,7 +48,7 @@ impl Throttle {
             self.wait_until_resumed().await;
             // The semaphore is never closed.
             let slot = self.slots.acquire().await.ok();
-            if *self.resume_at() <= Instant::now() {
+            if *self.resume_at.lock() <= Instant::now() {
                 break slot;
             }
         };
@@ -56,19 +56,15 @@ impl Throttle {
         drop(slot);
         if let Some(pause) = retry_after(&response) {
             let resume_at = Instant::now() + jittered(pause.min(MAX_PAUSE));
-            let mut current = self.resume_at();
+            let mut current = self.resume_at.lock();
             *current = resume_at.max(*current);
         }
         Ok(response)
     }
 
     async fn wait_until_resumed(&self) {
-        let resume_at = *self.resume_at();
+        let resume_at = *self.resume_at.lock();
         tokio::time::sleep_until(resume_at).await;
-    }
-
-    fn resume_at(&self) -> MutexGuard<'_, Instant> {
-        self.resume_at.lock()
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
 /// A claim by name.
@@ -277,20 +277,20 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
 
     /// Removes an object that is about to be checked, and returns the current epoch.
     pub fn begin_check(&self, object: &R) -> Epoch {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.remove(object);
         Epoch(state.changes.last)
     }
 
     /// Forgets a deleted object.
     pub fn forget(&self, object: &R) {
-        self.state().remove(object);
+        self.state.lock().remove(object);
     }
 
     /// Adds an object that waits, as decided in epoch `known_at`. Returns false if a change since then may unblock it. If so,
     /// check again.
     pub fn add(&self, object: R, blockers: Blockers<R>, known_at: Epoch) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.changes.may_unblock(&blockers, known_at) {
             return false;
         }
@@ -304,7 +304,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
             source: Some(source),
             ..Blockers::default()
         };
-        self.state().insert(object, blockers);
+        self.state.lock().insert(object, blockers);
     }
 
     /// Adds an object that failed. Its own backoff, [`wake_all`](Self::wake_all) or
@@ -312,7 +312,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// must not be retried at the rate of other objects' changes. If it is on a backend, only changes of that one wake it.
     /// Returns false as [`add`](Self::add) does.
     pub fn park_failed(&self, object: R, backend: Option<&str>, known_at: Epoch) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.changes.is_after(known_at.0, backend, state.changes.all) {
             return false;
         }
@@ -332,7 +332,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     }
 
     fn wake_concerned(&self, backend: Option<&str>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.changes.next();
         state.changes.all = number;
         if let Some(name) = backend {
@@ -354,7 +354,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// Wakes the waiting objects that a change may unblock, but no failed ones. Reads all of them, so this is for
     /// changes that tenants cannot cause.
     pub fn wake_if(&self, may_unblock: impl Fn(&R, &Blockers<R>) -> bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.changes.some = state.changes.next();
         let waiting = state.waiting.iter();
         let unblocked = waiting.filter(|(object, entry)| may_unblock(object, &entry.blockers));
@@ -367,7 +367,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
 
     /// Wakes the objects that wait for this source, which is bound now.
     pub fn wake_dependents(&self, source: &R) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for object in state.by_source.get(source).cloned().unwrap_or_default() {
             state.remove(&object);
             self.wake(Arc::unwrap_or_clone(object));
@@ -376,12 +376,12 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
 
     /// Returns the backends whose capacity objects wait for.
     pub fn demanded_backends(&self) -> Vec<String> {
-        self.state().demands.keys().cloned().collect()
+        self.state.lock().demands.keys().cloned().collect()
     }
 
     /// Wakes the objects that fit into `room` bytes of a backend together, at most `count` of them.
     pub fn wake_fitting(&self, backend: &str, mut room: u128, count: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.changes.next();
         state.changes.of(backend).room = (number, if count == 0 { 0 } else { room });
         for _ in 0..count {
@@ -403,7 +403,7 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     /// Reports that a group became free. An object that was refused for lack of one, and is not waiting yet, is checked
     /// again.
     pub fn group_freed(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.changes.some = state.changes.next();
         drop(state);
         self.capacity_freed();
@@ -419,10 +419,6 @@ impl<R: Eq + Hash + Clone> WaitSet<R> {
     pub fn wake(&self, object: R) {
         // The receiver closes only when the operator shuts down.
         let _ = self.wake_tx.send(object);
-    }
-
-    fn state(&self) -> MutexGuard<'_, WaitState<R>> {
-        self.state.lock()
     }
 }
 
@@ -593,7 +589,7 @@ mod tests {
             assert!(waiting.add("claim", blockers, epoch));
         }
         waiting.begin_check(&"claim");
-        let state = waiting.state();
+        let state = waiting.state.lock();
         assert!(state.waiting.is_empty() && state.demands.is_empty() && state.by_source.is_empty());
     }
 }

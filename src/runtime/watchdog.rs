@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::unconstrained;
 
@@ -55,17 +55,13 @@ impl Default for Shared {
 }
 
 impl Shared {
-    fn loops(&self) -> MutexGuard<'_, Loops> {
-        self.loops.lock()
-    }
-
     fn beat(&self) {
         self.beats.send_modify(|beats| *beats += 1);
     }
 
     fn stuck(&self) -> Vec<&'static str> {
         let beats = *self.beats.borrow();
-        let loops = self.loops();
+        let loops = self.loops.lock();
         let names: BTreeSet<_> = loops
             .watched
             .values()
@@ -90,7 +86,7 @@ struct Watched<'a> {
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        self.shared.loops().watched.remove(&self.number);
+        self.shared.loops.lock().watched.remove(&self.number);
     }
 }
 
@@ -149,7 +145,7 @@ impl Watchdog {
             name,
             seen: AtomicU64::new(beat),
         });
-        let mut loops = self.0.loops();
+        let mut loops = self.0.loops.lock();
         loops.last += 1;
         let number = loops.last;
         loops.watched.insert(number, Arc::clone(&heartbeat));
@@ -236,7 +232,7 @@ mod tests {
             let _ = task.await;
         }
         assert!(
-            watchdog.0.loops().watched.is_empty(),
+            watchdog.0.loops.lock().watched.is_empty(),
             "a loop that ended is not watched"
         );
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::api::archive::ArchiveSummary;
 use crate::api::backend::BackupSettings;
@@ -26,26 +26,22 @@ impl BackupBackends {
     /// A backup was refused, and only changes of these backends may change that.
     pub fn set(&self, uid: &str, backends: impl IntoIterator<Item = String>) {
         let backends = backends.into_iter().collect();
-        self.all().insert(uid.to_owned(), backends);
+        self.0.lock().insert(uid.to_owned(), backends);
     }
 
     /// The backup is checked again, or is gone.
     pub fn forget(&self, uid: &str) {
-        self.all().remove(uid);
+        self.0.lock().remove(uid);
     }
 
     fn may_concern(&self, backend: &str, uid: &str) -> bool {
-        let all = self.all();
+        let all = self.0.lock();
         all.get(uid)
             .is_none_or(|backends| backends.iter().any(|name| name == backend))
     }
 
     fn retain(&self, exists: impl Fn(&str) -> bool) {
-        self.all().retain(|uid, _| exists(uid));
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Box<[String]>>> {
-        self.0.lock()
+        self.0.lock().retain(|uid, _| exists(uid));
     }
 }
 

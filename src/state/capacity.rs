@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use export_store::{Interner, UidMap};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Tracks used and reserved capacity. The lock is never held across an await point.
 #[derive(Default)]
@@ -166,7 +166,7 @@ impl CapacityTracker {
         bytes: u128,
         choose: impl FnOnce(&CapacityState) -> (Option<String>, T),
     ) -> T {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let former = state.take(volume);
         let (backend, answer) = choose(&state);
         let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.exists));
@@ -186,7 +186,7 @@ impl CapacityTracker {
 
     /// Records a volume that exists, on the export with this identity.
     pub fn record_volume(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // The expanded size counts until the volume has it: this may be the volume before the expansion.
         let former = state.take(volume).and_then(|former| former.growing_to);
         let growing_to = former.filter(|growing_to| *growing_to > bytes);
@@ -207,7 +207,7 @@ impl CapacityTracker {
         bytes: u128,
         check: impl FnOnce(&CapacityState) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let former = state.take(volume);
         let answer = check(&state);
         if let Some(former) = former {
@@ -219,12 +219,12 @@ impl CapacityTracker {
 
     /// Returns true if an expansion of a volume is in progress.
     pub fn is_expanding(&self, volume: &str) -> bool {
-        self.state().growing_to.contains_key(volume)
+        self.state.lock().growing_to.contains_key(volume)
     }
 
     /// Ends the expansion of a volume that is not expanded anymore: its current size counts.
     pub fn finish_expansion(&self, volume: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(former) = state.take(volume) {
             state.put(volume, former.allocation, None);
         }
@@ -232,12 +232,12 @@ impl CapacityTracker {
 
     /// Forgets a deleted volume. Returns true if it used capacity of a backend.
     pub fn remove(&self, volume: &str) -> bool {
-        self.state().take(volume).is_some()
+        self.state.lock().take(volume).is_some()
     }
 
     /// Records an archive on a backend.
     pub fn record_archive(&self, archive: &str, backend: &str, bytes: u128) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.take_archive(archive);
         let totals = state.totals.entry(backend.to_owned()).or_default();
         totals.bytes = totals.bytes.saturating_add(bytes);
@@ -253,22 +253,25 @@ impl CapacityTracker {
 
     /// Forgets a deleted archive. Returns true if it used capacity of a backend.
     pub fn remove_archive(&self, archive: &str) -> bool {
-        self.state().take_archive(archive).is_some()
+        self.state.lock().take_archive(archive).is_some()
     }
 
     /// Calls `visit` with the name of each archive.
     pub fn for_each_archive(&self, mut visit: impl FnMut(&str)) {
-        self.state().archives.for_each_where(|_| true, |name, _| visit(name));
+        self.state
+            .lock()
+            .archives
+            .for_each_where(|_| true, |name, _| visit(name));
     }
 
     /// Returns what `read` returns for the current state.
     pub fn read<T>(&self, read: impl FnOnce(&CapacityState) -> T) -> T {
-        read(&self.state())
+        read(&self.state.lock())
     }
 
     /// Releases a reservation whose directory was not created or is removed. A volume that exists remains.
     pub fn release(&self, volume: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.existing(volume).is_none() {
             state.take(volume);
         }
@@ -276,36 +279,40 @@ impl CapacityTracker {
 
     /// Returns true if a volume object with this name is known.
     pub fn has_volume(&self, volume: &str) -> bool {
-        self.state().existing(volume).is_some()
+        self.state.lock().existing(volume).is_some()
     }
 
     /// Returns the backend of the volume object with this name.
     pub fn backend_of(&self, volume: &str) -> Option<String> {
-        let state = self.state();
+        let state = self.state.lock();
         state.existing(volume).map(|(_, placement)| placement.backend.clone())
     }
 
     /// Returns the size of the volume object with this name, in bytes.
     pub fn size_of(&self, volume: &str) -> Option<u128> {
-        let state = self.state();
+        let state = self.state.lock();
         state.existing(volume).map(|(allocation, _)| allocation.bytes.into())
     }
 
     /// Returns the size of the volume object with this name, in bytes, or that to which it is being expanded.
     pub fn counted_size_of(&self, volume: &str) -> Option<u128> {
-        let state = self.state();
+        let state = self.state.lock();
         state.existing(volume).and_then(|_| state.counted_bytes(volume))
     }
 
     /// Returns the size of the volume that an archive was, in bytes.
     pub fn archive_size_of(&self, archive: &str) -> Option<u128> {
-        self.state().archives.get(archive).map(|archive| archive.bytes.into())
+        self.state
+            .lock()
+            .archives
+            .get(archive)
+            .map(|archive| archive.bytes.into())
     }
 
     /// Returns the backend of the volume object with this name and, if the volume records it, the identity of the
     /// export.
     pub fn location_of(&self, volume: &str) -> Option<(String, Option<String>)> {
-        let state = self.state();
+        let state = self.state.lock();
         let (_, placement) = state.existing(volume)?;
         Some((placement.backend.clone(), placement.export_id.clone()))
     }
@@ -313,7 +320,7 @@ impl CapacityTracker {
     /// Returns at most `limit` names of existing volumes on a backend, in order, starting after `after`. This allows
     /// iteration in batches while volumes are created and deleted.
     pub fn volumes_after(&self, backend: &str, after: &str, limit: usize) -> Vec<String> {
-        let state = self.state();
+        let state = self.state.lock();
         let placements = state.placements.iter();
         let on_backend = placements.filter(|(_, placement)| placement.exists && placement.backend == backend);
         let on_backend: Vec<u32> = on_backend.map(|(number, _)| number).collect();
@@ -334,7 +341,7 @@ impl CapacityTracker {
 
     /// Returns the identities of exports that the volumes of a backend record.
     pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
-        let state = self.state();
+        let state = self.state.lock();
         let used: BTreeSet<u32> = state
             .allocations
             .values()
@@ -347,19 +354,14 @@ impl CapacityTracker {
 
     /// Returns the totals of a backend.
     pub fn totals(&self, backend: &str) -> Totals {
-        self.state().totals(backend)
+        self.state.lock().totals(backend)
     }
 
     /// Calls `visit` with the name of each volume that exists.
     pub fn for_each_volume(&self, mut visit: impl FnMut(&str)) {
-        let state = self.state();
+        let state = self.state.lock();
         let allocations = &state.allocations;
         allocations.for_each_where(|allocation| state.exists(allocation), |name, _| visit(name));
-    }
-
-    fn state(&self) -> MutexGuard<'_, CapacityState> {
-        // The state is consistent between any two statements above, so a panic leaves no partial update.
-        self.state.lock()
     }
 }
 

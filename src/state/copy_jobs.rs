@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -112,7 +112,7 @@ struct RunningSlot {
 
 impl Drop for RunningSlot {
     fn drop(&mut self) {
-        self.jobs.table().slots.remove(self.id);
+        self.jobs.0.table.lock().slots.remove(self.id);
         self.jobs.start_waiting();
     }
 }
@@ -169,7 +169,7 @@ impl CopyJobs {
     ) where
         F: Future<Output = Result<CopyResult, CopyError>> + Send + 'static,
     {
-        let mut table = self.table();
+        let mut table = self.0.table.lock();
         if table.jobs.contains_key(&labels.uid) {
             return;
         }
@@ -199,7 +199,7 @@ impl CopyJobs {
     fn start_waiting(&self) {
         loop {
             let (id, start) = {
-                let mut table = self.table();
+                let mut table = self.0.table.lock();
                 let Some(id) = table.slots.start_next() else { return };
                 let job = table.jobs.values_mut().find(|job| job.id == id);
                 (id, job.and_then(|job| self.spawn(job)))
@@ -232,7 +232,7 @@ impl CopyJobs {
 
     /// Saves the result of a copy.
     fn end(&self, uid: &str, slot: RunningSlot, result: Result<CopyResult, CopyError>) {
-        let mut table = self.table();
+        let mut table = self.0.table.lock();
         let Table { jobs, copied, .. } = &mut *table;
         if let Some(job) = jobs.get_mut(uid).filter(|job| job.id == slot.id) {
             job.state = State::Ended(Box::new(result));
@@ -244,24 +244,24 @@ impl CopyJobs {
 
     /// Returns and forgets the backends that refused copies for the UID.
     pub fn take_refusals(&self, uid: &str) -> Vec<(String, PlannedCondition)> {
-        self.table().refusals.remove(uid).unwrap_or_default()
+        self.0.table.lock().refusals.remove(uid).unwrap_or_default()
     }
 
     /// Keeps the backends that refused copies for the UID until the next attempt.
     pub fn keep_refusals(&self, uid: String, refusals: Vec<(String, PlannedCondition)>) {
         if !refusals.is_empty() {
-            self.table().refusals.insert(uid, refusals);
+            self.0.table.lock().refusals.insert(uid, refusals);
         }
     }
 
     /// Returns true if the copy with this UID is queued or running, or has a result that was not taken.
     pub fn exists(&self, uid: &str) -> bool {
-        self.table().jobs.contains_key(uid)
+        self.0.table.lock().jobs.contains_key(uid)
     }
 
     /// Returns the progress of the copy with this UID.
     pub fn progress(&self, uid: &str) -> Progress {
-        match self.table().jobs.get(uid) {
+        match self.0.table.lock().jobs.get(uid) {
             None => Progress::None,
             Some(job) => match job.state {
                 State::Waiting(_) => Progress::Waiting,
@@ -273,7 +273,7 @@ impl CopyJobs {
 
     /// Removes and returns the result of the copy with this UID, or `None` if it has not ended.
     pub fn take_result(&self, uid: &str) -> Option<CopyOutcome> {
-        let jobs = &mut self.table().jobs;
+        let jobs = &mut self.0.table.lock().jobs;
         let job = jobs.remove(uid)?;
         match job.state {
             State::Ended(result) => Some((*result, job.progress.snapshot())),
@@ -302,7 +302,7 @@ impl CopyJobs {
 
     /// Removes a copy, and returns its task if it is in progress. It then keeps its slot until its task has ended.
     fn remove(&self, uid: &str) -> Option<JoinHandle<()>> {
-        let mut table = self.table();
+        let mut table = self.0.table.lock();
         table.refusals.remove(uid);
         let job = table.jobs.remove(uid)?;
         match job.state {
@@ -316,10 +316,6 @@ impl CopyJobs {
             }
             State::Ended(_) => None,
         }
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.table.lock()
     }
 }
 
@@ -364,7 +360,9 @@ const TOTALS: [TotalMetric; 2] = [
 impl Collector for CopyJobs {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let copies: Vec<(CopyLabels, CopyProgressSnapshot)> = self
-            .table()
+            .0
+            .table
+            .lock()
             .jobs
             .values()
             // Any number of copies can wait.
@@ -384,7 +382,7 @@ impl Collector for CopyJobs {
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
-        let [volumes, backups] = self.table().copied;
+        let [volumes, backups] = self.0.table.lock().copied;
         for (name, help, value) in TOTALS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (kind, totals) in [("volume", volumes), ("backup", backups)] {
@@ -486,12 +484,17 @@ mod tests {
         let pending = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
         copies.start(labels("clone"), request(2), pending, || ());
         let progress = |copied: u64, reused: u64| CopyProgress::of_bytes(copied, reused);
-        let mut table = copies.table();
+        let mut table = copies.0.table.lock();
         table.jobs.get_mut("clone").unwrap().progress = Arc::new(progress(7, 0));
         CopiedTotals::add(&mut table.copied, &backup, &progress(100, 40));
         drop(table);
         copies.abort("clone");
-        let totals = copies.table().copied.map(|totals| (totals.copied, totals.reused));
+        let totals = copies
+            .0
+            .table
+            .lock()
+            .copied
+            .map(|totals| (totals.copied, totals.reused));
         assert_eq!(totals, [(7, 0), (60, 40)]);
     }
 

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use export_store::UidMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::Serialize;
 use smallvec::SmallVec;
 
@@ -81,7 +81,7 @@ impl LastWritten {
     /// Returns true if the object has the planned fields: this process wrote no others, and the cache has them, or the cache
     /// has not changed since this process wrote them.
     pub fn is_current<S: Serialize + PartialEq>(&self, cached: &Cached<'_, S>, planned: &S) -> bool {
-        let entries = self.entries();
+        let entries = self.0.lock();
         let written = entries.get(cached.uid).and_then(|entries| {
             let entry = entries.iter().find(|(manager, _)| *manager == cached.manager);
             entry.map(|(_, written)| written)
@@ -98,19 +98,15 @@ impl LastWritten {
 
     /// Forgets an object that is deleted, or that this process no longer writes to.
     pub fn forget(&self, uid: &str) {
-        self.entries().remove(uid);
+        self.0.lock().remove(uid);
     }
 
     fn insert<S>(&self, cached: &Cached<'_, S>, written: Option<Written>) {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         let mut written_fields = entries.remove(cached.uid).unwrap_or_default();
         written_fields.retain(|(manager, _)| *manager != cached.manager);
         written_fields.push((cached.manager, written.map(Box::new)));
         entries.insert(cached.uid, written_fields);
-    }
-
-    fn entries(&self) -> MutexGuard<'_, UidMap<Entries>> {
-        self.0.lock()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Names of volumes, each with the UID of a claim that reports its directory as missing. The author of a claim may name any
 /// volume in it, and must not have an effect on the entry of another claim.
@@ -19,21 +19,17 @@ impl MissingDirectories {
         };
         let entry = (volume, claim.uid().unwrap_or_default());
         if reports {
-            self.lock().insert(entry);
+            self.0.lock().insert(entry);
         } else {
-            self.lock().remove(&entry);
+            self.0.lock().remove(&entry);
         }
     }
 
     /// Returns true if a claim reports the directory of a volume as missing.
     pub fn contains(&self, volume: &str) -> bool {
-        let entries = self.lock();
+        let entries = self.0.lock();
         let first = entries.range((volume.to_owned(), String::new())..).next();
         first.is_some_and(|(first, _)| first == volume)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {
-        self.0.lock()
     }
 }
 

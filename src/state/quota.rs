@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -117,7 +117,7 @@ pub struct LimitedClaim {
 impl QuotaState {
     /// Records what was found of the agent. Returns true if the condition is another one than before.
     pub fn observe_agent(&self, found: AgentState, settings: &QuotaSettings, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let before = state.agent.reported().cloned();
         state.agent.observe(found, now);
         let after = state.agent.report(settings, now);
@@ -127,7 +127,7 @@ impl QuotaState {
     /// Records that the agent could not be looked for. Returns true if the condition is another one than before, because
     /// the last heartbeat became too old.
     pub fn observe_nothing(&self, settings: &QuotaSettings, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let before = state.agent.reported().cloned();
         let after = state.agent.report(settings, now);
         before != Some(after)
@@ -135,7 +135,7 @@ impl QuotaState {
 
     /// Returns the condition QuotasEnforced.
     pub fn condition(&self, settings: &QuotaSettings, now: Instant) -> PlannedCondition {
-        self.state().agent.condition(settings, now)
+        self.state.lock().agent.condition(settings, now)
     }
 
     /// Returns true if the agent runs and can limit directories.
@@ -145,13 +145,13 @@ impl QuotaState {
 
     /// Returns true if usage that was read from the export is that of the running agent, and recent.
     pub fn confirms(&self, usage: &Usage, settings: &QuotaSettings, now: Instant) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.agent.condition(settings, now).status == Some(true) && state.agent.confirms(usage)
     }
 
     /// Forgets the agent and all pending limits: the settings were removed.
     pub fn disable(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.agent = AgentWatch::default();
         state.pending.clear();
         state.reported.clear();
@@ -161,22 +161,22 @@ impl QuotaState {
 
     /// Records whether orders or conditions may be left although the settings were removed.
     pub fn set_withdrawing(&self, withdrawing: bool) {
-        self.state().withdrawing = withdrawing;
+        self.state.lock().withdrawing = withdrawing;
     }
 
     /// Returns true if orders or conditions may be left although the settings were removed.
     pub fn is_withdrawing(&self) -> bool {
-        self.state().withdrawing
+        self.state.lock().withdrawing
     }
 
     /// Records that the agent changed reports that nobody waits for, so that those about all volumes should be read again.
     pub fn request_recheck(&self) {
-        self.state().recheck_wanted = true;
+        self.state.lock().recheck_wanted = true;
     }
 
     /// Returns true if the reports about all volumes should be read again now, and forgets that.
     pub fn take_recheck(&self, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_due = state.recheck_wanted && state.sync.may_recheck(now);
         if is_due {
             state.recheck_wanted = false;
@@ -186,7 +186,7 @@ impl QuotaState {
 
     /// Records that a comparison of all orders begins or resumes.
     pub fn begin_sync(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !matches!(state.sync, SyncTimes::Running(_)) {
             state.sync = SyncTimes::Running(now);
             // It reads them.
@@ -196,7 +196,7 @@ impl QuotaState {
 
     /// Records that all orders were compared.
     pub fn end_sync(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let SyncTimes::Running(since) = state.sync {
             let took = now.saturating_duration_since(since);
             state.sync = SyncTimes::Ended { at: now, took };
@@ -205,7 +205,7 @@ impl QuotaState {
 
     /// Records a limit that is not in force yet: the reports about it are read until it is.
     pub fn track(&self, volume: &str, order: LimitOrder, claim: LimitedClaim, found: LimitReport, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(former) = state.pending.get_mut(volume)
             && former.order == order
         {
@@ -229,53 +229,53 @@ impl QuotaState {
 
     /// Forgets a pending limit: it is in force and reported, or the volume has none any more.
     pub fn forget(&self, volume: &str) {
-        self.state().pending.remove(volume);
+        self.state.lock().pending.remove(volume);
     }
 
     /// Forgets what the claim of a volume reports: the volume is gone, or the claim reports something else.
     pub fn forget_reported(&self, volume: &str) {
-        self.state().reported.remove(volume);
+        self.state.lock().reported.remove(volume);
     }
 
     /// Returns what the claim of a volume reports, if the agent reports this about its limit.
     pub fn limit_condition(&self, found: &LimitReport, settings: &QuotaSettings, now: Instant) -> PlannedCondition {
-        let state = self.state();
+        let state = self.state.lock();
         let agent = state.agent.condition(settings, now);
         limit_condition(found, &agent, state.agent.unenforced().as_deref())
     }
 
     /// Returns why the file system enforces no limits, if the agent reported that last.
     pub fn unenforced(&self) -> Option<String> {
-        self.state().agent.unenforced()
+        self.state.lock().agent.unenforced()
     }
 
     /// Returns true if the claim of a volume does not report this condition yet.
     pub fn must_report(&self, volume: &str, planned: &PlannedCondition) -> bool {
-        !is_reported(&self.state().reported, volume, planned)
+        !is_reported(&self.state.lock().reported, volume, planned)
     }
 
     /// Records what the claim of a volume reports.
     pub fn set_reported(&self, volume: &str, planned: &PlannedCondition) {
         let reported = (planned.reason, planned.message.clone());
-        self.state().reported.insert(volume.to_owned(), reported);
+        self.state.lock().reported.insert(volume.to_owned(), reported);
     }
 
     /// Returns the number of limits that are not in force.
     pub fn count_pending(&self) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         let pending = state.pending.values().filter(|pending| !pending.state.is_in_force());
         pending.count() as u64
     }
 
     /// Returns the pending limit of a volume.
     pub fn pending(&self, volume: &str) -> Option<PendingLimit> {
-        self.state().pending.get(volume).cloned()
+        self.state.lock().pending.get(volume).cloned()
     }
 
     /// Returns true if the limit of a volume was found in force a moment ago, so that its order and the report about it need
     /// not be read again. `file_id` is that of its directory, if it may be another one by now.
     pub fn is_in_force(&self, volume: &str, limit: VolumeLimit, file_id: Option<u64>) -> bool {
-        self.state().pending.get(volume).is_some_and(|pending| {
+        self.state.lock().pending.get(volume).is_some_and(|pending| {
             let order = &pending.order;
             let is_same = order.limit == limit && file_id.is_none_or(|file_id| file_id == order.file_id);
             is_same && pending.state.is_in_force()
@@ -284,7 +284,7 @@ impl QuotaState {
 
     /// Returns true while a report is expected at any moment.
     pub fn expects_report(&self, now: Instant) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let mut pending = state.pending.values();
         pending.any(|pending| {
             !pending.state.is_in_force() && now.saturating_duration_since(pending.since) < EXPECTED_WITHIN
@@ -294,7 +294,7 @@ impl QuotaState {
     /// Returns the pending limits whose reports are due, or all because the agent announced reports, and postpones the next
     /// look at each. Forgets those that are in force and that nobody asked for since.
     pub fn take_due(&self, now: Instant, announced: bool) -> Vec<(String, PendingLimit)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State {
             pending,
             reported,
@@ -321,13 +321,13 @@ impl QuotaState {
 
     /// Returns the time of the next look at a report.
     pub fn next_due(&self) -> Option<Instant> {
-        self.state().pending.values().map(|pending| pending.next).min()
+        self.state.lock().pending.values().map(|pending| pending.next).min()
     }
 
     /// Records what the agent reports about the order of a volume, unless there is another order by now. Returns true if
     /// it is news.
     pub fn record(&self, volume: &str, order: &LimitOrder, found: LimitReport) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(pending) = state.pending.get_mut(volume).filter(|pending| pending.order == *order) else {
             return false;
         };
@@ -338,11 +338,6 @@ impl QuotaState {
             pending.next = Instant::now() + IN_FORCE;
         }
         is_news
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Each holder makes changes that are consistent after each statement.
-        self.state.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::api::NfsBackend;
@@ -110,12 +110,13 @@ pub struct RecoveryState {
 impl RecoveryState {
     /// Returns the current progress.
     pub fn progress(&self) -> RecoveryProgress {
-        self.lock().clone()
+        self.progress.lock().clone()
     }
 
     /// Returns the result of the last completed pass if it began with this revision.
     pub fn outcome(&self, revision: &BackendRevision) -> Option<Arc<RecoveryOutcome>> {
-        self.lock()
+        self.progress
+            .lock()
             .outcome
             .clone()
             .filter(|outcome| outcome.revision == *revision)
@@ -123,12 +124,12 @@ impl RecoveryState {
 
     /// Records the number of processed records and the total.
     pub fn set_progress(&self, done: u64, of: u64) {
-        self.lock().processed = Some((done, of));
+        self.progress.lock().processed = Some((done, of));
     }
 
     /// Records a completed pass. Returns its outcome if it differs from the previous one.
     pub fn finish(&self, mut outcome: RecoveryOutcome) -> Option<Arc<RecoveryOutcome>> {
-        let mut progress = self.lock();
+        let mut progress = self.progress.lock();
         if let Some(former) = progress
             .outcome
             .as_ref()
@@ -148,7 +149,7 @@ impl RecoveryState {
 
     /// Requests a pass if skipped volumes wait for this object.
     pub fn object_appeared(&self, what: &MissingDependency) {
-        let outcome = self.lock().outcome.clone();
+        let outcome = self.progress.lock().outcome.clone();
         if outcome.is_some_and(|outcome| outcome.missing.contains(what)) {
             self.requested.notify_one();
         }
@@ -156,16 +157,12 @@ impl RecoveryState {
 
     /// Records the error that interrupted a pass.
     pub fn fail(&self, error: String) {
-        self.lock().error = Some(error);
+        self.progress.lock().error = Some(error);
     }
 
     /// Clears the state when recovery is no longer requested.
     pub fn clear(&self) {
-        *self.lock() = RecoveryProgress::default();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RecoveryProgress> {
-        self.progress.lock()
+        *self.progress.lock() = RecoveryProgress::default();
     }
 }
 
@@ -252,7 +249,7 @@ impl Pairs {
 impl RecoveryHolds {
     /// Replaces the lost volumes of a backend, each with the claim in its record.
     pub fn set_lost(&self, backend: &str, volumes: impl IntoIterator<Item = (ClaimName, LostVolume)>) {
-        let mut pairs = self.lock();
+        let mut pairs = self.0.lock();
         pairs.lost.remove_of_backend(backend);
         for (claim, lost) in volumes {
             pairs.lost.insert(claim, lost);
@@ -261,20 +258,20 @@ impl RecoveryHolds {
 
     /// Forgets a volume that is not lost, or whose record was removed.
     pub fn forget_lost(&self, volume: &str) {
-        self.lock().lost.remove(volume);
+        self.0.lock().lost.remove(volume);
     }
 
     /// Returns the lost volumes of a claim of this name. A claim that is recorded by its UID is still being provisioned, and
     /// gets its own volume.
     pub fn lost_of(&self, claim: &ClaimName, uid: &str) -> Vec<LostVolume> {
-        let pairs = self.lock();
+        let pairs = self.0.lock();
         let volumes = pairs.lost.by_claim.get(claim).into_iter().flatten();
         volumes.filter(|lost| lost.claim_uid != uid).cloned().collect()
     }
 
     /// Records a volume that was observed or recreated.
     pub fn observe(&self, volume: &PersistentVolume) {
-        let (mut pairs, name) = (self.lock(), volume.name_any());
+        let (mut pairs, name) = (self.0.lock(), volume.name_any());
         pairs.part(&name);
         pairs.lost.remove(&name);
         if let Some(claim) = waits_for(volume) {
@@ -291,22 +288,18 @@ impl RecoveryHolds {
 
     /// Forgets a deleted claim.
     pub fn forget_claim(&self, uid: &str) {
-        self.lock().bound.remove(uid);
+        self.0.lock().bound.remove(uid);
     }
 
     /// Forgets a deleted volume, and returns the claim that it was reserved for.
     pub fn remove(&self, volume: &str) -> Option<ClaimName> {
-        self.lock().part(volume)
+        self.0.lock().part(volume)
     }
 
     /// Returns the volume that is reserved for a claim of this name, or bound to the claim with this UID.
     pub fn held_for(&self, claim: &ClaimName, uid: &str) -> Option<String> {
-        let pairs = self.lock();
+        let pairs = self.0.lock();
         pairs.bound.get(uid).or_else(|| pairs.by_claim.get(claim)).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pairs> {
-        self.0.lock()
     }
 }
 
@@ -412,7 +405,7 @@ mod tests {
             ..PersistentVolumeStatus::default()
         });
         let holds = RecoveryHolds::default();
-        let kept = || holds.lock().bound.len();
+        let kept = || holds.0.lock().bound.len();
         holds.observe(&bound);
         assert_eq!(kept(), 1);
         holds.forget_claim("v");
@@ -447,7 +440,7 @@ mod tests {
         holds.forget_lost("pvc-3");
         holds.set_lost("main", []);
         assert!(held("new").is_empty());
-        let left = holds.lock().lost.claims.len();
+        let left = holds.0.lock().lost.claims.len();
         assert_eq!(left, 0);
     }
 

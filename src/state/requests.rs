@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::api::NfsBackend;
 use crate::api::requests::{BackendRequest, HandledRequest, recorded};
@@ -36,13 +36,13 @@ impl RequestLog {
         };
         let handled = status.handled_requests.iter();
         let handled = handled.map(|handled| (handled.name.clone(), handled.clone()));
-        self.lock().handled = handled.collect();
+        self.0.lock().handled = handled.collect();
     }
 
     /// Returns the value of a request that was not handled yet.
     pub fn due<'a>(&self, object: &'a NfsBackend, request: BackendRequest) -> Option<&'a str> {
         let value = request.value(object)?;
-        let log = self.lock();
+        let log = self.0.lock();
         let handled = log.handled.get(request.name());
         let is_handled = handled.is_some_and(|handled| handled.is_of(value));
         (!is_handled).then_some(value)
@@ -54,18 +54,18 @@ impl RequestLog {
         let Some(value) = self.due(object, request) else {
             return false;
         };
-        let former = self.lock().submitted.insert(request, value.to_owned());
+        let former = self.0.lock().submitted.insert(request, value.to_owned());
         former.as_deref() != Some(value)
     }
 
     /// Forgets that a request was handed to its task, because it is not due any more.
     pub fn withdraw(&self, request: BackendRequest) {
-        self.lock().submitted.remove(&request);
+        self.0.lock().submitted.remove(&request);
     }
 
     /// Returns the value of a request that was submitted and is not complete.
     pub fn submitted(&self, request: BackendRequest) -> Option<String> {
-        self.lock().submitted.get(&request).cloned()
+        self.0.lock().submitted.get(&request).cloned()
     }
 
     /// Records that a value was handled. The next status lists it.
@@ -75,7 +75,7 @@ impl RequestLog {
 
     /// Like [`complete`](Self::complete), with a result of at most 256 bytes.
     pub fn complete_with(&self, request: BackendRequest, value: &str, result: Option<String>, now: Timestamp) {
-        let mut log = self.lock();
+        let mut log = self.0.lock();
         if log.submitted.get(&request).is_some_and(|submitted| submitted == value) {
             log.submitted.remove(&request);
         }
@@ -95,11 +95,7 @@ impl RequestLog {
 
     /// Returns what was handled, for the status.
     pub fn handled(&self) -> Vec<HandledRequest> {
-        self.lock().handled.values().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.0.lock()
+        self.0.lock().handled.values().cloned().collect()
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Initial delay. It gives a pending change, such as a backend that becomes Ready or a new node label, time to arrive.
@@ -27,7 +27,7 @@ struct Entry {
 impl RescheduleBackoff {
     /// Returns how long to wait until the selected node of a claim is returned to the scheduler; zero if it is due now.
     pub fn remaining(&self, uid: &str, node: &str, now: Instant) -> Duration {
-        let mut entries = self.entries();
+        let mut entries = self.0.lock();
         let entry = entries
             .entry(uid.to_owned())
             .or_insert(Entry { releases: 0, due: None });
@@ -43,7 +43,7 @@ impl RescheduleBackoff {
 
     /// Records that the node was returned to the scheduler, and increases the delay for the next node.
     pub fn record_release(&self, uid: &str) {
-        if let Some(entry) = self.entries().get_mut(uid) {
+        if let Some(entry) = self.0.lock().get_mut(uid) {
             entry.releases = entry.releases.saturating_add(1);
             entry.due = None;
         }
@@ -51,11 +51,7 @@ impl RescheduleBackoff {
 
     /// Forgets a claim that is provisioned or deleted.
     pub fn forget(&self, uid: &str) {
-        self.entries().remove(uid);
-    }
-
-    fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        self.0.lock()
+        self.0.lock().remove(uid);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -200,7 +200,7 @@ impl UsageStore {
 
     /// Records the usage of a scanned volume.
     pub fn set(&self, volume: &PersistentVolume, backend: &str, figures: VolumeUsage) {
-        let mut book = self.book();
+        let mut book = self.0.lock();
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let claim = claim.filter(|_| book.of_each_volume).map(|claim| {
             let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
@@ -222,32 +222,28 @@ impl UsageStore {
 
     /// Forgets a volume that is deleted or not measured anymore.
     pub fn forget(&self, volume: &str) {
-        self.book().volumes.remove(volume);
+        self.0.lock().volumes.remove(volume);
     }
 
     /// Returns the names of the scanned volumes of a backend.
     pub fn volumes_of(&self, backend: &str) -> Vec<String> {
-        let book = self.book();
+        let book = self.0.lock();
         book.volumes.keys_where(|counted| &*counted.backend == backend)
     }
 
     /// Enables the metrics of a backend, and records the time of its last complete scan.
     pub fn enable(&self, backend: &str, last_completed: Option<Timestamp>) {
-        self.book().backends.insert(backend.into(), last_completed);
+        self.0.lock().backends.insert(backend.into(), last_completed);
     }
 
     /// Disables the metrics of a backend that is removed or not measured anymore.
     pub fn disable(&self, backend: &str) {
-        self.book().backends.remove(backend);
+        self.0.lock().backends.remove(backend);
     }
 
     /// Returns the total usage of the volumes of a backend.
     pub fn total(&self, backend: &str) -> Total {
-        self.book().total(backend)
-    }
-
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock()
+        self.0.lock().total(backend)
     }
 }
 
@@ -319,7 +315,7 @@ const OF_VOLUMES: [OfVolume; 2] = [
 
 impl Collector for UsageStore {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let book = self.book();
+        let book = self.0.lock();
         let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
         let backends: Vec<_> = book
             .backends

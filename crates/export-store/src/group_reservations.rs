@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -207,7 +207,7 @@ impl Index {
 impl GroupReservations {
     /// Reports a volume that exists, and the group that its pods get. A volume without a group holds none.
     pub fn observe_volume(&self, volume: &str, export_id: &str, group: Option<u32>) {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         if group.is_none() && !index.holders.contains_key(volume) {
             return;
         }
@@ -217,7 +217,7 @@ impl GroupReservations {
 
     /// Reports that a volume's object is gone. Its group remains in use until its record is removed.
     pub fn forget_volume(&self, volume: &str) {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         let known = index.holders.get(volume).into_iter().flatten();
         let exports: Vec<Arc<str>> = known.map(|holding| Arc::clone(&holding.export)).collect();
         let mut freed = false;
@@ -234,7 +234,7 @@ impl GroupReservations {
 
     /// Returns the number of groups of a range that nobody has in this cluster.
     pub fn free(&self, export_id: &str, range: GroupRange) -> u64 {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         let export = index.export(export_id);
         let used = index.used.range((Arc::clone(&export), range.min)..=(export, range.max));
         range.size().saturating_sub(used.count() as u64)
@@ -243,7 +243,7 @@ impl GroupReservations {
     /// Reports whether a volume has a group on an export.
     #[cfg(test)]
     fn has_group(&self, volume: &str, export_id: &str) -> bool {
-        let index = self.index();
+        let index = self.index.lock();
         let mut holdings = index.holders.get(volume).into_iter().flatten();
         holdings.any(|holding| *holding.export == *export_id)
     }
@@ -272,7 +272,7 @@ impl GroupReservations {
     }
 
     fn set_record(&self, export_id: &str, volume: &str, recorded: Recorded) {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         if recorded == Recorded::None && !index.holders.contains_key(volume) {
             return;
         }
@@ -290,7 +290,7 @@ impl GroupReservations {
         preferred: Option<u32>,
         elsewhere: &HashSet<u32>,
     ) -> Option<u32> {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         // Its former group, if any, is free for itself.
         let mut freed = index.change(volume, export_id, |holding| holding.record = Recorded::None);
         let preferred =
@@ -308,7 +308,7 @@ impl GroupReservations {
 
     /// Returns the records with a group that are known on an export, to pass to [`Self::sweep`] later.
     pub(crate) fn snapshot(&self, export_id: &str) -> HashMap<String, u64> {
-        let index = self.index();
+        let index = self.index.lock();
         let mut known = HashMap::new();
         index.holders.for_each_where(
             |_| true,
@@ -324,7 +324,7 @@ impl GroupReservations {
     /// Releases the groups of the records of a snapshot that are not in a listing, which was read afterwards. A record that
     /// changed since is left alone.
     pub(crate) fn sweep(&self, export_id: &str, unlisted: &HashMap<String, u64>) {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         let mut freed = false;
         for (name, serial) in unlisted {
             let holdings = index.holders.get(name).into_iter().flatten();
@@ -342,11 +342,6 @@ impl GroupReservations {
         if freed {
             self.freed.notify_one();
         }
-    }
-
-    fn index(&self) -> MutexGuard<'_, Index> {
-        // A panic leaves no partial change, because the methods of the index only insert and remove.
-        self.index.lock()
     }
 }
 
@@ -397,7 +392,7 @@ mod tests {
                 groups.forget_volume("a");
             }
             assert_eq!(groups.free("export", RANGE), 3);
-            assert!(groups.index().holders.is_empty() && groups.index().used.is_empty());
+            assert!(groups.index.lock().holders.is_empty() && groups.index.lock().used.is_empty());
         }
     }
 

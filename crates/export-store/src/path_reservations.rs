@@ -16,7 +16,7 @@ use crate::record_index::RecordIndex;
 use crate::server_comparison::ServerComparison;
 use crate::unanswered_changes::UnansweredByExport;
 use index::{Key, PathIndex};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 #[cfg(test)]
 mod tests;
@@ -202,11 +202,6 @@ impl PathReservations {
         Self::default()
     }
 
-    fn index(&self) -> MutexGuard<'_, PathIndex> {
-        // A panic leaves no partial change, because the methods of the index only insert and remove.
-        self.index.lock()
-    }
-
     /// Sets the paths of a holder that shares them with none. Replaces its former paths and a kept reservation.
     pub fn insert(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>) {
         self.insert_as(holder, places, file, Sharing::Exclusive);
@@ -214,37 +209,37 @@ impl PathReservations {
 
     /// Sets the paths of a holder. Replaces its former paths and a kept reservation.
     pub fn insert_as(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>, sharing: Sharing) {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         index.remove(&Key::Committed(holder.clone()));
         index.insert(Key::Known(holder), places, file, sharing);
     }
 
     /// Removes a holder and its kept reservation.
     pub fn remove(&self, holder: &Holder) {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         index.remove(&Key::Known(holder.clone()));
         index.remove(&Key::Committed(holder.clone()));
     }
 
     /// Removes the kept reservation of a holder. A holder that exists keeps its paths.
     pub(crate) fn release_kept(&self, holder: &Holder) {
-        self.index().remove(&Key::Committed(holder.clone()));
+        self.index.lock().remove(&Key::Committed(holder.clone()));
     }
 
     /// Reports whether this holder exists, according to the controllers or, for archives, to this layer.
     pub fn knows(&self, holder: &Holder) -> bool {
-        self.index().contains(&Key::Known(holder.clone()))
+        self.index.lock().contains(&Key::Known(holder.clone()))
     }
 
     /// Calls `visit` with the name of each volume that exists, more than once if it has several paths. The names are not
     /// stored as text.
     pub fn for_each_volume(&self, visit: impl FnMut(&str)) {
-        self.index().for_each_volume(visit);
+        self.index.lock().for_each_volume(visit);
     }
 
     /// Returns the file of a holder.
     pub fn file_of(&self, holder: &Holder) -> Option<FileKey> {
-        self.index().file_of(&Key::Known(holder.clone()))
+        self.index.lock().file_of(&Key::Known(holder.clone()))
     }
 
     /// Returns a holder with a path that conflicts with `places`, except `except`.
@@ -258,20 +253,20 @@ impl PathReservations {
         sharing: Sharing,
         own_backend: &str,
     ) -> Option<Conflict> {
-        self.index().overlap(places, except, sharing, own_backend)
+        self.index.lock().overlap(places, except, sharing, own_backend)
     }
 
     /// Returns the conflicts with volumes on servers that have another name, except `except`, and with roots of backends
     /// there that `places` contain. One server may have many names and addresses, so the servers have to be compared.
     /// Volumes of this operator are left out if their export is known not to be that of `places`, nor inside or around it.
     fn possible_overlaps(&self, places: &[ReservedPath], except: &Holder, sharing: Sharing) -> Vec<PossibleConflict> {
-        self.index().possible_overlaps(places, Some(except), sharing)
+        self.index.lock().possible_overlaps(places, Some(except), sharing)
     }
 
     /// Records the identity that a backend's export was confirmed to have, until the backend's roots are set again or
     /// removed.
     pub fn confirm_export(&self, backend: &str, export_id: &str) {
-        self.index().confirm_export(backend, export_id);
+        self.index.lock().confirm_export(backend, export_id);
     }
 
     /// Returns a conflict with a volume or a backend whose server has another name, unless the two are known to be different machines.
@@ -292,10 +287,10 @@ impl PathReservations {
         places: &[ReservedPath],
         servers: &dyn ServerComparison,
     ) -> Option<(Holder, Option<String>)> {
-        if let Some(holder) = self.index().enclosing_holder(places) {
+        if let Some(holder) = self.index.lock().enclosing_holder(places) {
             return Some((holder, None));
         }
-        let mut possible = self.index().possible_overlaps(places, None, Sharing::Exclusive);
+        let mut possible = self.index.lock().possible_overlaps(places, None, Sharing::Exclusive);
         possible.retain(|PossibleConflict { conflict, .. }| {
             conflict.relation != Relation::Contains && !matches!(conflict.holder, Holder::BackendRoot(_))
         });
@@ -311,10 +306,13 @@ impl PathReservations {
         own: &Holder,
         servers: &dyn ServerComparison,
     ) -> bool {
-        if self.index().is_needed(places, own) {
+        if self.index.lock().is_needed(places, own) {
             return true;
         }
-        let mut possible = self.index().possible_overlaps(places, Some(own), Sharing::Exclusive);
+        let mut possible = self
+            .index
+            .lock()
+            .possible_overlaps(places, Some(own), Sharing::Exclusive);
         possible.retain(|PossibleConflict { conflict, .. }| {
             conflict.relation != Relation::Contains || matches!(conflict.holder, Holder::BackendRoot(_))
         });
@@ -323,12 +321,12 @@ impl PathReservations {
 
     /// Returns the holders of a fileid. Almost always, it has at most one, unless they share it.
     pub fn holders_of(&self, file: &FileKey) -> Vec<Holder> {
-        self.index().holders_of(file, Sharing::Exclusive)
+        self.index.lock().holders_of(file, Sharing::Exclusive)
     }
 
     /// Returns the holders of a fileid that stand in the way of another one.
     pub(crate) fn holders_against(&self, file: &FileKey, sharing: Sharing) -> Vec<Holder> {
-        self.index().holders_of(file, sharing)
+        self.index.lock().holders_of(file, sharing)
     }
 
     /// Reserves `places` for `holder` if there is no conflict, in one step. The same holder can reserve paths several
@@ -340,7 +338,7 @@ impl PathReservations {
         sharing: Sharing,
         own_backend: &str,
     ) -> Result<Reservation, Conflict> {
-        let mut index = self.index();
+        let mut index = self.index.lock();
         if let Some(conflict) = index.overlap(&places, &holder, sharing, own_backend) {
             return Err(conflict);
         }
@@ -385,7 +383,7 @@ pub struct Reservation {
 impl Reservation {
     /// Keeps the reservation until the holder is inserted or removed.
     pub fn keep(self, file: Option<FileKey>) {
-        let mut index = self.reservations.index();
+        let mut index = self.reservations.index.lock();
         // An existing holder has its actual paths already, which take precedence.
         if !index.contains(&Key::Known(self.holder.clone())) {
             let key = Key::Committed(self.holder.clone());
@@ -397,7 +395,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.reservations
-            .index()
+            .index
+            .lock()
             .remove(&Key::Reserved(self.holder.clone(), self.serial));
     }
 }

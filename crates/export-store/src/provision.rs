@@ -280,7 +280,7 @@ enum Start {
         /// The nodes of the path.
         nodes: Vec<FileRef>,
         /// The directory, if it was created together with the record.
-        made: Option<MkdirResult>,
+        made: Option<Box<MkdirResult>>,
     },
     /// The record was read, if there is one.
     Recorded {
@@ -321,7 +321,7 @@ async fn announce(
     let start = Start::Announced {
         reservation,
         nodes,
-        made,
+        made: made.map(Box::new),
     };
     Ok(match created {
         Created::Yes => Some((record, start)),
@@ -380,7 +380,7 @@ impl<'a> Provisioning<'a> {
                 reservation,
                 made: Some(node),
                 ..
-            } => (reservation, Some(self.complete(node).await?)),
+            } => (reservation, Some(self.complete(*node).await?)),
             Start::Announced { reservation, nodes, .. } => (reservation, self.make(&nodes).await?),
             Start::Recorded { walked } => {
                 let reservation = self.reserve().await?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::record::{Record, State};
@@ -64,7 +64,7 @@ impl RecentArchives {
         if !matches!(archive.record.state, State::Archived(_)) {
             return;
         }
-        let mut recent = self.lock();
+        let mut recent = self.0.lock();
         recent.insert(key(export_id, &archive.record.volume), archive);
         if recent.len() > MAX_RECENT {
             let oldest = recent.iter().min_by_key(|(_, archive)| archive.renamed);
@@ -77,7 +77,7 @@ impl RecentArchives {
     /// Returns the archive of a volume, if it is known, and if its root is the one that was verified last: later, another
     /// export may have taken the place of this one.
     pub(crate) fn get(&self, export_id: &str, root: &Arc<()>, volume: &str) -> Option<RecentArchive> {
-        let recent = self.lock();
+        let recent = self.0.lock();
         let found = recent.get(&key(export_id, volume))?;
         let is_valid = found.renamed.elapsed() < LIFETIME && Arc::ptr_eq(&found.root, root);
         is_valid.then(|| found.clone())
@@ -85,12 +85,7 @@ impl RecentArchives {
 
     /// Forgets an archive whose record or directory is about to change.
     pub(crate) fn remove(&self, export_id: &str, volume: &str) {
-        self.lock().remove(&key(export_id, volume));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, RecentArchive>> {
-        // A panic leaves no partial change, because the methods only insert and remove.
-        self.0.lock()
+        self.0.lock().remove(&key(export_id, volume));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Sharing;
@@ -43,7 +43,7 @@ impl RecordIndex {
     }
 
     fn insert_where(&self, export_id: &str, record: &Record, may_insert: impl Fn(bool) -> bool) {
-        let mut exports = self.exports();
+        let mut exports = self.exports.lock();
         let indexed: usize = exports.values().map(UidMap::len).sum();
         let known = exports
             .get(export_id)
@@ -74,7 +74,7 @@ impl RecordIndex {
 
     /// Forgets a record that is removed, or whose content is not known.
     pub(crate) fn remove(&self, export_id: &str, volume: &str) {
-        let mut exports = self.exports();
+        let mut exports = self.exports.lock();
         let Some(records) = exports.get_mut(export_id) else {
             return;
         };
@@ -86,7 +86,7 @@ impl RecordIndex {
 
     /// Reports whether a volume is known to have a record.
     pub(crate) fn contains(&self, export_id: &str, volume: &str) -> bool {
-        let exports = self.exports();
+        let exports = self.exports.lock();
         exports
             .get(export_id)
             .is_some_and(|records| records.contains_key(volume))
@@ -101,7 +101,7 @@ impl RecordIndex {
         (directory, file_id): (&DirectoryPath, u64),
         sharing: Sharing,
     ) -> bool {
-        let (exports, path) = (self.exports(), directory.folded());
+        let (exports, path) = (self.exports.lock(), directory.folded());
         let indexed = exports.get(export_id).and_then(|records| records.get(volume));
         indexed.is_none_or(|indexed| {
             let is_shared = sharing == Sharing::Shared && indexed.shared.as_deref() == Some(&*path);
@@ -111,10 +111,5 @@ impl RecordIndex {
             let may_be_it = indexed.file_id.is_none_or(|known| known == file_id) || overlaps;
             may_be_it && !is_shared
         })
-    }
-
-    fn exports(&self) -> MutexGuard<'_, HashMap<String, UidMap<IndexedRecord>>> {
-        // A panic leaves no partial change, because the methods only insert and remove.
-        self.exports.lock()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -30,14 +30,9 @@ struct State {
 }
 
 impl UnansweredChanges {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
-        self.state.lock()
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         state.until.retain(|_, until| *until > now);
         state.until.is_empty()
@@ -46,12 +41,12 @@ impl UnansweredChanges {
     /// Waits until those that there are now are over. Wait before what must not be overtaken by an earlier change, and before
     /// the lookups that decide about it.
     pub async fn wait(&self) {
-        let newest = self.state().next;
+        let newest = self.state.lock().next;
         loop {
             let mut answered = pin!(self.answered.notified());
             answered.as_mut().enable();
             let now = Instant::now();
-            let last = self.state().until.range(..newest).map(|(_, until)| *until).max();
+            let last = self.state.lock().until.range(..newest).map(|(_, until)| *until).max();
             let Some(last) = last.filter(|last| *last > now) else {
                 return;
             };
@@ -64,7 +59,7 @@ impl UnansweredChanges {
 
     /// Adds a change that the server may execute until `until`. It is over earlier if the result is dropped.
     pub(crate) fn add(self: &Arc<Self>, until: Instant) -> UnansweredChange {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         state.until.insert(number, until);
@@ -92,7 +87,7 @@ impl UnansweredChange {
 impl Drop for UnansweredChange {
     fn drop(&mut self) {
         if let Some(changes) = &self.changes {
-            changes.state().until.remove(&self.number);
+            changes.state.lock().until.remove(&self.number);
             changes.answered.notify_waiters();
         }
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::fs::inotify::{self, CreateFlags, Event, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::sync::Notify;
@@ -101,7 +101,7 @@ impl Watch {
             Interest::Folders => WatchFlags::empty(),
         };
         // Locked first, so that no event comes before the folder is known.
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         let watch = inotify::add_watch(&self.0.inotify, path, arrivals | changes)?;
         state.folders.insert(watch, (interest, folder.id()));
         Ok(())
@@ -117,7 +117,7 @@ impl Watch {
         let mut notified = pin!(self.0.changed.notified());
         // Takes the notification, if there is one. A change that comes from now on has its own.
         notified.as_mut().enable();
-        std::mem::take(&mut self.0.state().changes)
+        std::mem::take(&mut self.0.state.lock().changes)
     }
 }
 
@@ -143,17 +143,13 @@ impl State {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     fn read(&self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
         loop {
             match reader.next() {
                 Ok(event) => {
-                    if self.state().record(&event) {
+                    if self.state.lock().record(&event) {
                         self.changed.notify_one();
                     }
                 }

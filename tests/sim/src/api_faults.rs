@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::api_server::{Fault, Faults};
 use crate::chance::Chance;
@@ -92,7 +92,7 @@ impl ApiFaults {
 
     /// Kills a process at one of its next requests: before it is executed, or between that and the answer.
     pub fn kill(&self, client: String, life: Life, requests: u64, before: bool) {
-        *self.pending_kill() = Some(Kill {
+        *self.kill.lock() = Some(Kill {
             client,
             life,
             left: requests,
@@ -103,7 +103,7 @@ impl ApiFaults {
 
     /// Kills a process at one of its next requests that change more than a Lease or a status.
     pub fn kill_at_write(&self, client: String, life: Life, writes: u64, before: bool) {
-        *self.pending_kill() = Some(Kill {
+        *self.kill.lock() = Some(Kill {
             client,
             life,
             left: writes,
@@ -119,16 +119,12 @@ impl ApiFaults {
 
     /// Kills no process any more.
     pub fn end_kills(&self) {
-        *self.pending_kill() = None;
-    }
-
-    fn pending_kill(&self) -> MutexGuard<'_, Option<Kill>> {
-        self.kill.lock()
+        *self.kill.lock() = None;
     }
 
     /// Kills the process if this is the request.
     fn kill_at(&self, client: &str, method: &str, path: &str, before: bool) {
-        let mut pending = self.pending_kill();
+        let mut pending = self.kill.lock();
         let Some(kill) = pending
             .as_mut()
             .filter(|kill| kill.client == client && kill.before == before)
@@ -155,7 +151,7 @@ impl ApiFaults {
 
     /// Changes the faults that do not depend on chance.
     pub fn script(&self, change: impl FnOnce(&mut ScriptedFaults)) {
-        let mut scripted = self.scripted();
+        let mut scripted = self.scripted.lock();
         change(&mut scripted);
         self.trace.record("api", format_args!("has {scripted:?}"));
     }
@@ -171,10 +167,6 @@ impl ApiFaults {
             _ => Fault::FailAfter,
         })
     }
-
-    fn scripted(&self) -> MutexGuard<'_, ScriptedFaults> {
-        self.scripted.lock()
-    }
 }
 
 /// Returns true for a request that changes more than a Lease or a status.
@@ -186,7 +178,7 @@ impl Faults for ApiFaults {
     fn request(&self, client: &str, method: &str, path: &str) -> (Duration, Fault, Duration) {
         self.kill_at(client, method, path, true);
         let (before, after) = (self.chance.duration(LATENCY), self.chance.duration(LATENCY));
-        let scripted = self.scripted().request(method, path);
+        let scripted = self.scripted.lock().request(method, path);
         let Some(fault) = scripted.or_else(|| self.by_chance()) else {
             return (before, Fault::None, after);
         };
@@ -196,7 +188,7 @@ impl Faults for ApiFaults {
     }
 
     fn watch_delay(&self, _client: &str, plural: &str) -> Duration {
-        if self.scripted().delay_events == Some(plural) {
+        if self.scripted.lock().delay_events == Some(plural) {
             return SLOW_WATCH;
         }
         match self.slow.load(Ordering::Relaxed) && self.watches.in_thousand(200) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A number of bytes per second, which all copies from and to a backend share. Not limited by default.
@@ -20,7 +20,7 @@ struct State {
 impl Bandwidth {
     /// Sets the limit, for all that is transferred from now on.
     pub(crate) fn limit(&self, bytes_per_second: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.bytes_per_second != bytes_per_second {
             *state = State {
                 bytes_per_second,
@@ -43,7 +43,7 @@ impl Bandwidth {
 
     /// Returns the time at which the transfer of bytes may begin. `None` if it may begin now.
     fn reserve(&self, bytes: u64) -> Option<Instant> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let rate = state.bytes_per_second?.max(1);
         let now = Instant::now();
         let begins = state.free_at.filter(|at| *at > now);
@@ -53,10 +53,6 @@ impl Bandwidth {
         // Beyond the end of time, nothing more is added.
         state.free_at = free_at.or(state.free_at);
         begins
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
     }
 }
 

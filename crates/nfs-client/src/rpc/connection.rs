@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -80,14 +80,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        // Nothing panics while it holds the lock, and the map is consistent between any two statements.
-        self.calls.lock()
-    }
-
     fn end(&self, cause: Arc<str>) {
         let in_flight = {
-            let mut calls = self.calls();
+            let mut calls = self.calls.lock();
             if calls.ended.is_none() {
                 calls.ended = Some(cause.clone());
             }
@@ -190,7 +185,7 @@ impl Connection {
         executable_for: Option<Duration>,
     ) -> PendingCall {
         let (sender, reply) = oneshot::channel();
-        let mut calls = self.shared.calls();
+        let mut calls = self.shared.calls.lock();
         let xid = calls.next_xid;
         calls.next_xid = xid.wrapping_add(1);
         if let Some(cause) = calls.ended.clone() {
@@ -259,7 +254,7 @@ impl PendingCall {
 
     /// Withdraws the call if no byte of it was sent. Returns whether it was withdrawn: then it is never sent.
     pub fn withdraw(&self) -> bool {
-        let mut calls = self.shared.calls();
+        let mut calls = self.shared.calls.lock();
         match calls.in_flight.get(&self.xid) {
             Some(call) if call.sent.is_none() => {
                 calls.in_flight.remove(&self.xid);
@@ -271,7 +266,7 @@ impl PendingCall {
 
     /// Reports that nobody waits for the reply: the server may execute the call nevertheless.
     pub fn abandon(&self) {
-        let mut calls = self.shared.calls();
+        let mut calls = self.shared.calls.lock();
         if let Some(call) = calls.in_flight.get_mut(&self.xid)
             && let Some(until) = call.executable_until()
         {
@@ -320,7 +315,7 @@ async fn read_replies(source: impl AsyncRead + Unpin, shared: &Shared) -> String
     let mut capacity = SMALL_READ_BUFFER;
     let mut stray = 0;
     loop {
-        let needed = match shared.calls().in_flight.len() {
+        let needed = match shared.calls.lock().in_flight.len() {
             0 | 1 => SMALL_READ_BUFFER,
             _ => LARGE_READ_BUFFER,
         };
@@ -337,7 +332,7 @@ async fn read_replies(source: impl AsyncRead + Unpin, shared: &Shared) -> String
         // Elapsed time fits: 2^64 milliseconds are half a billion years.
         let elapsed = u64::try_from(shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         shared.last_reply.store(elapsed, Ordering::Relaxed);
-        let call = message::reply_xid(&reply).and_then(|xid| shared.calls().in_flight.remove(&xid));
+        let call = message::reply_xid(&reply).and_then(|xid| shared.calls.lock().in_flight.remove(&xid));
         match call {
             // A cancelled caller needs no reply.
             Some(call) => drop(call.reply.send(Ok(reply))),
@@ -359,7 +354,7 @@ async fn write_calls(
         let mut batch = Vec::new();
         let mut next = Some(first);
         {
-            let mut calls = shared.calls();
+            let mut calls = shared.calls.lock();
             while let Some((xid, record)) = next {
                 // A withdrawn call is no longer in flight.
                 if let Some(call) = calls.in_flight.get_mut(&xid) {

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
@@ -151,15 +151,11 @@ impl Slots {
         }
     }
 
-    fn free(&self) -> MutexGuard<'_, BinaryHeap<Reverse<(u32, u32)>>> {
-        self.free.lock()
-    }
-
     /// Waits for a free slot; `None` once the session is closed.
     pub async fn acquire(&self) -> Option<Slot> {
         let permit = self.permits.acquire().await.ok()?;
         permit.forget();
-        let Reverse((id, sequence)) = self.free().pop()?;
+        let Reverse((id, sequence)) = self.free.lock().pop()?;
         Some(Slot { id, sequence })
     }
 
@@ -170,7 +166,7 @@ impl Slots {
         } else {
             slot.sequence
         };
-        self.free().push(Reverse((slot.id, sequence)));
+        self.free.lock().push(Reverse((slot.id, sequence)));
         self.permits.add_permits(1);
     }
 

@@ -9,7 +9,7 @@ use axum::http::{Method, Request, Response, header};
 use export_store::WallClock;
 use kube::client::Body;
 use nfs_operator::runtime::clients::ApiService;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::sleep;
 use tower::util::BoxCloneSyncService;
@@ -136,7 +136,7 @@ impl ApiServer {
     pub fn call(&self, by: &str, method: &str, path: &str, body: &Value) -> Result<Arc<Value>, Refusal> {
         let target = Target::parse(path)?;
         let parameters = Parameters::default();
-        let mut store = self.lock();
+        let mut store = self.store.lock();
         let mut writer = Writer {
             store: &mut store,
             target: &target,
@@ -155,54 +155,50 @@ impl ApiServer {
 
     /// Returns an object.
     pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
-        self.lock().get(key).map(|stored| Arc::clone(&stored.object))
+        self.store.lock().get(key).map(|stored| Arc::clone(&stored.object))
     }
 
     /// Returns all objects of a kind.
     pub fn all(&self, plural: &str) -> Vec<Arc<Value>> {
         let kind = super::kinds::KINDS.iter().find(|kind| kind.plural == plural);
-        kind.map(|kind| self.lock().list(kind, "")).unwrap_or_default()
+        kind.map(|kind| self.store.lock().list(kind, "")).unwrap_or_default()
     }
 
     /// Returns the time of the server.
     pub fn now(&self) -> jiff::Timestamp {
-        self.lock().now()
+        self.store.lock().now()
     }
 
     /// Returns the current resource version.
     pub fn revision(&self) -> u64 {
-        self.lock().revision()
+        self.store.lock().revision()
     }
 
     /// Returns the resource version of the newest change of one of these kinds.
     pub fn revision_of(&self, plurals: &[&str]) -> u64 {
-        self.lock().revision_of(plurals)
+        self.store.lock().revision_of(plurals)
     }
 
     /// Returns the changes of a kind after a revision.
     pub fn changes_of(&self, plural: &str, revision: u64) -> Vec<Change> {
-        let store = self.lock();
+        let store = self.store.lock();
         let changes = store.changes_after(revision);
         changes.filter(|change| change.key.plural == plural).cloned().collect()
     }
 
     /// Returns a copy of all objects.
     pub fn snapshot(&self) -> Snapshot {
-        self.lock().snapshot()
+        self.store.lock().snapshot()
     }
 
     /// Replaces all objects by those of a snapshot, as a restore of etcd does.
     pub fn restore(&self, snapshot: &Snapshot) {
-        self.lock().restore(snapshot);
+        self.store.lock().restore(snapshot);
     }
 
     /// Forgets the history: watches cannot resume, and lists cannot be continued.
     pub fn compact(&self) {
-        self.lock().compact();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Store> {
-        self.store.lock()
+        self.store.lock().compact();
     }
 
     async fn serve(&self, link: Link, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
@@ -291,7 +287,7 @@ impl ApiServer {
                 )?;
                 return Ok((200, Content::Watch(Box::new(watch))));
             }
-            let mut store = self.lock();
+            let mut store = self.store.lock();
             let object = match target.name {
                 Some(_) => list::get(&store, &target)?,
                 None => Arc::new(list::list(&mut store, &target, &parameters)?),
@@ -303,7 +299,7 @@ impl ApiServer {
             body => serde_json::from_slice(body)
                 .map_err(|error| Refusal::bad_request(&format!("the body cannot be parsed: {error}")))?,
         };
-        let mut store = self.lock();
+        let mut store = self.store.lock();
         let mut writer = Writer {
             store: &mut store,
             target: &target,

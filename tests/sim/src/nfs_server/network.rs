@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use nfs_client::{NfsError, SourcePort, Streams, Transport};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::duplex;
 use tokio::time::{Instant, sleep_until};
 
@@ -32,23 +32,19 @@ struct Directory {
 pub struct Network(Arc<Mutex<Directory>>);
 
 impl Network {
-    fn directory(&self) -> MutexGuard<'_, Directory> {
-        self.0.lock()
-    }
-
     /// Adds a server; one with the same address is replaced, as when an address moves.
     pub fn add(&self, server: NfsServer) {
-        self.directory().servers.insert(server.address(), server);
+        self.0.lock().servers.insert(server.address(), server);
     }
 
     /// Takes a server off the network.
     pub fn remove(&self, address: IpAddr) {
-        self.directory().servers.remove(&address);
+        self.0.lock().servers.remove(&address);
     }
 
     /// Lets a name mean an address.
     pub fn name(&self, name: &str, address: IpAddr) {
-        self.directory().names.insert(name.to_owned(), address);
+        self.0.lock().names.insert(name.to_owned(), address);
     }
 
     /// Returns the transport of the programs on a host. `may_bind_reserved`: whether they may use ports below 1024.
@@ -63,7 +59,7 @@ impl Network {
 
     /// Returns the address of a server, by name or as text.
     pub fn resolve(&self, server: &str) -> Result<IpAddr, NfsError> {
-        let named = || self.directory().names.get(server.trim_end_matches('.')).copied();
+        let named = || self.0.lock().names.get(server.trim_end_matches('.')).copied();
         server
             .parse()
             .ok()
@@ -108,7 +104,7 @@ impl Host {
     ) -> Result<Streams, NfsError> {
         let address = self.network.resolve(name)?;
         let peer = SocketAddr::new(address, port);
-        let server = self.network.directory().servers.get(&address).cloned();
+        let server = self.network.0.lock().servers.get(&address).cloned();
         let began = Instant::now();
         let Some(server) = server.filter(|server| server.availability() != Availability::Unreachable) else {
             sleep_until(deadline).await;
