@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::decide::directory_pattern::{Pattern, PatternValues};
 use crate::decide::mount_options::claim_options;
-use crate::decide::object_name::is_object_name;
+use crate::decide::object_name::{is_object_name, is_provisioner_name};
 use crate::decide::reclaim::{ExpectedLocation, locate};
 use export_store::hostile_names::HOSTILE_NAMES;
 use export_store::naming::{DirectoryPath, check_export_path, parse_export_address, snapshot_name};
@@ -67,6 +67,11 @@ pub(crate) const ENTRIES: &[Entry] = &[
     ('N', "an entry of a listing of NFSv3", |name| {
         v3_fuzzing::lists(name.as_bytes())
     }),
+    (
+        'P',
+        "the provisioner name of a Deployment, for `kubectl nfs migrate`",
+        is_provisioner_name,
+    ),
 ];
 
 fn expands(pattern: &str, value: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Output of a result.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 
 use anstyle::{AnsiColor, Style};
@@ -51,6 +52,12 @@ pub fn print_as(format: OutputFormat, text: &str, value: &impl Serialize) -> std
         OutputFormat::Table => print(text),
         OutputFormat::Json => print_json(value),
     }
+}
+
+/// Returns a text as one word for a shell, for commands that a user copies: names and addresses of objects may contain anything.
+/// A text with a NUL, which no argument can have, becomes an empty word.
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    shlex::try_quote(text).unwrap_or(Cow::Borrowed("''"))
 }
 
 /// Replaces all but printable ASCII by the equivalent escapes of JSON, which a terminal does not interpret.

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use self::observed::Observed;
-use self::plan::{MigrationPlan, Step, VolumePlan};
+use self::plan::{DeploymentPlan, MigrationPlan, Step, VolumePlan};
+use super::operator;
 use super::served::ServedArguments;
 use crate::cli::cluster::{ClusterArguments, CommandError};
 use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
@@ -20,6 +21,10 @@ use export_store::text::{counted, escape};
 Volumes are those with an `nfs` source whose annotation pv.kubernetes.io/provisioned-by names another provisioner. The plan
 depends on objects in the cluster only: whether a directory exists, and whether the same directory has another address, is
 checked by the operator, on the export, before it reclaims a volume.
+
+Whoever can create Deployments can create one that looks like an old provisioner. The plan therefore names the Deployment from
+which it has an address, and whether the existing volumes confirm that address. If Deployments with one provisioner name have
+different exports and no backend is there yet, it uses none of them until --provisioner-namespace selects one.
 
 Exit code:
   0  all volumes can be taken over, with the steps that the output lists
@@ -35,6 +40,9 @@ pub struct MigrateArguments {
     /// Only volumes of these provisioner names. If unset, all except those of the operator.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     provisioner: Vec<String>,
+    /// Namespaces of the Deployments of the old provisioners. If unset, those of all namespaces are listed.
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
+    provisioner_namespace: Vec<String>,
     #[command(flatten)]
     served: ServedArguments,
     /// Output format.
@@ -61,7 +69,20 @@ pub async fn run(arguments: MigrateArguments) -> Result<ExitCode, CommandError> 
                 .to_owned(),
         ));
     }
-    let mut observed = Observed::read(&arguments.cluster.client().await?).await?;
+    let client = arguments.cluster.client().await?;
+    let operator_namespace = operator::find_namespace(&client, &arguments.served.operator).await?;
+    if let Some(unknown) = operator_namespace
+        .as_ref()
+        .err()
+        .filter(|_| !arguments.served.has_aliases())
+    {
+        eprintln!(
+            "kubectl nfs: {unknown}: the plan assumes that it serves no name of an old provisioner; if it is installed, set \
+             --operator-namespace"
+        );
+    }
+    let mut observed = Observed::read(&client, operator_namespace.as_deref().ok()).await?;
+    observed.restrict_to(&arguments.provisioner_namespace);
     observed.served = arguments.served.replace(observed.served);
     let plan = observed.plan(&arguments.provisioner);
     match arguments.output {
@@ -100,11 +121,17 @@ impl MigrationPlan {
         for provisioner in &self.provisioners {
             let volumes = counted(provisioner.volumes, "volume");
             let name = escape(&provisioner.name);
-            print(&format!(
-                "\n{name}: {volumes}, taken over by backend {}",
-                escape(&provisioner.backend)
-            ))?;
-            if provisioner.steps.is_empty() {
+            match provisioner.is_undecided() {
+                true => print(&format!("\n{name}: {volumes}, taken over by no backend yet"))?,
+                false => print(&format!(
+                    "\n{name}: {volumes}, taken over by backend {}",
+                    escape(&provisioner.backend)
+                ))?,
+            }
+            for deployment in &provisioner.deployments {
+                print(&escape(&format!("  {}", deployment.text())))?;
+            }
+            if provisioner.steps.is_empty() && !provisioner.is_undecided() {
                 print("  nothing left to do: the operator serves this name")?;
             }
             for (number, step) in provisioner.steps.iter().enumerate() {
@@ -151,6 +178,16 @@ impl VolumePlan {
             &self.on_delete,
             self.obstacle.as_ref().map_or("", |obstacle| &obstacle.reason),
         ]
+    }
+}
+
+impl DeploymentPlan {
+    fn text(&self) -> String {
+        let confirmed = match self.is_confirmed {
+            true => "confirmed by its volumes",
+            false => "NOT CONFIRMED by its volumes",
+        };
+        format!("Deployment {}: {}, {confirmed}", self.qualified_name(), self.address())
     }
 }
 

@@ -11,7 +11,8 @@ use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
 use super::served::{containers, of_deployments};
-use crate::cli::cluster::{CommandError, each, failed};
+use crate::cli::cluster::{CommandError, each, failed, is_forbidden};
+use crate::decide::object_name::is_object_name;
 use crate::runtime::election::CLUSTER_LOCK;
 use crate::runtime::reads;
 use crate::state::context::Provisioners;
@@ -26,16 +27,40 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 
 /// Where the operator has its cluster lock.
 #[derive(Args)]
-pub struct OperatorArguments {
+pub struct ClusterLockArguments {
     /// Namespace of the Lease nfs-operator-cluster-lock, as the operator has it.
     #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
     cluster_lock_namespace: String,
+}
+
+/// Where the operator is.
+#[derive(Args)]
+pub struct OperatorArguments {
+    /// Namespace of the operator's Deployment. If unset, that of the operator's Lease, which the cluster lock names. Deployments
+    /// elsewhere are ignored: whoever can create one can give it the label of the operator.
+    #[arg(long, value_name = "NAMESPACE")]
+    operator_namespace: Option<String>,
+    #[command(flatten)]
+    lock: ClusterLockArguments,
+}
+
+/// Why the namespace of the operator is unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum UnknownNamespace {
+    /// No operator has led yet, or it has another cluster lock.
+    #[error("the namespace of the operator is unknown, because no operator holds the Lease {0}")]
+    NotHeld(String),
+    /// The user has no permission to read the cluster lock.
+    #[error("the namespace of the operator is unknown, because you may not read the Lease {0}, which names it")]
+    Forbidden(String),
 }
 
 /// The operator in the cluster.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningOperator {
+    /// Namespace in which its Deployments are; absent if it is unknown.
+    pub namespace: Option<String>,
     /// Identity of the leader; absent if no instance leads.
     pub leader: Option<String>,
     /// Seconds since the leader renewed its Lease, by the clock of this machine.
@@ -91,20 +116,39 @@ impl OperatorDeployment {
     }
 }
 
-/// Returns the namespace of the operator, from the Lease by which it keeps other installations from running.
-pub async fn find_namespace(client: &Client, arguments: &OperatorArguments) -> Result<Option<String>, CommandError> {
-    let lock = read_lease(client, &arguments.cluster_lock_namespace, CLUSTER_LOCK).await?;
-    let installation = lock.as_ref().and_then(holder).and_then(|name| name.split_once('/'));
-    Ok(installation.map(|(namespace, _)| namespace.to_owned()))
+/// Returns the namespace of the operator: that of the arguments, or else that of the holder of the cluster lock.
+pub async fn find_namespace(
+    client: &Client,
+    arguments: &OperatorArguments,
+) -> Result<Result<String, UnknownNamespace>, CommandError> {
+    match &arguments.operator_namespace {
+        Some(namespace) => Ok(Ok(namespace.clone())),
+        None => find_lease_namespace(client, &arguments.lock).await,
+    }
+}
+
+/// Returns the namespace of the operator's Lease, from the Lease by which it keeps other installations from running. Only the
+/// operator and administrators of the cluster can write that one.
+pub async fn find_lease_namespace(
+    client: &Client,
+    arguments: &ClusterLockArguments,
+) -> Result<Result<String, UnknownNamespace>, CommandError> {
+    let namespace = &arguments.cluster_lock_namespace;
+    let named = || format!("{namespace}/{CLUSTER_LOCK}");
+    let lock = match read_lease(client, namespace, CLUSTER_LOCK).await {
+        Err(error) if is_forbidden(&error) => return Ok(Err(UnknownNamespace::Forbidden(named()))),
+        found => found?,
+    };
+    let installation = lock.as_ref().and_then(installation);
+    let found = installation.map(|(namespace, _)| namespace.to_owned());
+    Ok(found.ok_or_else(|| UnknownNamespace::NotHeld(named())))
 }
 
 /// Reads the Leases and the Deployments.
 pub async fn find(client: &Client, arguments: &OperatorArguments) -> Result<RunningOperator, CommandError> {
-    let lock = read_lease(client, &arguments.cluster_lock_namespace, CLUSTER_LOCK).await?;
-    // The cluster lock is held by an installation, named by the Lease of its instances.
-    let installation = lock.as_ref().and_then(holder).map(str::to_owned);
-    let named = installation.as_deref().and_then(|name| name.split_once('/'));
-    let lease = match named {
+    let lock = read_lease(client, &arguments.lock.cluster_lock_namespace, CLUSTER_LOCK).await?;
+    let installation = lock.as_ref().and_then(installation);
+    let lease = match installation {
         Some((namespace, name)) => read_lease(client, namespace, name).await?,
         None => None,
     };
@@ -115,15 +159,28 @@ pub async fn find(client: &Client, arguments: &OperatorArguments) -> Result<Runn
         age <= SignedDuration::from_secs(duration.unwrap_or_default().into()) + tolerance
     });
     let leader = lease.as_ref().and_then(holder).map(str::to_owned);
-    let deployments = list_deployments(client, None).await?;
+    let of_lease = installation.map(|(namespace, _)| namespace.to_owned());
+    let namespace = arguments.operator_namespace.clone().or(of_lease);
+    let deployments = match &namespace {
+        Some(namespace) => list_deployments(client, namespace).await?,
+        None => Vec::new(),
+    };
     Ok(RunningOperator {
+        namespace,
         is_alive: is_alive && leader.is_some(),
         leader,
         seconds_since_renewal: age.map(|age| age.as_secs()),
-        lease: installation,
+        lease: installation.map(|(namespace, name)| format!("{namespace}/{name}")),
         served: of_deployments(&deployments),
         deployments: deployments.iter().map(OperatorDeployment::of).collect(),
     })
+}
+
+/// Returns namespace and name of the Lease of the installation that holds the cluster lock.
+fn installation(lock: &Lease) -> Option<(&str, &str)> {
+    let (namespace, name) = holder(lock)?.split_once('/')?;
+    // Both become parts of request paths.
+    (is_object_name(namespace) && is_object_name(name)).then_some((namespace, name))
 }
 
 fn holder(lease: &Lease) -> Option<&str> {
@@ -142,15 +199,14 @@ async fn read_lease(client: &Client, namespace: &str, name: &str) -> Result<Opti
     found.map_err(failed(format!("read Lease {namespace}/{name}")))
 }
 
-/// Returns true for a Deployment of the operator.
-pub fn is_operator(deployment: &Deployment) -> bool {
+/// Returns true for a Deployment with the label of the operator. It is one of the operator only in the operator's namespace.
+pub fn has_label(deployment: &Deployment) -> bool {
     let (name, value) = LABEL;
     deployment.labels().get(name).is_some_and(|found| found == value)
 }
 
-/// Returns the Deployment of the operator, in this namespace if one is given. With several, the result is the first that
-/// has ready pods.
-pub async fn find_deployment(client: &Client, namespace: Option<&str>) -> Result<Option<Deployment>, CommandError> {
+/// Returns the Deployment of the operator in its namespace. With several, the result is the first that has ready pods.
+pub async fn find_deployment(client: &Client, namespace: &str) -> Result<Option<Deployment>, CommandError> {
     let mut found = list_deployments(client, namespace).await?;
     let ready = |deployment: &Deployment| {
         deployment
@@ -164,14 +220,42 @@ pub async fn find_deployment(client: &Client, namespace: Option<&str>) -> Result
     Ok(found.into_iter().next())
 }
 
-/// Returns the Deployments of the operator, in this namespace if one is given.
-pub async fn list_deployments(client: &Client, namespace: Option<&str>) -> Result<Vec<Deployment>, CommandError> {
-    let api: Api<Deployment> = match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    };
+/// Returns the Deployments of the operator in its namespace. There is no way to list those of all namespaces: tenants can create
+/// Deployments with any label.
+pub async fn list_deployments(client: &Client, namespace: &str) -> Result<Vec<Deployment>, CommandError> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let labels = ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1));
     let mut found = Vec::new();
     each(&api, "Deployments", labels, |deployment| found.push(deployment)).await?;
     Ok(found)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_cluster_lock_names_the_lease_of_an_installation_or_nothing() {
+        let found = |holder: Option<&str>| {
+            let lock: Lease = serde_json::from_value(json!({"spec": {"holderIdentity": holder}})).unwrap();
+            installation(&lock).map(|(namespace, name)| format!("{namespace} {name}"))
+        };
+        assert_eq!(
+            found(Some("storage/nfs-operator")).as_deref(),
+            Some("storage nfs-operator")
+        );
+        for nothing in [
+            None,
+            Some(""),
+            Some("storage"),
+            Some("/nfs-operator"),
+            Some("../a/b"),
+            Some("a/b?c"),
+        ] {
+            assert_eq!(found(nothing), None, "{nothing:?}");
+        }
+    }
 }

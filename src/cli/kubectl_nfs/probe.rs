@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use export_store::text::escape;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams, Preconditions};
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::job::ProbeJob;
 use self::pod::{PodState, admission_refusal, last_warning, mount_failure};
-use super::operator;
+use super::operator::{self, OperatorArguments};
 use super::progress::{self, Progress};
 use crate::cli::cluster::{ClusterArguments, CommandError, failed};
 use crate::cli::duration::parse_duration;
@@ -36,6 +37,9 @@ Runs `nfs-operator probe` in a Job in the namespace of the operator, with the im
 tolerations and the network policies of its pods, prints the output, and removes the Job. Servers that list the addresses of
 nodes or pods answer as they answer the operator.
 
+The pod runs what the operator's Deployment runs, so that Deployment must not be anybody else's: it is looked for only in the
+namespace of the operator, which the cluster lock names, or --operator-namespace.
+
 A node mounts a volume as root, and often with another address than its pods. --from-node therefore ends with a mount: a
 second pod on that node has the export as a read-only volume, which the kubelet mounts. Neither pod has privileges. Namespaces
 that enforce the Pod Security Standard `restricted` admit no such volume: select another one with --mount-namespace.",
@@ -45,12 +49,13 @@ pub struct JobArguments {
     #[command(flatten)]
     probe: ProbeArguments,
     /// Probe from this machine instead. Needs no cluster.
-    #[arg(long, conflicts_with_all = ["image", "namespace", "from_node"])]
+    #[arg(long, conflicts_with_all = ["image", "namespace", "operator_namespace", "from_node"])]
     local: bool,
     /// Image of the operator. If unset, that of its Deployment.
     #[arg(long)]
     image: Option<String>,
-    /// Namespace in which to create the Job. If unset, that of the operator's Deployment.
+    /// Namespace in which to create the Job. If unset, that of the operator's Deployment. Elsewhere, the pod has the settings of
+    /// the Deployment, but not the operator's account.
     #[arg(long, short)]
     namespace: Option<String>,
     /// Run the pod on this node, whatever taints it has, and then let the kubelet of this node mount the export.
@@ -62,6 +67,8 @@ pub struct JobArguments {
     /// Maximum duration until a pod is done (Go duration). Its Job is then removed.
     #[arg(long, default_value = "3m", value_parser = parse_duration)]
     timeout: Duration,
+    #[command(flatten)]
+    operator: OperatorArguments,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -109,6 +116,32 @@ impl JobEnd {
     }
 }
 
+/// The operator, whose pods the pod of a probe is like.
+struct Operator {
+    namespace: String,
+    deployment: Deployment,
+}
+
+impl Operator {
+    /// Returns the operator, or why there is none whose Deployment may decide what runs.
+    async fn find(client: &Client, arguments: &OperatorArguments) -> Result<Result<Self, String>, CommandError> {
+        let namespace = match operator::find_namespace(client, arguments).await? {
+            Ok(namespace) => namespace,
+            Err(unknown) => {
+                return Ok(Err(format!(
+                    "{unknown}, and Deployments of other namespaces are not used, because tenants can give theirs the label of \
+                     the operator"
+                )));
+            }
+        };
+        let found = operator::find_deployment(client, &namespace).await?;
+        Ok(match found {
+            Some(deployment) => Ok(Self { namespace, deployment }),
+            None => Err(format!("namespace {namespace} has no Deployment of the operator")),
+        })
+    }
+}
+
 /// Runs the probe, and prints what it printed. Returns its exit code.
 pub async fn run(arguments: JobArguments) -> Result<ExitCode, CommandError> {
     if arguments.local {
@@ -116,25 +149,33 @@ pub async fn run(arguments: JobArguments) -> Result<ExitCode, CommandError> {
     }
     let stop = shutdown_signal()?;
     let client = arguments.cluster.client().await?;
-    let deployment = operator::find_deployment(&client, arguments.namespace.as_deref()).await?;
+    let found = Operator::find(&client, &arguments.operator).await?;
+    let deployment = found.as_ref().map(|operator| &operator.deployment).ok();
+    let home = found.as_ref().map(|operator| &operator.namespace).ok();
+    let namespace = arguments.namespace.as_ref().or(home);
     let mut probe_job = ProbeJob {
         name: format!("nfs-operator-probe-{:08x}", rand::rng().random::<u32>()),
         arguments: arguments.probe.as_arguments(),
         image: arguments.image.clone(),
         node: arguments.from_node.clone(),
+        has_account: namespace == home,
         mount: None,
         timeout: arguments.timeout,
     };
-    let namespace = arguments.namespace.clone();
-    let namespace = namespace.or_else(|| deployment.as_ref().and_then(ResourceExt::namespace));
-    let (Some(namespace), Some(manifest)) = (namespace, probe_job.manifest(deployment.as_ref())) else {
-        return Err(CommandError::Usage(
-            "no Deployment of the operator was found: set --image and --namespace, or probe from this machine with --local"
-                .to_owned(),
-        ));
+    let (Some(namespace), Some(manifest)) = (namespace, probe_job.manifest(deployment)) else {
+        return Err(CommandError::Usage(format!(
+            "{}: set --operator-namespace, or --image and --namespace, or probe from this machine with --local",
+            found
+                .err()
+                .unwrap_or_else(|| "the Deployment of the operator has no image".to_owned())
+        )));
     };
+    if let Err(cause) = &found {
+        let note = format!("the pod has the defaults of the chart: {cause}");
+        eprintln!("kubectl nfs: {}", escape(&note));
+    }
     let what = format!("Job {namespace}/{}", probe_job.name);
-    let end = run_job(&client, &namespace, &probe_job, &manifest, &stop).await?;
+    let end = run_job(&client, namespace, &probe_job, &manifest, &stop).await?;
     let (log, code) = end.probe_output(&what)?;
     // Arguments that the probe refused say nothing about an export.
     let Some(node) = arguments.from_node.as_deref().filter(|_| code != 2) else {
@@ -148,8 +189,9 @@ pub async fn run(arguments: JobArguments) -> Result<ExitCode, CommandError> {
         // Without the mount, the container does not start, whatever the program does.
         probe_job.arguments = vec!["--version".to_owned()];
         probe_job.mount = Some(arguments.probe.connection.export.clone());
-        let namespace = arguments.mount_namespace.as_ref().unwrap_or(&namespace);
-        match probe_job.manifest(deployment.as_ref()) {
+        probe_job.has_account = false;
+        let namespace = arguments.mount_namespace.as_ref().unwrap_or(namespace);
+        match probe_job.manifest(deployment) {
             Some(manifest) => run_job(&client, namespace, &probe_job, &manifest, &stop)
                 .await
                 .map(|end| mount::finding(node, end, arguments.timeout)),

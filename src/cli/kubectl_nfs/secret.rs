@@ -12,7 +12,7 @@ use kube::api::ObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::operator::{self, OperatorArguments};
+use super::operator::{self, ClusterLockArguments};
 use crate::api::NfsBackend;
 use crate::api::names::RECORDS_SECRET;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, get};
@@ -66,7 +66,7 @@ pub struct SecretSource {
     #[arg(long, short, value_enum, default_value = "table")]
     output: OutputFormat,
     #[command(flatten)]
-    operator: OperatorArguments,
+    lock: ClusterLockArguments,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -84,10 +84,9 @@ async fn read(arguments: &SecretSource, client: &Client) -> Result<Secret, Comma
     let namespace = match &arguments.namespace {
         Some(namespace) => namespace.clone(),
         None => {
-            let namespace = operator::find_namespace(client, &arguments.operator).await?;
-            namespace.ok_or_else(|| {
-                CommandError::Usage("the operator holds no Lease: set the namespace of the Secret with -n".to_owned())
-            })?
+            let found = operator::find_lease_namespace(client, &arguments.lock).await?;
+            found
+                .map_err(|unknown| CommandError::Usage(format!("{unknown}: set that of the Secret with --namespace")))?
         }
     };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);

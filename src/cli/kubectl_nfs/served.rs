@@ -1,11 +1,11 @@
-//! The provisioner names that the operator serves, from the settings of its Deployments.
+//! The provisioner names that the operator serves, from the settings of the Deployments in its namespace.
 
 use clap::Args;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Container;
 use kube::Client;
 
-use super::operator;
+use super::operator::{self, OperatorArguments};
 use crate::api::names::DEFAULT_PROVISIONER;
 use crate::cli::cluster::{CommandError, is_forbidden};
 use crate::cli::run::parse_alias;
@@ -22,16 +22,27 @@ pub struct ServedArguments {
     /// Provisioner names whose classes use one backend. If unset, those in the settings of the operator's Deployment.
     #[arg(long, value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = parse_alias)]
     provisioner_alias: Vec<(String, String)>,
+    /// Where the Deployment is.
+    #[command(flatten)]
+    pub operator: OperatorArguments,
 }
 
 impl ServedArguments {
-    /// Returns the names of the arguments, or else those of the Deployments that the user may list.
+    /// Returns the names of the arguments, or else those of the operator's Deployments, if the user may find and list them.
     pub async fn read(self, client: &Client) -> Result<Provisioners, CommandError> {
-        let deployments = match operator::list_deployments(client, None).await {
-            Err(error) if is_forbidden(&error) => Vec::new(),
-            found => found?,
+        let deployments = match operator::find_namespace(client, &self.operator).await? {
+            Ok(namespace) => match operator::list_deployments(client, &namespace).await {
+                Err(error) if is_forbidden(&error) => Vec::new(),
+                found => found?,
+            },
+            Err(_) => Vec::new(),
         };
         Ok(self.replace(of_deployments(&deployments)))
+    }
+
+    /// Returns true if the arguments contain aliases, which then replace those of the Deployments.
+    pub fn has_aliases(&self) -> bool {
+        !self.provisioner_alias.is_empty()
     }
 
     /// Replaces the names of the Deployments by those of the arguments.
@@ -103,9 +114,16 @@ fn variable(container: &Container, name: &str) -> Option<String> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use clap::Parser;
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        served: ServedArguments,
+    }
 
     fn deployment(container: &Value) -> Deployment {
         serde_json::from_value(json!({
@@ -144,10 +162,7 @@ mod tests {
 
     #[test]
     fn arguments_replace_the_names_of_the_deployments() {
-        let given = ServedArguments {
-            provisioner_name: vec!["mine".to_owned()],
-            provisioner_alias: Vec::new(),
-        };
+        let Line { served: given } = Line::parse_from(["kubectl-nfs", "--provisioner-name=mine"]);
         let args = ["--provisioner-name=a/b", "--provisioner-alias=x/y=fast"];
         let served = given.replace(of_deployments(&[deployment(&json!({"name": "p", "args": args}))]));
         assert_eq!((served.names, served.aliases.len()), (vec!["mine".to_owned()], 1));

@@ -279,6 +279,14 @@ impl WaitingByReason {
     }
 }
 
+/// Returns why no Deployment of the operator is shown. Those of other namespaces are not: anybody's can have its label.
+fn no_deployments(operator: &RunningOperator) -> String {
+    match &operator.namespace {
+        Some(namespace) => format!("none in namespace {namespace}; --operator-namespace selects another one"),
+        None => "not searched: set --operator-namespace".to_owned(),
+    }
+}
+
 fn is_copying(reason: &str) -> bool {
     reason == Reason::Copying.to_string()
 }
@@ -363,12 +371,18 @@ impl Status {
             Some(leader) => format!(
                 "NONE: {leader} has not renewed its Lease for {age}s: check that the operator runs, and the clock of this machine"
             ),
+            None if operator.lease.is_none() => {
+                "NONE: no operator has led: check that it runs, and set --cluster-lock-namespace if its lock is elsewhere".to_owned()
+            }
             None => "NONE: no Lease is held: check that the operator runs".to_owned(),
         };
         let mut table = Table::new(&["OPERATOR", ""]);
         let tone = if operator.is_alive { Tone::Plain } else { Tone::Problem };
         table.row(tone, ["leader", &leader]);
         table.row(Tone::Plain, ["lease", operator.lease.as_deref().unwrap_or_default()]);
+        if operator.deployments.is_empty() {
+            table.row(Tone::Plain, ["deployments", &no_deployments(operator)]);
+        }
         for deployment in &operator.deployments {
             let is_ready = deployment.ready >= deployment.replicas;
             let text = format!(

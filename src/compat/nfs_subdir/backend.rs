@@ -1,5 +1,6 @@
 //! Replacement of an nfs-subdir-external-provisioner: its export becomes the backend `default`.
 
+use std::fmt;
 use std::time::Duration;
 
 use kube::Api;
@@ -122,9 +123,19 @@ impl NfsSubdirExport {
         &self.path
     }
 
+    /// Returns the server, without brackets.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
     /// Returns true if a backend has the address of this export.
     pub fn is_of(&self, backend: &NfsBackend) -> bool {
         same_server(&backend.spec.server, &self.server) && *backend.spec.path == self.path
+    }
+
+    /// Returns true if both have the same address, however the server is spelled.
+    pub fn is_same(&self, other: &Self) -> bool {
+        same_server(&other.server, &self.server) && other.path == self.path
     }
 
     fn compare(&self, there: &NfsBackend) -> Result<(), NfsSubdirBackendError> {
@@ -133,7 +144,7 @@ impl NfsSubdirExport {
         }
         Err(NfsSubdirBackendError::OtherAddress {
             found: format!("{}:{}", there.spec.server, there.spec.path),
-            wanted: format!("{}:{}", self.server, self.path),
+            wanted: self.to_string(),
         })
     }
 
@@ -157,6 +168,12 @@ impl NfsSubdirExport {
             action,
             cause: Box::new(kube::Error::SerdeError(cause)),
         })
+    }
+}
+
+impl fmt::Display for NfsSubdirExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.server, self.path)
     }
 }
 

@@ -251,7 +251,7 @@ fn why_ignored(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, serv
     if !served.serves(&class.provisioner) {
         return format!(
             "its class names the provisioner {}: if that is a name of nfs-operator, set --provisioner-name or \
-             --provisioner-alias as the operator has them",
+             --provisioner-alias as the operator has them, or --operator-namespace",
             class.provisioner
         );
     }

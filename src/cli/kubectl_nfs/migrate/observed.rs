@@ -7,7 +7,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::api::NfsBackend;
 use crate::cli::cluster::{CommandError, all};
-use crate::cli::kubectl_nfs::operator::is_operator;
+use crate::cli::kubectl_nfs::operator::has_label;
 use crate::cli::kubectl_nfs::served::{containers, nfs_subdir_environment, of_deployments};
 use crate::compat::nfs_subdir::environment::Environment;
 use crate::state::context::Provisioners;
@@ -21,13 +21,13 @@ pub struct Observed {
     pub classes: Vec<StorageClass>,
     /// All backends.
     pub backends: Vec<NfsBackend>,
-    /// Deployments of nfs-subdir.
+    /// Deployments that may be those of nfs-subdir: anybody who can create one can give it these variables.
     pub deployments: Vec<LegacyDeployment>,
-    /// Provisioner names of the operator, from its Deployment.
+    /// Provisioner names of the operator, from the Deployments in its namespace.
     pub served: Provisioners,
 }
 
-/// A Deployment of nfs-subdir.
+/// A Deployment with the variables of nfs-subdir.
 pub struct LegacyDeployment {
     /// Namespace.
     pub namespace: String,
@@ -39,9 +39,16 @@ pub struct LegacyDeployment {
     pub is_running: bool,
 }
 
+impl LegacyDeployment {
+    /// Returns namespace and name.
+    pub fn qualified_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
 impl Observed {
-    /// Reads the objects.
-    pub async fn read(client: &Client) -> Result<Self, CommandError> {
+    /// Reads the objects. Without the namespace of the operator, it counts as not installed.
+    pub async fn read(client: &Client, operator_namespace: Option<&str>) -> Result<Self, CommandError> {
         let mut observed = Self {
             volumes: all(&Api::all(client.clone()), "PersistentVolumes").await?,
             classes: all(&Api::all(client.clone()), "StorageClasses").await?,
@@ -53,12 +60,20 @@ impl Observed {
             ..Self::default()
         };
         let deployments: Vec<Deployment> = all(&Api::all(client.clone()), "Deployments").await?;
-        observed.add(deployments);
+        observed.add(deployments, operator_namespace);
         Ok(observed)
     }
 
-    fn add(&mut self, deployments: Vec<Deployment>) {
-        let (operators, others): (Vec<_>, Vec<_>) = deployments.into_iter().partition(is_operator);
+    /// Ignores the Deployments of nfs-subdir outside these namespaces, unless there are none.
+    pub fn restrict_to(&mut self, namespaces: &[String]) {
+        self.deployments
+            .retain(|deployment| namespaces.is_empty() || namespaces.contains(&deployment.namespace));
+    }
+
+    fn add(&mut self, deployments: Vec<Deployment>, operator_namespace: Option<&str>) {
+        // Outside the namespace of the operator, those with its label are neither the operator nor nfs-subdir.
+        let (mut operators, others): (Vec<_>, Vec<_>) = deployments.into_iter().partition(has_label);
+        operators.retain(|deployment| deployment.metadata.namespace.as_deref() == operator_namespace);
         self.served = of_deployments(&operators);
         for deployment in &others {
             let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
@@ -93,26 +108,38 @@ mod tests {
         .unwrap()
     }
 
+    const EXPORT: [(&str, &str); 3] = [
+        ("NFS_SERVER", "nfs"),
+        ("NFS_PATH", "/a"),
+        ("PROVISIONER_NAME", "old/name"),
+    ];
+
     #[test]
-    fn a_deployment_with_the_three_variables_is_one_of_nfs_subdir_unless_it_is_the_operator() {
-        let export = [
-            ("NFS_SERVER", "nfs"),
-            ("NFS_PATH", "/a"),
-            ("PROVISIONER_NAME", "old/name"),
-        ];
+    fn a_deployment_with_the_three_variables_is_one_of_nfs_subdir() {
         let mut observed = Observed::default();
-        observed.add(vec![
-            deployment("nfs", &json!({}), &export),
-            deployment("incomplete", &json!({}), &export[..2]),
-        ]);
+        let deployments = vec![
+            deployment("nfs", &json!({}), &EXPORT),
+            deployment("incomplete", &json!({}), &EXPORT[..2]),
+        ];
+        observed.add(deployments, Some("storage"));
         let found: Vec<_> = observed.deployments.iter().map(|found| found.name.as_str()).collect();
         assert_eq!(found, ["nfs"]);
         assert!(observed.served.aliases.is_empty());
-
-        let mut observed = Observed::default();
-        let labels = json!({"nfs-operator.io/component": "operator"});
-        observed.add(vec![deployment("operator", &labels, &export)]);
+        observed.restrict_to(&[]);
+        observed.restrict_to(&["other".to_owned(), "storage".to_owned()]);
+        assert_eq!(observed.deployments.len(), 1);
+        observed.restrict_to(&["other".to_owned()]);
         assert!(observed.deployments.is_empty());
-        assert_eq!(observed.served.aliases.len(), 1);
+    }
+
+    #[test]
+    fn a_deployment_with_the_label_of_the_operator_counts_only_in_its_namespace() {
+        for (operator_namespace, aliases) in [(Some("storage"), 1), (Some("other"), 0), (None, 0)] {
+            let mut observed = Observed::default();
+            let labels = json!({"nfs-operator.io/component": "operator"});
+            observed.add(vec![deployment("operator", &labels, &EXPORT)], operator_namespace);
+            assert!(observed.deployments.is_empty());
+            assert_eq!(observed.served.aliases.len(), aliases, "{operator_namespace:?}");
+        }
     }
 }

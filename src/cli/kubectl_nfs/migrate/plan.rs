@@ -13,10 +13,11 @@ use crate::api::NfsBackend;
 use crate::api::conditions::Reason;
 use crate::api::names::PROVISIONED_BY;
 use crate::cli::kubectl_nfs::names::condition;
+use crate::cli::output::shell_word;
 use crate::compat::nfs_subdir::backend::{BACKEND, NfsSubdirExport};
 use crate::compat::nfs_subdir::location::{alias_backend, locate, nearest, policy};
 use crate::compat::nfs_subdir::volume::class_name;
-use crate::decide::object_name::is_object_name;
+use crate::decide::object_name::{is_object_name, is_provisioner_name};
 use crate::decide::reclaim::{Refusal, annotation, is_released, reclaim_policy, same_server, unsupported_policy};
 use crate::state::context::Provisioners;
 
@@ -42,10 +43,30 @@ pub struct ProvisionerPlan {
     pub backend: String,
     /// Number of its volumes.
     pub volumes: u32,
+    /// Deployments with the provisioner name.
+    pub deployments: Vec<DeploymentPlan>,
     /// Steps that are left, in order.
     pub steps: Vec<Step>,
     /// Why the backend cannot serve anything now.
     pub obstacle: Option<Obstacle>,
+}
+
+/// A Deployment with the provisioner name. Whoever can create Deployments can create one.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeploymentPlan {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Server, from its environment.
+    pub server: String,
+    /// Path, from its environment.
+    pub path: String,
+    /// True if it runs.
+    pub is_running: bool,
+    /// True if the volumes of the provisioner name are on this export, and have no other directory in common below it.
+    pub is_confirmed: bool,
 }
 
 /// A step of an administrator.
@@ -111,6 +132,30 @@ impl From<Refusal> for Obstacle {
     }
 }
 
+/// Reason why no backend is chosen: Deployments with the provisioner name have different exports.
+const AMBIGUOUS: &str = "AmbiguousDeployments";
+
+impl ProvisionerPlan {
+    /// Returns true if its backend depends on which of several Deployments is the old provisioner.
+    pub fn is_undecided(&self) -> bool {
+        self.obstacle
+            .as_ref()
+            .is_some_and(|obstacle| obstacle.reason == AMBIGUOUS)
+    }
+}
+
+impl DeploymentPlan {
+    /// Returns namespace and name.
+    pub fn qualified_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Returns server and path, quoted if they contain anything that could be taken for the text around them.
+    pub fn address(&self) -> String {
+        shell_word(&format!("{}:{}", self.server, self.path)).into_owned()
+    }
+}
+
 impl MigrationPlan {
     /// Returns true if nothing prevents it.
     pub fn is_possible(&self) -> bool {
@@ -123,17 +168,37 @@ impl MigrationPlan {
     }
 }
 
-/// The backend for a provisioner name, and the manifest if it does not exist.
-struct Target {
+/// The backend for a provisioner name.
+struct Target<'a> {
     name: String,
-    missing: Option<NewBackend>,
+    /// Its manifest if it does not exist.
+    missing: Option<Value>,
+    basis: Basis<'a>,
 }
 
-/// A backend to create.
-struct NewBackend {
-    manifest: Value,
-    /// True if the path is only a guess.
-    is_guessed: bool,
+/// What decides which backend a provisioner name has.
+enum Basis<'a> {
+    /// Its alias, or its volumes.
+    Volumes,
+    /// Deployments with the same export.
+    Deployments {
+        found: Vec<&'a LegacyDeployment>,
+        /// The volumes confirm that export.
+        is_confirmed: bool,
+    },
+    /// Nothing: Deployments have different exports.
+    Undecided,
+}
+
+impl Target<'_> {
+    /// Returns true if no Deployment had an influence that the volumes do not confirm.
+    fn is_confirmed(&self) -> bool {
+        match self.basis {
+            Basis::Volumes => true,
+            Basis::Deployments { is_confirmed, .. } => is_confirmed,
+            Basis::Undecided => false,
+        }
+    }
 }
 
 impl Observed {
@@ -142,11 +207,15 @@ impl Observed {
         let names = self.legacy_names(only);
         let mut served = self.served.clone();
         let mut backends: Vec<NfsBackend> = self.backends.clone();
+        // Other provisioner names go to a planned backend with their volumes only if it is confirmed.
+        let mut confirmed = self.backends.clone();
         let mut targets = BTreeMap::new();
         for name in &names {
-            let target = self.target(name, &backends);
-            let planned = target.missing.as_ref().map(|new| new.manifest.clone());
-            backends.extend(planned.and_then(|manifest| serde_json::from_value(manifest).ok()));
+            let target = self.target(name, &backends, &confirmed);
+            let planned = target.missing.clone();
+            let planned: Option<NfsBackend> = planned.and_then(|manifest| serde_json::from_value(manifest).ok());
+            confirmed.extend(planned.clone().filter(|_| target.is_confirmed()));
+            backends.extend(planned);
             served.aliases.insert(name.clone(), target.name.clone());
             targets.insert(name.clone(), target);
         }
@@ -154,12 +223,13 @@ impl Observed {
             let name = annotation(volume, PROVISIONED_BY).filter(|name| names.contains(*name))?;
             Some((name, volume, alias_backend(volume, &served.aliases)?))
         });
-        let backends: Vec<&NfsBackend> = backends.iter().collect();
+        let visible = visible_backends(&targets, &backends, &confirmed);
         let occupied = Occupied::of(&self.volumes);
         let mut volumes: Vec<VolumePlan> = legacy
             .map(|(name, volume, alias)| {
                 let class = self.class(volume, &served);
-                plan_volume(volume, name, alias, class, &served, &backends, &occupied)
+                let backends = visible.get(alias).map_or(&[][..], Vec::as_slice);
+                plan_volume(volume, name, alias, class, &served, backends, &occupied)
             })
             .collect();
         volumes.sort_by(|one, other| {
@@ -188,49 +258,67 @@ impl Observed {
         let all = of_volumes.chain(of_deployments);
         let is_selected = |name: &&str| only.is_empty() || only.iter().any(|selected| selected == name);
         let is_own = |name: &&str| self.served.names.iter().any(|own| own == name);
-        let selected = all.filter(|name| is_selected(name) && !is_own(name));
+        let selected = all.filter(|name| is_selected(name) && !is_own(name) && is_provisioner_name(name));
         selected.map(str::to_owned).collect()
     }
 
-    /// Chooses the backend for a provisioner name: that of its alias, else the one on which most of its volumes are, else
-    /// one with the address of its Deployment, else a new one.
-    fn target(&self, name: &str, backends: &[NfsBackend]) -> Target {
+    /// Chooses the backend for a provisioner name: that of its alias, else the one of `confirmed` on which most of its volumes are,
+    /// else one with the address of its Deployments, else a new one.
+    fn target(&self, name: &str, backends: &[NfsBackend], confirmed: &[NfsBackend]) -> Target<'_> {
         let exists = |wanted: &str| backends.iter().any(|backend| backend.name_any() == wanted);
-        let deployment = self.deployment(name);
-        let existing = self
-            .served
-            .aliases
-            .get(name)
-            .cloned()
-            .or_else(|| self.backend_of_most(name, backends))
-            .or_else(|| {
-                let export = &deployment?.environment.export;
-                backends
-                    .iter()
-                    .find(|backend| export.is_of(backend))
-                    .map(ResourceExt::name_any)
-            });
-        if let Some(found) = existing.clone().filter(|found| exists(found)) {
+        let alias = self.served.aliases.get(name).cloned();
+        let selected = alias.or_else(|| self.backend_of_most(name, confirmed));
+        if let Some(found) = selected.clone().filter(|found| exists(found)) {
             return Target {
                 name: found,
                 missing: None,
+                basis: Basis::Volumes,
             };
         }
-        let export = match deployment {
-            Some(deployment) => Some(deployment.environment.export.clone()),
-            None => self.common_parent(name),
-        };
-        let new = existing.unwrap_or_else(|| free_name(export.as_ref(), exists));
-        let missing = export.map(|export| NewBackend {
-            manifest: export.manifest(&new),
-            is_guessed: deployment.is_none(),
-        });
-        Target { name: new, missing }
+        let (export, basis) = self.export(name);
+        let same = export
+            .as_ref()
+            .filter(|_| selected.is_none() && matches!(basis, Basis::Deployments { .. }))
+            .and_then(|export| backends.iter().find(|backend| export.is_of(backend)));
+        if let Some(same) = same {
+            return Target {
+                name: same.name_any(),
+                missing: None,
+                basis,
+            };
+        }
+        let new = selected.unwrap_or_else(|| free_name(export.as_ref(), exists));
+        Target {
+            missing: export.map(|export| export.manifest(&new)),
+            name: new,
+            basis,
+        }
     }
 
-    fn deployment(&self, name: &str) -> Option<&LegacyDeployment> {
-        let mut deployments = self.deployments.iter();
-        deployments.find(|deployment| deployment.environment.provisioner == name)
+    /// Returns the export of a provisioner name: that of its Deployments if they agree, else the directory above all volumes.
+    fn export(&self, name: &str) -> (Option<NfsSubdirExport>, Basis<'_>) {
+        let found: Vec<_> = self.deployments_of(name).collect();
+        let Some(first) = found.first().map(|deployment| &deployment.environment.export) else {
+            return (self.common_parent(name), Basis::Volumes);
+        };
+        if found.iter().any(|other| !first.is_same(&other.environment.export)) {
+            return (self.common_parent(name), Basis::Undecided);
+        }
+        let is_confirmed = self.confirms(name, first);
+        (Some(first.clone()), Basis::Deployments { found, is_confirmed })
+    }
+
+    fn deployments_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a LegacyDeployment> {
+        let deployments = self.deployments.iter();
+        deployments.filter(move |deployment| deployment.environment.provisioner == name)
+    }
+
+    /// Returns true if all volumes of a provisioner name are on the server of this export, and the deepest directory above them is
+    /// its path. Tenants choose neither: they cannot create volumes.
+    fn confirms(&self, name: &str, export: &NfsSubdirExport) -> bool {
+        let mut sources = self.volumes_of(name).filter_map(source);
+        sources.all(|(server, _)| same_server(server, export.server()))
+            && self.common_parent(name).is_some_and(|parent| parent.is_same(export))
     }
 
     fn volumes_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a PersistentVolume> {
@@ -275,64 +363,167 @@ impl Observed {
         class.filter(|class| served.serves(&class.provisioner))
     }
 
-    fn plan_provisioner(&self, name: String, target: Target, volumes: &[VolumePlan]) -> ProvisionerPlan {
+    fn plan_provisioner(&self, name: String, target: Target<'_>, volumes: &[VolumePlan]) -> ProvisionerPlan {
         let own = volumes.iter().filter(|volume| volume.provisioner == name).count();
-        let backend = self.backends.iter().find(|backend| backend.name_any() == target.name);
-        let mut steps = Vec::new();
-        if let Some(new) = &target.missing {
-            steps.push(creation(new));
-        }
-        if self.served.aliases.get(&name) != Some(&target.name) {
-            steps.push(Step {
-                description: "let the operator serve the provisioner name with this backend: the value \
-                              operator.provisionerAliases of the chart; without the chart, the argument below, and \
-                              the name in the ValidatingAdmissionPolicy of the operator's account"
-                    .to_owned(),
-                command: Some(format!("--provisioner-alias={name}={}", target.name)),
-            });
-        }
-        let deployments = self.deployments.iter();
-        let of_name = deployments.filter(|deployment| deployment.environment.provisioner == name);
-        steps.extend(of_name.filter(|deployment| deployment.is_running).map(stop));
+        let deployments = self
+            .deployments_of(&name)
+            .map(|deployment| self.plan_deployment(&name, deployment));
+        let deployments: Vec<DeploymentPlan> = deployments.collect();
         ProvisionerPlan {
-            obstacle: match (backend, &target.missing) {
-                (Some(backend), _) => not_ready(backend),
-                (None, Some(_)) => None,
-                (None, None) => Some(Obstacle {
-                    reason: Reason::BackendNotFound.to_string(),
-                    message: "it does not exist, and neither a volume nor a Deployment shows its address: create it"
-                        .to_owned(),
-                }),
-            },
+            steps: self.steps(&name, &target, &deployments),
+            obstacle: self.obstacle(&target, &deployments),
             name,
             backend: target.name,
             volumes: u32::try_from(own).unwrap_or(u32::MAX),
-            steps,
+            deployments,
+        }
+    }
+
+    fn plan_deployment(&self, name: &str, deployment: &LegacyDeployment) -> DeploymentPlan {
+        let export = &deployment.environment.export;
+        DeploymentPlan {
+            namespace: deployment.namespace.clone(),
+            name: deployment.name.clone(),
+            server: export.server().to_owned(),
+            path: export.path().to_owned(),
+            is_running: deployment.is_running,
+            is_confirmed: self.confirms(name, export),
+        }
+    }
+
+    fn steps(&self, name: &str, target: &Target<'_>, deployments: &[DeploymentPlan]) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if matches!(target.basis, Basis::Undecided) {
+            return steps;
+        }
+        steps.extend(
+            target
+                .missing
+                .as_ref()
+                .map(|manifest| creation(manifest, &target.basis)),
+        );
+        if self.served.aliases.get(name) != Some(&target.name) {
+            steps.push(alias(name, target));
+        }
+        steps.extend(deployments.iter().filter(|deployment| deployment.is_running).map(stop));
+        steps
+    }
+
+    /// Returns why the backend cannot serve anything now.
+    fn obstacle(&self, target: &Target<'_>, deployments: &[DeploymentPlan]) -> Option<Obstacle> {
+        let backend = self.backends.iter().find(|backend| backend.name_any() == target.name);
+        match (backend, &target.basis, &target.missing) {
+            (Some(backend), ..) => not_ready(backend),
+            (None, Basis::Undecided, _) => Some(ambiguous(deployments)),
+            (None, _, Some(_)) => None,
+            (None, _, None) => Some(Obstacle {
+                reason: Reason::BackendNotFound.to_string(),
+                message: "it does not exist, and neither a volume nor a Deployment shows its address: create it"
+                    .to_owned(),
+            }),
         }
     }
 }
 
-fn creation(new: &NewBackend) -> Step {
-    let note = match new.is_guessed {
-        true => {
-            "create the backend; its path is the directory above all volumes: correct it if NFS_PATH of the old Deployment was \
-             another"
-        }
-        false => "create the backend, with the export of the old Deployment",
+/// Returns the backends that matter to the volumes of each target: those that are confirmed, and its own.
+fn visible_backends<'a>(
+    targets: &BTreeMap<String, Target<'_>>,
+    backends: &'a [NfsBackend],
+    confirmed: &'a [NfsBackend],
+) -> BTreeMap<String, Vec<&'a NfsBackend>> {
+    let of = |target: &Target<'_>| {
+        let is_confirmed = confirmed.iter().any(|backend| backend.name_any() == target.name);
+        let own = backends.iter().filter(|backend| backend.name_any() == target.name);
+        confirmed.iter().chain(own.filter(|_| !is_confirmed)).collect()
     };
-    // As a string of a shell.
-    let manifest = new.manifest.to_string().replace('\'', "'\\''");
-    Step {
-        description: note.to_owned(),
-        command: Some(format!("echo '{manifest}' | kubectl apply -f -")),
+    targets
+        .values()
+        .map(|target| (target.name.clone(), of(target)))
+        .collect()
+}
+
+fn ambiguous(deployments: &[DeploymentPlan]) -> Obstacle {
+    let named = deployments
+        .iter()
+        .map(|found| format!("{} ({})", found.qualified_name(), found.address()));
+    Obstacle {
+        reason: AMBIGUOUS.to_owned(),
+        message: format!(
+            "Deployments with this provisioner name have different exports: {}; set --provisioner-namespace to the namespace of \
+             the old provisioner",
+            named.collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 
-fn stop(deployment: &LegacyDeployment) -> Step {
-    let LegacyDeployment { namespace, name, .. } = deployment;
+/// What to check about an export that is only that of a Deployment.
+const UNCONFIRMED: &str = "NOT CONFIRMED by its volumes: before you do this, check that this Deployment is the old \
+                           provisioner, because new claims get their volumes on its export";
+
+/// Returns the names of the Deployments that decided, and what to check about them.
+fn origin(basis: &Basis<'_>) -> Option<String> {
+    let Basis::Deployments { found, is_confirmed } = basis else {
+        return None;
+    };
+    let names: Vec<_> = found.iter().map(|deployment| deployment.qualified_name()).collect();
+    let note = if *is_confirmed {
+        "confirmed by its volumes"
+    } else {
+        UNCONFIRMED
+    };
+    Some(format!("with the export of Deployment {}, {note}", names.join(" and ")))
+}
+
+fn creation(manifest: &Value, basis: &Basis<'_>) -> Step {
+    let description = match origin(basis) {
+        Some(origin) => format!("create the backend, {origin}"),
+        None => "create the backend; its path is the directory above all volumes: correct it if NFS_PATH of the old \
+                 Deployment was another"
+            .to_owned(),
+    };
     Step {
-        description: "stop the old provisioner, now or later".to_owned(),
-        command: Some(format!("kubectl scale deployment {name} -n {namespace} --replicas=0")),
+        description,
+        // `echo` would interpret the escape sequences of JSON in some shells.
+        command: Some(format!(
+            "printf '%s\\n' {} | kubectl apply -f -",
+            shell_word(&manifest.to_string())
+        )),
+    }
+}
+
+fn alias(name: &str, target: &Target<'_>) -> Step {
+    // Of a new backend, the step before this one says it.
+    let origin = origin(&target.basis).filter(|_| target.missing.is_none());
+    let origin = origin.map(|origin| format!(", one {origin}")).unwrap_or_default();
+    Step {
+        description: format!(
+            "let the operator serve the provisioner name with this backend{origin}: the value operator.provisionerAliases of \
+             the chart; without the chart, the argument below, and the name in the ValidatingAdmissionPolicy of the operator's \
+             account"
+        ),
+        command: Some(format!(
+            "--provisioner-alias={}={}",
+            shell_word(name),
+            shell_word(&target.name)
+        )),
+    }
+}
+
+fn stop(deployment: &DeploymentPlan) -> Step {
+    let DeploymentPlan { namespace, name, .. } = deployment;
+    Step {
+        description: match deployment.is_confirmed {
+            true => "stop the old provisioner, now or later".to_owned(),
+            false => format!(
+                "stop Deployment {}, now or later, if it is the old provisioner",
+                deployment.qualified_name()
+            ),
+        },
+        command: Some(format!(
+            "kubectl scale deployment {} -n {} --replicas=0",
+            shell_word(name),
+            shell_word(namespace)
+        )),
     }
 }
 

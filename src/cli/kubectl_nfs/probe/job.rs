@@ -35,8 +35,9 @@ pub struct ProbeJob {
     pub image: Option<String>,
     /// Node to run on.
     pub node: Option<String>,
-    /// Export that the kubelet mounts read-only for the pod. Such a pod may be in a namespace without the operator's
-    /// account, which it does not need.
+    /// True if the pod has the operator's account, which exists only in the operator's namespace.
+    pub has_account: bool,
+    /// Export that the kubelet mounts read-only for the pod.
     pub mount: Option<ExportAddress>,
     /// Maximum duration.
     pub timeout: Duration,
@@ -93,7 +94,7 @@ impl ProbeJob {
                         containers: vec![container],
                         init_containers: None,
                         volumes: self.mount.as_ref().map(|export| vec![nfs_volume(export)]),
-                        service_account_name: pod.service_account_name.filter(|_| self.mount.is_none()),
+                        service_account_name: pod.service_account_name.filter(|_| self.has_account),
                         service_account: None,
                         affinity: self.node.as_deref().map(on_node),
                         node_selector: pod.node_selector.filter(|_| self.node.is_none()),
@@ -203,6 +204,7 @@ mod tests {
             arguments: vec!["probe".to_owned(), "nfs:/export".to_owned()],
             image: image.map(str::to_owned),
             node: node.map(str::to_owned),
+            has_account: true,
             mount: None,
             timeout: Duration::from_secs(60),
         }
@@ -251,9 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_mounts_has_the_export_read_only_and_no_account() {
+    fn a_pod_that_mounts_has_the_export_read_only_and_elsewhere_no_account() {
         let export = ExportAddress::parse("nfs.example.com:/data").unwrap();
         let job = ProbeJob {
+            has_account: false,
             mount: Some(export),
             ..job(None, Some("node-1"))
         };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::JobEnd;
 use crate::cli::connection::ConnectionArguments;
 use crate::cli::findings::{Findings, StepResult};
-use crate::cli::output::OutputFormat;
+use crate::cli::output::{OutputFormat, shell_word};
 use crate::cli::probe::CHECK_WIDTH;
 
 /// Name of the check.
@@ -59,7 +59,7 @@ pub fn unsupported(connection: &ConnectionArguments) -> Option<Findings> {
         format!(
             "the volume of a pod has no mount options; as root on the node, mount -t nfs -o ro,{} {} /mnt",
             options.join(","),
-            connection.export
+            shell_word(&connection.export.to_string())
         ),
     );
     Some(findings)

@@ -4,7 +4,7 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::{Value, json as object};
 
-use super::{fine, json, refused};
+use super::{OPERATOR_NAMESPACE, fine, json, refused};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Test, wait_refused};
 
@@ -98,12 +98,16 @@ async fn provisioner_names_are_those_of_the_deployment_of_the_operator() -> Test
     let obstacle = unknown["obstacle"].as_str().unwrap_or_default();
     assert!(obstacle.contains("example.com/renamed"), "{unknown:#}");
     // Whatever the chart calls it.
-    let operator = object!({"apiVersion": "apps/v1", "kind": "Deployment",
+    let mut operator = object!({"apiVersion": "apps/v1", "kind": "Deployment",
     "metadata": {"namespace": "default", "name": "renamed", "labels": {"nfs-operator.io/component": "operator"}},
     "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "x"}}, "template": {
         "metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{
             "name": "operator", "image": "none", "args": ["run", "--provisioner-name=example.com/renamed"],
         }]}}}});
+    env.objects.create(&operator).await?;
+    // Anybody's Deployment can have the label.
+    assert_eq!(explained().await["obstacle"], obstacle);
+    operator["metadata"]["namespace"] = object!(OPERATOR_NAMESPACE);
     env.objects.create(&operator).await?;
     let found = explained().await;
     assert_eq!(verdict(&found, "main")["reason"], "Suspended", "{found:#}");

@@ -4,7 +4,7 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::{Value, json as object};
 
-use super::{fine, json, nfs, refused};
+use super::{OPERATOR_NAMESPACE, fine, json, nfs, refused};
 use crate::cli::program::text as stream;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::legacy_provisioner::{LegacyProvisioner, assert_untouched};
@@ -14,6 +14,25 @@ fn volume<'a>(plan: &'a Value, object: &Value) -> &'a Value {
     let mut volumes = plan["volumes"].as_array().unwrap().iter();
     let found = volumes.find(|volume| volume["name"] == object["metadata"]["name"]);
     found.unwrap_or_else(|| panic!("{plan:#}"))
+}
+
+/// Returns a Deployment of nfs-subdir with a server, without creating it.
+fn legacy_deployment(server: &str) -> Value {
+    object!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "nfs-client", "namespace": "default"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "nfs-client"}},
+            "template": {
+                "metadata": {"labels": {"app": "nfs-client"}},
+                "spec": {"containers": [{"name": "nfs-client", "image": "none", "env": [
+                    {"name": "NFS_SERVER", "value": server},
+                    {"name": "NFS_PATH", "value": "/projects"},
+                    {"name": "PROVISIONER_NAME", "value": "example.com/nfs-projects"},
+                ]}]},
+            },
+        },
+    })
 }
 
 #[tokio::test]
@@ -94,26 +113,13 @@ async fn the_steps_of_the_plan_take_the_volumes_of_a_deployment_over() -> Test {
     let env = DedicatedCluster::start(object!({})).await?;
     let none = fine(&env.cluster, &["migrate", "--from", "nfs-subdir", "--plan"]).await;
     assert!(none.starts_with("no volumes"), "{none}");
-    let deployment = object!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "nfs-client", "namespace": "default"},
-        "spec": {
-            "selector": {"matchLabels": {"app": "nfs-client"}},
-            "template": {
-                "metadata": {"labels": {"app": "nfs-client"}},
-                "spec": {"containers": [{"name": "nfs-client", "image": "none", "env": [
-                    {"name": "NFS_SERVER", "value": "nfs.example.com"},
-                    {"name": "NFS_PATH", "value": "/projects"},
-                    {"name": "PROVISIONER_NAME", "value": "example.com/nfs-projects"},
-                ]}]},
-            },
-        },
-    });
+    let deployment = legacy_deployment("nfs.example.com");
     env.objects.create(&deployment).await?;
     let mut operator = deployment.clone();
+    let labels = object!({"nfs-operator.io/component": "operator"});
     merge(
         &mut operator,
-        &object!({"metadata": {"name": "nfs-operator", "labels": {"nfs-operator.io/component": "operator"}}}),
+        &object!({"metadata": {"namespace": OPERATOR_NAMESPACE, "name": "nfs-operator", "labels": labels}}),
     );
     operator["spec"]["template"]["spec"]["containers"][0]["env"] = object!([]);
     let operator = env.objects.create(&operator).await?;
@@ -136,6 +142,69 @@ async fn the_steps_of_the_plan_take_the_volumes_of_a_deployment_over() -> Test {
     // Nothing answers at that address.
     assert_eq!(code, Some(1), "{planned:#}");
     assert!(!text(&planned, "/provisioners/0/obstacle/message").is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deployment_of_a_tenant_decides_nothing() -> Test {
+    let env = DedicatedCluster::start(object!({})).await?;
+    env.objects
+        .create(&rig::objects::reference("v1", "Namespace", None, "a-tenant"))
+        .await?;
+    env.objects.create(&legacy_deployment("nfs.example.com")).await?;
+    let mut tenants = legacy_deployment("evil.example.com");
+    merge(&mut tenants, &object!({"metadata": {"namespace": "a-tenant"}}));
+    env.objects.create(&tenants).await?;
+    // Outside the namespace of the operator, its label means nothing.
+    let mut labelled = tenants.clone();
+    let labels = object!({"nfs-operator.io/component": "operator"});
+    merge(
+        &mut labelled,
+        &object!({"metadata": {"name": "labelled", "labels": labels}}),
+    );
+    env.objects.create(&labelled).await?;
+
+    let plan = ["migrate", "--from", "nfs-subdir", "--plan"];
+    let (code, undecided) = json(&env.cluster, &plan).await;
+    assert_eq!(code, Some(1), "{undecided:#}");
+    let found = &undecided["provisioners"][0];
+    assert_eq!(found["steps"], object!([]), "{found:#}");
+    let message = text(found, "/obstacle/message");
+    for expected in [
+        "a-tenant/nfs-client (evil.example.com:/projects)",
+        "default/nfs-client (nfs.example.com:/projects)",
+        "--provisioner-namespace",
+    ] {
+        assert!(message.contains(expected), "{message}");
+    }
+
+    let selected = [&plan[..], &["--provisioner-namespace", "default"]].concat();
+    let shown = fine(&env.cluster, &selected).await;
+    assert!(!shown.contains("evil"), "{shown}");
+    for expected in [
+        "Deployment default/nfs-client: nfs.example.com:/projects, NOT CONFIRMED",
+        "with the export of Deployment default/nfs-client, NOT CONFIRMED",
+        "--provisioner-alias=example.com/nfs-projects=projects",
+    ] {
+        assert!(shown.contains(expected), "{shown}");
+    }
+
+    // A volume of the old provisioner, which no tenant can create, confirms the address.
+    let volume = object!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {
+            "name": "pvc-1", "annotations": {"pv.kubernetes.io/provisioned-by": "example.com/nfs-projects"},
+        },
+        "spec": {
+            "capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "nfs": {"server": "nfs.example.com", "path": "/projects/shop-data-pvc-1"},
+        },
+    });
+    env.objects.create(&volume).await?;
+    let (_, confirmed) = json(&env.cluster, &selected).await;
+    let deployments = &confirmed["provisioners"][0]["deployments"];
+    assert_eq!(deployments[0]["isConfirmed"], true, "{confirmed:#}");
     Ok(())
 }
 

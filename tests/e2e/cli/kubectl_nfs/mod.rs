@@ -20,6 +20,9 @@ use tokio::process::Command;
 
 use super::program::text;
 
+/// Namespace of the operators of the tests: that of their Lease.
+const OPERATOR_NAMESPACE: &str = "nfs-operator-system";
+
 /// Runs the plugin as an administrator of the cluster.
 async fn nfs(cluster: &Cluster, args: &[&str]) -> Output {
     nfs_as(cluster.kubeconfig(), args).await

@@ -5,7 +5,7 @@ use std::fs;
 use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
-use super::{json as run_json, nfs_as};
+use super::{OPERATOR_NAMESPACE, json as run_json, nfs_as};
 use crate::cli::program::text;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{TIMEOUT, Test};
@@ -20,6 +20,22 @@ type Row<'a> = (&'a str, &'a [Rights<'a>], &'a [&'a [&'a str]]);
 struct Rights<'a> {
     namespace: Option<&'a str>,
     rules: &'a [(&'a str, &'a [&'a str], &'a [&'a str])],
+}
+
+/// Rights on the Leases of a namespace.
+fn lock(namespace: &str) -> Rights<'_> {
+    Rights {
+        namespace: Some(namespace),
+        rules: &[("coordination.k8s.io", &["leases"], &["get"])],
+    }
+}
+
+/// Rights on the Deployments of a namespace.
+fn deployments(namespace: &str) -> Rights<'_> {
+    Rights {
+        namespace: Some(namespace),
+        rules: &[("apps", &["deployments"], &["list"])],
+    }
 }
 
 impl DedicatedCluster {
@@ -71,10 +87,6 @@ async fn each_command_runs_with_the_rights_that_its_documentation_lists() -> Tes
     let (report, copy) = (folder.join("report.json"), folder.join("secret.yaml"));
     let (report, copy) = (report.to_str().unwrap(), copy.to_str().unwrap());
 
-    let lock = |namespace| Rights {
-        namespace: Some(namespace),
-        rules: &[("coordination.k8s.io", &["leases"], &["get"])],
-    };
     let everywhere = |rules| Rights { namespace: None, rules };
     let here = |rules| Rights {
         namespace: Some("default"),
@@ -87,10 +99,10 @@ async fn each_command_runs_with_the_rights_that_its_documentation_lists() -> Tes
                 everywhere(&[
                     (OWN, &["nfsbackends", "nfsarchives", "nfsbackups"], &["list"]),
                     ("", &["persistentvolumeclaims"], &["list"]),
-                    ("apps", &["deployments"], &["list"]),
                 ]),
                 lock("kube-system"),
                 lock(home),
+                deployments(home),
             ],
             &[&["status"]],
         ),
@@ -105,10 +117,10 @@ async fn each_command_runs_with_the_rights_that_its_documentation_lists() -> Tes
                     ),
                     ("", &["persistentvolumeclaims", "persistentvolumes"], &["list"]),
                     ("storage.k8s.io", &["storageclasses"], &["list"]),
-                    ("apps", &["deployments"], &["list"]),
                 ]),
                 lock("kube-system"),
                 lock(home),
+                deployments(home),
             ],
             &[&["report", report]],
         ),
@@ -157,12 +169,15 @@ async fn each_command_runs_with_the_rights_that_its_documentation_lists() -> Tes
         ),
         (
             "migrate",
-            &[everywhere(&[
-                ("", &["persistentvolumes"], &["list"]),
-                ("storage.k8s.io", &["storageclasses"], &["list"]),
-                (OWN, &["nfsbackends"], &["list"]),
-                ("apps", &["deployments"], &["list"]),
-            ])],
+            &[
+                everywhere(&[
+                    ("", &["persistentvolumes"], &["list"]),
+                    ("storage.k8s.io", &["storageclasses"], &["list"]),
+                    (OWN, &["nfsbackends"], &["list"]),
+                    ("apps", &["deployments"], &["list"]),
+                ]),
+                lock("kube-system"),
+            ],
             &[&["migrate", "--from", "nfs-subdir", "--plan"]],
         ),
         (
@@ -210,6 +225,58 @@ async fn each_command_runs_with_the_rights_that_its_documentation_lists() -> Tes
             })
             .await?;
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_probe_needs_the_cluster_lock_or_the_namespace_of_the_operator() -> Test {
+    let env = DedicatedCluster::start(json!({})).await?;
+    let manifest = include_str!("../../../../config/manager/deployment.yaml");
+    let mut deployment: Value = serde_norway::from_str(manifest)?;
+    merge(
+        &mut deployment,
+        &json!({"metadata": {"namespace": OPERATOR_NAMESPACE}, "spec": {"replicas": 0}}),
+    );
+    env.objects.create(&deployment).await?;
+    let jobs = || Rights {
+        namespace: Some(OPERATOR_NAMESPACE),
+        rules: &[
+            ("batch", &["jobs"], &["create", "get", "delete"]),
+            ("", &["pods", "events"], &["list"]),
+            ("", &["pods/log"], &["get"]),
+        ],
+    };
+    env.account(
+        "prober",
+        &[lock("kube-system"), deployments(OPERATOR_NAMESPACE), jobs()],
+    )
+    .await?;
+    env.account("unaware", &[deployments(OPERATOR_NAMESPACE), jobs()])
+        .await?;
+    let probe = ["probe", "nfs.example.com:/export", "--timeout", "3s"];
+    let named = [&probe[..], &["--operator-namespace", OPERATOR_NAMESPACE]].concat();
+    for (account, arguments, expected, code) in [
+        ("prober", &probe[..], "Unschedulable", 1),
+        ("unaware", &named[..], "Unschedulable", 1),
+        (
+            "unaware",
+            &probe[..],
+            "you may not read the Lease kube-system/nfs-operator-cluster-lock",
+            2,
+        ),
+    ] {
+        let kubeconfig = env.cluster.service_account_kubeconfig("default", account).await?;
+        // Roles take effect in the background.
+        rig::wait::until("the probe to be allowed", TIMEOUT, async || {
+            let output = nfs_as(&kubeconfig, arguments).await;
+            let is_expected = output.status.code() == Some(code) && text(&output.stderr).contains(expected);
+            match is_expected {
+                true => Ok(()),
+                false => Err(format!("{account}: {output:?}")),
+            }
+        })
+        .await?;
     }
     Ok(())
 }

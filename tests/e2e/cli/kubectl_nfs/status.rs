@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use rig::TestEnv;
 use serde_json::{Value, json as object};
 
-use super::{fine, json, nfs, refused};
+use super::{OPERATOR_NAMESPACE, fine, json, nfs, refused};
 use crate::backups::nfs_backup;
 use crate::cli::program::text;
 use crate::support::dedicated_cluster::DedicatedCluster;
@@ -56,6 +56,49 @@ async fn status_is_fine_while_all_works_and_names_what_does_not() -> Test {
     let stopped = nfs(&env.cluster, &["status"]).await;
     assert_eq!(stopped.status.code(), Some(1));
     assert!(text(&stopped.stdout).contains("NONE"), "{stopped:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn status_shows_deployments_of_the_operator_and_none_of_anybody_else() -> Test {
+    let env = DedicatedCluster::start(object!({})).await?;
+    let operator = |namespace: &str, name: &str| {
+        object!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"namespace": namespace, "name": name, "labels": {"nfs-operator.io/component": "operator"}},
+        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "x"}}, "template": {
+            "metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "operator", "image": "none"}]}}}})
+    };
+    env.objects.create(&operator("default", "somebody")).await?;
+    let shown = fine(&env.cluster, &["status"]).await;
+    let nothing = format!("none in namespace {OPERATOR_NAMESPACE}; --operator-namespace");
+    assert!(shown.contains(&nothing) && !shown.contains("somebody"), "{shown}");
+    env.objects.create(&operator(OPERATOR_NAMESPACE, "installed")).await?;
+    let (_, found) = json(&env.cluster, &["status"]).await;
+    let names: Vec<_> = found["operator"]["deployments"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (names.len(), &names[0]["name"]),
+        (1, &object!("installed")),
+        "{found:#}"
+    );
+
+    // As before an operator has led.
+    env.operator.terminate().await?;
+    env.run_as_admin("kubectl delete lease nfs-operator-cluster-lock -n kube-system")
+        .await?;
+    let never = nfs(&env.cluster, &["status"]).await;
+    let shown = text(&never.stdout);
+    assert_eq!(never.status.code(), Some(1), "{never:?}");
+    for expected in ["NONE: no operator has led", "set --operator-namespace"] {
+        assert!(shown.contains(expected), "{shown}");
+    }
+    let named = nfs(&env.cluster, &["status", "--operator-namespace", OPERATOR_NAMESPACE]).await;
+    let shown = text(&named.stdout);
+    assert!(shown.contains("installed") && shown.contains("NONE"), "{shown}");
+    let secret = refused(&env.cluster, 2, &["secret", "quota-key"]).await;
+    assert!(
+        secret.contains("no operator holds") && secret.contains("--namespace"),
+        "{secret}"
+    );
     Ok(())
 }
 
@@ -134,7 +177,7 @@ async fn a_report_has_the_conditions_and_no_names() -> Test {
         "metadata": {"namespace": "default", "name": "secretive-schedule"},
         "spec": {"schedule": "61 * * * *", "claims": {"matchNames": ["secretive-data"]}}});
     let operator = object!({"apiVersion": "apps/v1", "kind": "Deployment",
-    "metadata": {"namespace": "default", "name": "secretive-operator",
+    "metadata": {"namespace": OPERATOR_NAMESPACE, "name": "secretive-operator",
         "labels": {"nfs-operator.io/component": "operator", "app.kubernetes.io/version": "0.1.0"}},
     "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "x"}}, "template": {
         "metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{
@@ -162,7 +205,14 @@ async fn a_report_has_the_conditions_and_no_names() -> Test {
     let file = env.data()?.with_file_name("report.json");
     fine(&env.cluster, &["report", file.to_str().unwrap()]).await;
     let report = fs::read_to_string(&file)?;
-    for name in ["secretive", "127.0.0.1", "/export", "\"main\"", "\"default\""] {
+    for name in [
+        "secretive",
+        "127.0.0.1",
+        "/export",
+        "\"main\"",
+        "\"default\"",
+        OPERATOR_NAMESPACE,
+    ] {
         assert!(!report.contains(name), "{name}: {report}");
     }
     let report: Value = serde_json::from_str(&report)?;

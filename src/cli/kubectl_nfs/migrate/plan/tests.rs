@@ -39,7 +39,15 @@ fn class(parameters: Value) -> StorageClass {
 }
 
 fn deployment(server: &str, path: &str) -> LegacyDeployment {
-    let variables = [("NFS_SERVER", server), ("NFS_PATH", path), ("PROVISIONER_NAME", OLD)];
+    deployment_in("storage", OLD, server, path)
+}
+
+fn deployment_in(namespace: &str, provisioner: &str, server: &str, path: &str) -> LegacyDeployment {
+    let variables = [
+        ("NFS_SERVER", server),
+        ("NFS_PATH", path),
+        ("PROVISIONER_NAME", provisioner),
+    ];
     let value = |name: &str| {
         variables
             .iter()
@@ -47,7 +55,7 @@ fn deployment(server: &str, path: &str) -> LegacyDeployment {
             .map(|(_, value)| (*value).to_owned())
     };
     LegacyDeployment {
-        namespace: "storage".to_owned(),
+        namespace: namespace.to_owned(),
         name: "nfs-client".to_owned(),
         environment: Environment::read(value).unwrap().unwrap(),
         is_running: true,
@@ -118,7 +126,7 @@ fn a_missing_backend_has_the_export_of_the_deployment_or_the_directory_above_all
     assert_eq!(plan.volumes[0].directory.as_deref(), Some("x/a"));
     assert_eq!(
         steps(&plan),
-        ["echo", "--provisioner-alias=old/name=data-1-2", "kubectl"]
+        ["printf", "--provisioner-alias=old/name=data-1-2", "kubectl"]
     );
     let creation = plan.provisioners[0].steps[0].command.as_deref().unwrap();
     assert!(
@@ -132,10 +140,139 @@ fn a_missing_backend_has_the_export_of_the_deployment_or_the_directory_above_all
 }
 
 #[test]
-fn a_path_cannot_end_the_string_of_the_command() {
-    let plan = observed(vec![volume("a", "nfs", "/it's/a")], Vec::new()).plan(&[]);
+fn an_export_of_a_deployment_that_the_volumes_do_not_confirm_is_to_be_checked() {
+    let below = |path: &str| volume("a", "nfs", path);
+    for (volumes, path, is_confirmed) in [
+        (vec![below("/srv/data/a")], "/srv/data/", true),
+        (
+            vec![below("/srv/data/n/a"), volume("b", "NFS", "/srv/data/m/b")],
+            "/srv/data",
+            true,
+        ),
+        (vec![], "/srv/data", false),
+        // A tenant's own directory, a directory around the export, another server.
+        (
+            vec![below("/srv/data/a"), volume("b", "nfs", "/srv/data/b")],
+            "/srv/data/a",
+            false,
+        ),
+        (vec![below("/srv/data/a")], "/srv", false),
+        (vec![below("/srv/data/a")], "/", false),
+        (vec![volume("a", "other", "/srv/data/a")], "/srv/data", false),
+        (
+            vec![below("/srv/data/a"), volume("b", "other", "/srv/data/b")],
+            "/srv/data",
+            false,
+        ),
+    ] {
+        let mut observed = observed(volumes, Vec::new());
+        observed.deployments.push(deployment("nfs", path));
+        let plan = observed.plan(&[]).provisioners.remove(0);
+        assert_eq!(plan.deployments[0].is_confirmed, is_confirmed, "{path}: {plan:#?}");
+        let creation = &plan.steps[0].description;
+        assert!(creation.contains("Deployment storage/nfs-client"), "{creation}");
+        assert_eq!(creation.contains(UNCONFIRMED), !is_confirmed, "{path}: {creation}");
+        let stop = &plan.steps[2].description;
+        assert_eq!(
+            stop.contains("if it is the old provisioner"),
+            !is_confirmed,
+            "{path}: {stop}"
+        );
+    }
+    // A backend that exists is chosen for no other reason, either.
+    let mut observed = observed(Vec::new(), vec![backend("tenants", "nfs", "/tenant")]);
+    observed.deployments.push(deployment("nfs", "/tenant"));
+    let plan = observed.plan(&[]).provisioners.remove(0);
+    assert_eq!(plan.backend, "tenants");
+    assert!(plan.steps[0].description.contains(UNCONFIRMED), "{plan:#?}");
+}
+
+#[test]
+fn of_several_deployments_with_different_exports_none_is_chosen() {
+    let mut observed = observed(vec![volume("a", "nfs", "/srv/data/a")], Vec::new());
+    observed.deployments.push(deployment_in("a-tenant", OLD, "evil", "/"));
+    observed.deployments.push(deployment("nfs", "/srv/data"));
+    let plan = observed.plan(&[]);
+    assert!(!plan.is_possible());
+    let undecided = &plan.provisioners[0];
+    assert!(undecided.is_undecided() && undecided.steps.is_empty(), "{undecided:#?}");
+    let message = &undecided.obstacle.as_ref().unwrap().message;
+    for expected in [
+        "a-tenant/nfs-client (evil:/)",
+        "storage/nfs-client (nfs:/srv/data)",
+        "--provisioner-namespace",
+    ] {
+        assert!(message.contains(expected), "{message}");
+    }
+    let confirmed: Vec<_> = undecided.deployments.iter().map(|found| found.is_confirmed).collect();
+    assert_eq!(confirmed, [false, true]);
+
+    observed.restrict_to(&["storage".to_owned()]);
+    let plan = observed.plan(&[]);
+    assert!(plan.is_possible(), "{plan:#?}");
     let creation = plan.provisioners[0].steps[0].command.as_deref().unwrap();
-    assert!(creation.contains(r"/it'\''s"), "{creation}");
+    assert!(creation.contains(r#""server":"nfs""#), "{creation}");
+
+    // Deployments decide nothing where the volumes or an alias do, and need not differ.
+    observed.deployments.push(deployment_in("a-tenant", OLD, "evil", "/"));
+    observed.backends.push(backend("data", "nfs", "/srv/data"));
+    let plan = observed.plan(&[]);
+    assert!(plan.is_possible(), "{plan:#?}");
+    assert_eq!(plan.provisioners[0].backend, "data");
+    assert_eq!(plan.provisioners[0].deployments.len(), 2);
+    observed.volumes.clear();
+    observed.deployments.pop();
+    observed
+        .deployments
+        .push(deployment_in("again", OLD, "NFS", "/srv/data/"));
+    assert_eq!(observed.plan(&[]).provisioners[0].backend, "data");
+}
+
+#[test]
+fn volumes_do_not_go_to_a_backend_that_only_a_deployment_of_another_name_has() {
+    let mut observed = observed(vec![volume("a", "nfs", "/srv/data/a")], Vec::new());
+    observed
+        .deployments
+        .push(deployment_in("a-tenant", "a/first", "nfs", "/srv/data/a"));
+    observed
+        .deployments
+        .push(deployment_in("a-tenant", "b/second", "nfs", "/"));
+    let plan = observed.plan(&[]);
+    let found = plan.provisioners.iter().find(|planned| planned.name == OLD).unwrap();
+    assert_eq!(found.backend, "data", "{plan:#?}");
+    assert!(plan.volumes[0].obstacle.is_none(), "{plan:#?}");
+    let creation = found.steps[0].command.as_deref().unwrap();
+    assert!(creation.contains(r#""path":"/srv/data""#), "{creation}");
+}
+
+#[test]
+fn text_of_objects_is_one_word_of_the_commands() {
+    let path = "/it's \"$(id)\" `id` \\n\\\",\u{7}!/a";
+    let mut created = observed(vec![volume("a", "nfs", path)], Vec::new());
+    created.deployments.push(deployment("nfs", path.trim_end_matches("/a")));
+    let mut aliased = observed(vec![volume("a", "nfs", "/export/a")], Vec::new());
+    aliased
+        .served
+        .aliases
+        .insert("other/name".to_owned(), "fast".to_owned());
+    for observed in [&created, &aliased] {
+        let plan = observed.plan(&[]).provisioners.remove(0);
+        let words = shlex::split(plan.steps[0].command.as_deref().unwrap()).unwrap();
+        assert_eq!(words[..2], ["printf", "%s\\n"]);
+        assert_eq!(words[3..], ["|", "kubectl", "apply", "-f", "-"]);
+        let manifest: Value = serde_json::from_str(&words[2]).unwrap();
+        assert_eq!(manifest["spec"]["server"], "nfs");
+        let alias = shlex::split(plan.steps[1].command.as_deref().unwrap()).unwrap();
+        assert_eq!(alias, [format!("--provisioner-alias={OLD}={}", plan.backend)]);
+    }
+    // The list of aliases of the operator has a syntax of its own.
+    for name in ["old/name=evil,x", "a b", "$(id)", "x/y/z"] {
+        assert!(!is_provisioner_name(name), "{name}");
+        let mut observed = observed(Vec::new(), Vec::new());
+        observed.deployments.push(deployment_in("a-tenant", name, "nfs", "/"));
+        assert!(observed.plan(&[]).provisioners.is_empty(), "{name}");
+    }
+    assert!(is_provisioner_name("K8s-sigs.io/nfs_subdir.external-provisioner"));
 }
 
 #[test]
