@@ -539,18 +539,10 @@ impl<'a> Provisioning<'a> {
     /// Returns the record of the directory that is about to be created, or adopted if it has a fileid.
     fn new_record(&self, adopted: Option<u64>) -> Record {
         Record {
-            volume: self.request.volume.clone(),
-            backend: self.store.config.backend.clone(),
-            claim: self.request.claim.clone(),
-            directory: self.directory.clone(),
             file_id: adopted,
-            handle: None,
             adopted: adopted.is_some(),
             shared: self.request.existing == Existing::Share,
-            restores: None,
-            group: self.request.gid,
-            metadata: self.request.metadata.clone(),
-            state: State::Creating,
+            ..new_record(self.store, &self.request, self.directory)
         }
     }
 
@@ -641,6 +633,24 @@ impl<'a> Provisioning<'a> {
             adopted,
             mode_not_kept: None,
         }
+    }
+}
+
+/// Returns the record of a directory that is about to be created for a claim.
+pub(crate) fn new_record(store: &ExportStore, request: &DirectoryRequest, directory: &DirectoryPath) -> Record {
+    Record {
+        volume: request.volume.clone(),
+        backend: store.config.backend.clone(),
+        claim: request.claim.clone(),
+        directory: directory.clone(),
+        file_id: None,
+        handle: None,
+        adopted: false,
+        shared: false,
+        restores: None,
+        group: request.gid,
+        metadata: request.metadata.clone(),
+        state: State::Creating,
     }
 }
 

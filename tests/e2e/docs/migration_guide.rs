@@ -71,6 +71,8 @@ async fn build_overlay(run: &RunDir, cluster: &Cluster, overlay: &str) -> Test {
     let built = shell
         .run(&format!("cp -r '{}' . && kubectl kustomize .", config.display()))
         .await?;
+    // In a quoted string of YAML, they are doubled.
+    let built = built.replace("''", "'");
     for part in [
         "name: PROVISIONER_NAME",
         "['nfs-operator.io/nfs', 'k8s-sigs.io/nfs-subdir-external-provisioner']",

@@ -7,7 +7,7 @@ use crate::copy::{CopyError, publish};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Reservation, Sharing};
-use crate::provision::group;
+use crate::provision::{group, new_record};
 use crate::record::{Record, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
@@ -188,20 +188,7 @@ async fn write_record(
     directory: &DirectoryPath,
     over: bool,
 ) -> Result<Record, ExportError> {
-    let record = Record {
-        volume: request.volume.clone(),
-        backend: store.config.backend.clone(),
-        claim: request.claim.clone(),
-        directory: directory.clone(),
-        file_id: None,
-        handle: None,
-        restores: None,
-        group: request.gid,
-        adopted: false,
-        shared: false,
-        metadata: request.metadata.clone(),
-        state: State::Creating,
-    };
+    let record = new_record(store, request, directory);
     if over {
         return records::replace(store, verified, &record).await.map(|()| record);
     }

@@ -10,7 +10,7 @@ use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Sharing};
 use crate::provision::create::CreatedDirectory;
 use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
-use crate::provision::{Recorded, create, group};
+use crate::provision::{Recorded, create, group, new_record};
 use crate::record::{ArchiveState, Record, RecordedHandle, RestoreTarget, State};
 use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
@@ -262,18 +262,8 @@ async fn write_record(
     let group = group_of_restored(store, verified, restore.request, &observed.record).await?;
     let request = group::with_group(restore.request, group);
     let record = Record {
-        volume: restore.request.volume.clone(),
-        backend: store.config.backend.clone(),
-        claim: restore.request.claim.clone(),
-        directory: restore.directory.clone(),
-        file_id: None,
-        handle: None,
-        adopted: false,
-        shared: false,
         restores: Some(restore.which.volume.clone()),
-        group,
-        metadata: request.metadata,
-        state: State::Creating,
+        ..new_record(store, &request, restore.directory)
     };
     match restore.own {
         Recorded::Replaceable => records::replace(store, verified, &record).await?,
