@@ -34,7 +34,7 @@ need-root:
 # operator.
 .PHONY: run
 run: need-root need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and exit)
-	@echo "building the operator and the rig, and a control plane unless there is one: the first time, ten minutes on two cores"
+	@echo "building the operator and the rig, and a control plane unless there is one: the first time, 10 to 14 minutes on two cores"
 	@start=$$SECONDS; $(BUILD) --bin rig || exit; \
 	$(RIG) assets --only-up & assets=$$!; trap "kill $$assets 2>/dev/null" EXIT; \
 	$(BUILD) --bin nfs-operator && wait $$assets || exit; \

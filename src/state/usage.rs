@@ -21,12 +21,46 @@ use crate::api::names::{
 use crate::runtime::metrics::encode_series;
 use export_store::{TreeUsage, UidMap, quota};
 
-/// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name. It is
-/// kept in memory only.
+/// Part of a usage scan. One follows the other in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScanPart {
+    /// All volumes, except for the large ones.
+    #[default]
+    Volumes,
+    /// The archives without a result, except for the large ones.
+    Archives,
+    /// The large volumes, which would delay the others by hours.
+    LargeVolumes,
+    /// The large archives.
+    LargeArchives,
+}
+
+impl ScanPart {
+    /// Returns the next part.
+    pub fn next(self) -> Option<Self> {
+        match self {
+            Self::Volumes => Some(Self::Archives),
+            Self::Archives => Some(Self::LargeVolumes),
+            Self::LargeVolumes => Some(Self::LargeArchives),
+            Self::LargeArchives => None,
+        }
+    }
+
+    /// Returns the part that counts the large ones of this part; `None` if this one does.
+    pub fn of_large(self) -> Option<Self> {
+        match self {
+            Self::Volumes => Some(Self::LargeVolumes),
+            Self::Archives => Some(Self::LargeArchives),
+            Self::LargeVolumes | Self::LargeArchives => None,
+        }
+    }
+}
+
+/// Position of a usage scan. Each part is ordered by name. It is kept in memory only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScanPosition {
-    /// True if the volumes are complete and archives are being scanned.
-    pub archives: bool,
+    /// The part in progress.
+    pub part: ScanPart,
     /// Name of the last volume or archive that was scanned; empty before the first one.
     pub after: String,
     /// Number of interrupted attempts to scan the next one, which is skipped after a few attempts.
@@ -38,6 +72,8 @@ pub struct ScanPosition {
 pub struct UsageProgress {
     /// Position of the scan in progress.
     pub under_way: Option<ScanPosition>,
+    /// Large volumes and archives of the scan in progress, each with the part that counts it.
+    pub large: Vec<(ScanPart, String)>,
     /// True if another scan is requested.
     pub requested: bool,
     /// Request that the scan in progress carries out.
@@ -218,6 +254,11 @@ impl UsageStore {
             rest: (details != VolumeDetails::default()).then(|| Box::new(details)),
         };
         book.volumes.insert(&volume.name_any(), counted);
+    }
+
+    /// Returns the number of files, directories and links of a scanned volume.
+    pub fn files(&self, volume: &str) -> Option<u64> {
+        self.0.lock().volumes.get(volume).map(|counted| counted.files)
     }
 
     /// Forgets a volume that is deleted or not measured anymore.

@@ -75,6 +75,7 @@ fn archived_bytes(ctx: &Context, backend: &str) -> u128 {
 fn previous_progress(status: &UsageStatus) -> UsageProgress {
     UsageProgress {
         under_way: None,
+        large: Vec::new(),
         requested: false,
         request: None,
         skipped: status.skipped,

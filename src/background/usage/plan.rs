@@ -16,7 +16,7 @@ use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim::{ReclaimDecision, decide};
 use crate::state::context::Settings;
-use crate::state::usage::{ScanPosition, UsageProgress, VolumeUsage};
+use crate::state::usage::{ScanPart, ScanPosition, UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
 use export_store::text::{format_bytes, format_bytes_up};
 
@@ -26,6 +26,9 @@ const MIN_BYTES_CHANGE: u64 = 1 << 20;
 const MIN_FILES_CHANGE: u64 = 100;
 /// Age at which a result on a volume is written again, to show that the volume is still scanned.
 const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Number of names from which on a volume or archive is large. At the default rate, counting this many takes eight minutes.
+const LARGE: u64 = 1_000_000;
 
 /// Maximum number of attempts to count a volume or archive if each attempt is interrupted: by a restart, by a server
 /// that fails when it is read, or by an object that cannot be written. The scan then continues with the next one.
@@ -47,10 +50,16 @@ pub(super) fn begin_attempt(at: &ScanPosition) -> (ScanPosition, bool) {
     (ScanPosition { attempts, ..at.clone() }, attempts <= MAX_ATTEMPTS)
 }
 
+/// Returns the part that counts a volume or archive with this many names; `None` if the present one does. A large one would
+/// delay all others of the backend.
+pub(super) fn deferred_to(part: ScanPart, names: u64) -> Option<ScanPart> {
+    part.of_large().filter(|_| names > LARGE)
+}
+
 /// Returns the progress after this volume or archive.
 pub(super) fn advance(at: &ScanPosition, name: &str) -> ScanPosition {
     ScanPosition {
-        archives: at.archives,
+        part: at.part,
         after: name.to_owned(),
         attempts: 0,
     }

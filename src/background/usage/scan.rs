@@ -1,4 +1,4 @@
-//! One scan: the volumes in the order of their names, then the archives that were never counted.
+//! One scan: the volumes in the order of their names, then the archives that were never counted. What is large comes last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Instant, Interval};
 
-use super::plan::{advance, begin_attempt, is_halted, location};
+use super::plan::{advance, begin_attempt, deferred_to, is_halted, location};
 use super::publish;
 use crate::api::archive::NfsArchive;
 use crate::api::names;
@@ -21,7 +21,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::quota::accounted_usage;
-use crate::state::usage::{ScanPosition, VolumeUsage};
+use crate::state::usage::{ScanPart, ScanPosition, VolumeUsage};
 use export_store::naming::DirectoryPath;
 use export_store::{CountTarget, ExportError, ExportStore, RateLimiter, TreeUsage, quota};
 
@@ -100,12 +100,10 @@ impl<'a> UsageScan<'a> {
             .unwrap_or_else(|| self.begin());
         loop {
             let batch = self.next_batch(&at);
-            if batch.is_empty() && at.archives {
-                break;
-            }
             if batch.is_empty() {
+                let Some(part) = at.part.next() else { break };
                 at = ScanPosition {
-                    archives: true,
+                    part,
                     ..ScanPosition::default()
                 };
             }
@@ -115,6 +113,7 @@ impl<'a> UsageScan<'a> {
         }
         self.backend.usage_scan.update(|progress| {
             progress.under_way = None;
+            progress.large.clear();
             // The API has whole seconds.
             progress.last_completed = Timestamp::from_second(self.ctx.clock.now().as_second()).ok();
         });
@@ -136,22 +135,32 @@ impl<'a> UsageScan<'a> {
         let request = self.backend.requests.submitted(BackendRequest::Count);
         self.backend.usage_scan.update(|progress| {
             progress.skipped = 0;
+            progress.large.clear();
             progress.requested = false;
             progress.request = request;
         });
         ScanPosition::default()
     }
 
-    /// Returns the next volumes, or the next archives without a result, by name.
+    /// Returns the next volumes or archives of a part, by name.
     fn next_batch(&self, at: &ScanPosition) -> Vec<String> {
-        if !at.archives {
-            return self.ctx.capacity.volumes_after(&self.backend.name, &at.after, BATCH);
-        }
-        let archives = self.ctx.stores.archives.state();
-        let uncounted = archives.iter().filter(|archive| self.is_uncounted(archive));
-        let mut names: Vec<String> = uncounted.map(|archive| archive.name_any()).collect();
+        let mut names: Vec<String> = match at.part {
+            ScanPart::Volumes => return self.ctx.capacity.volumes_after(&self.backend.name, &at.after, BATCH),
+            ScanPart::Archives => {
+                let archives = self.ctx.stores.archives.state();
+                let uncounted = archives.iter().filter(|archive| self.is_uncounted(archive));
+                uncounted.map(|archive| archive.name_any()).collect()
+            }
+            ScanPart::LargeVolumes | ScanPart::LargeArchives => {
+                let large = self.backend.usage_scan.progress().large.into_iter();
+                let of_part = large.filter(|(part, _)| *part == at.part);
+                of_part.map(|(_, name)| name).collect()
+            }
+        };
         names.retain(|name| *name > at.after);
         names.sort_unstable();
+        // A large one is found again if the scan was interrupted before the next one.
+        names.dedup();
         names.truncate(BATCH);
         names
     }
@@ -173,10 +182,10 @@ impl<'a> UsageScan<'a> {
         self.backend
             .usage_scan
             .update(|progress| progress.under_way = Some(next));
-        match (allowed, at.archives) {
-            (false, _) => self.skip(name, "several attempts were interrupted"),
-            (true, false) => self.count_volume(name).await?,
-            (true, true) => self.count_archive(name).await?,
+        match at.part {
+            _ if !allowed => self.skip(name, "several attempts were interrupted"),
+            ScanPart::Volumes | ScanPart::LargeVolumes => self.count_volume(at.part, name).await?,
+            ScanPart::Archives | ScanPart::LargeArchives => self.count_archive(at.part, name).await?,
         }
         let next = advance(at, name);
         self.backend
@@ -185,7 +194,7 @@ impl<'a> UsageScan<'a> {
         Ok(next)
     }
 
-    async fn count_volume(&mut self, name: &str) -> Result<(), UsageScanError> {
+    async fn count_volume(&mut self, part: ScanPart, name: &str) -> Result<(), UsageScanError> {
         self.ticks.tick().await;
         let Some(volume) = read(self.ctx, name).await? else {
             return Ok(());
@@ -204,7 +213,9 @@ impl<'a> UsageScan<'a> {
         let place = CountTarget::Directory(&directory);
         let content = match known {
             Some(content) => Some(content),
-            None => self.count(name, (place, file_id)).await?,
+            // Most that were large still are.
+            None if self.defer(part, name, self.ctx.usage.files(name).unwrap_or_default()) => None,
+            None => self.count(part, name, (place, file_id)).await?,
         };
         let Some(content) = content else {
             return Ok(());
@@ -216,7 +227,7 @@ impl<'a> UsageScan<'a> {
         Ok(())
     }
 
-    async fn count_archive(&mut self, name: &str) -> Result<(), UsageScanError> {
+    async fn count_archive(&mut self, part: ScanPart, name: &str) -> Result<(), UsageScanError> {
         self.ticks.tick().await;
         let Some(archive) = self.ctx.stores.archives.get(&ObjectRef::new(name)) else {
             return Ok(());
@@ -225,32 +236,48 @@ impl<'a> UsageScan<'a> {
             return Ok(());
         };
         let place = CountTarget::Archive(&archive.observed().directory);
-        match self.count(name, (place, Some(file_id))).await? {
+        match self.count(part, name, (place, Some(file_id))).await? {
             Some(content) => Ok(publish::archive(self.ctx, &archive, &content).await?),
             None => Ok(()),
         }
     }
 
-    /// Counts a tree. Returns `None` if only this volume or archive cannot be counted.
+    /// Counts a tree. Returns `None` if it is counted later, or if only this volume or archive cannot be counted.
     async fn count(
         &mut self,
-        volume: &str,
+        part: ScanPart,
+        name: &str,
         of: (CountTarget<'_>, Option<u64>),
     ) -> Result<Option<TreeUsage>, UsageScanError> {
         let (ctx, backend, export) = (self.ctx, self.backend, &self.export);
         let requested = || is_requested(ctx, backend, export);
-        let counted = self.export.count(of, &mut self.rate, |_| requested()).await;
+        let mut names = 0;
+        let go_on = |content: &TreeUsage| {
+            names = content.names;
+            requested() && deferred_to(part, names).is_none()
+        };
+        let counted = self.export.count(of, &mut self.rate, go_on).await;
         if !requested() {
             return Err(UsageScanError::Unwanted);
         }
         let why = match counted {
             Ok(Some(content)) => return Ok(Some(content)),
+            Ok(None) if self.defer(part, name, names) => return Ok(None),
             Ok(None) => "its directory does not exist, or was replaced in the meantime".to_owned(),
             Err(error) if is_export_error(&error) => return Err(error.into()),
             Err(error) => error.to_string(),
         };
-        self.skip(volume, &why);
+        self.skip(name, &why);
         Ok(None)
+    }
+
+    /// Returns true if a volume or archive with this many names is counted later.
+    fn defer(&self, part: ScanPart, name: &str, names: u64) -> bool {
+        let later = deferred_to(part, names);
+        self.backend
+            .usage_scan
+            .update(|progress| progress.large.extend(later.map(|later| (later, name.to_owned()))));
+        later.is_some()
     }
 
     fn skip(&self, volume: &str, why: &str) {

@@ -49,23 +49,45 @@ fn a_scan_starts_an_interval_after_the_last_one_and_resumes_at_once() {
 #[test]
 fn a_repeatedly_interrupted_volume_is_skipped_and_the_next_one_has_all_attempts() {
     let mut at = ScanPosition {
-        archives: true,
+        part: ScanPart::Archives,
         after: "a".into(),
         attempts: 0,
     };
     let mut tries = 0;
     while let (next, true) = begin_attempt(&at) {
         (at, tries) = (next, tries + 1);
-        assert!(tries < 10 && at.archives && at.after == "a", "{at:?}");
+        assert!(tries < 10 && at.part == ScanPart::Archives && at.after == "a", "{at:?}");
     }
     assert_eq!(tries, 3);
     let next = advance(&at, "b");
-    assert_eq!((next.archives, next.after.as_str(), next.attempts), (true, "b", 0));
+    assert_eq!(
+        (next.part, next.after.as_str(), next.attempts),
+        (ScanPart::Archives, "b", 0)
+    );
     let nonsense = ScanPosition {
         attempts: i64::MAX,
         ..at
     };
     assert!(!begin_attempt(&nonsense).1);
+}
+
+#[test]
+fn large_volumes_and_archives_are_counted_whole_after_all_others() {
+    let mut part = Some(ScanPart::default());
+    let parts: Vec<ScanPart> = std::iter::from_fn(|| {
+        let now = part?;
+        part = now.next();
+        Some(now)
+    })
+    .collect();
+    for (at, part) in parts.iter().enumerate() {
+        assert_eq!(deferred_to(*part, LARGE), None);
+        match deferred_to(*part, LARGE + 1) {
+            Some(later) => assert!(parts[at + 2..].contains(&later), "{part:?}"),
+            None => assert!(at >= 2, "{part:?}"),
+        }
+    }
+    assert_eq!(parts.len(), 4);
 }
 
 #[test]
