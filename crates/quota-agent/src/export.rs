@@ -12,7 +12,7 @@ use export_store::quota::{
 };
 use tokio::time::Instant;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Volume};
 use crate::directory::open_directory;
 use crate::error::AgentError;
 use crate::folder::{Folder, Observer};
@@ -225,20 +225,14 @@ impl<Q: Quotas> Export<Q> {
 
     /// Looks up all directories again.
     pub fn forget_directories(&mut self) {
-        let volumes = self
-            .clusters
-            .values_mut()
-            .flat_map(|cluster| cluster.volumes.values_mut());
+        let volumes = volumes_of(&mut self.clusters);
         volumes.for_each(|volume| volume.found = None);
         self.visits.forget_refusals();
     }
 
     /// Looks up the directories again that were not found.
     pub fn forget_missing(&mut self) {
-        let volumes = self
-            .clusters
-            .values_mut()
-            .flat_map(|cluster| cluster.volumes.values_mut());
+        let volumes = volumes_of(&mut self.clusters);
         let missing = volumes.filter(|volume| matches!(volume.found, Some(Found::Missing(..))));
         missing.for_each(|volume| volume.found = None);
     }
@@ -246,10 +240,7 @@ impl<Q: Quotas> Export<Q> {
     /// Looks up the directories again in whose project nothing is: they are gone.
     fn forget_unused(&mut self) {
         let accounted = self.accounted.get_or_insert_default();
-        let volumes = self
-            .clusters
-            .values_mut()
-            .flat_map(|cluster| cluster.volumes.values_mut());
+        let volumes = volumes_of(&mut self.clusters);
         for volume in volumes {
             if let Some(Found::Directory(tag)) = &volume.found
                 && !accounted.get(&tag.project).is_some_and(Accounted::is_used)
@@ -316,20 +307,14 @@ impl<Q: Quotas> Export<Q> {
                 disputed.insert(volume.order.file_id);
             }
         }
-        let volumes = self
-            .clusters
-            .values_mut()
-            .flat_map(|cluster| cluster.volumes.values_mut());
+        let volumes = volumes_of(&mut self.clusters);
         let disputed = volumes.filter(|volume| disputed.contains(&volume.order.file_id));
         disputed.for_each(|volume| volume.found = None);
     }
 
     /// Looks up the directories that are not known.
     async fn look_up(&mut self) -> Result<(), AgentError> {
-        let volumes = self
-            .clusters
-            .values_mut()
-            .flat_map(|cluster| cluster.volumes.values_mut());
+        let volumes = volumes_of(&mut self.clusters);
         let mut unknown: Vec<_> = volumes.filter(|volume| volume.found.is_none()).collect();
         for batch in unknown.chunks_mut(OPEN) {
             let opened: Vec<_> = batch
@@ -635,7 +620,7 @@ impl<Q: Quotas> Export<Q> {
         Ok(())
     }
 
-    fn volume(&self, key: &Key) -> Option<&crate::cluster::Volume> {
+    fn volume(&self, key: &Key) -> Option<&Volume> {
         self.clusters.get(&key.0)?.volumes.get(&key.1)
     }
 
@@ -902,6 +887,11 @@ impl<Q: Quotas> Export<Q> {
             }
         }
     }
+}
+
+/// Returns the volumes of all clusters.
+fn volumes_of(clusters: &mut BTreeMap<Arc<str>, Cluster>) -> impl Iterator<Item = &mut Volume> {
+    clusters.values_mut().flat_map(|cluster| cluster.volumes.values_mut())
 }
 
 /// Describes what a project of the root does, with the remedy: what was created meanwhile passes it on, too.

@@ -220,7 +220,8 @@ fn is_reported_provisioned(claim: &PersistentVolumeClaim) -> bool {
 }
 
 fn is_reported_lost(claim: &PersistentVolumeClaim) -> bool {
-    provisioned_condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost"))
+    let reason = Reason::VolumeLost.to_string();
+    provisioned_condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some(&reason))
 }
 
 /// Reports that the volume object of a claim was deleted. The data may still exist, and the last condition has its

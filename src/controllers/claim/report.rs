@@ -143,6 +143,14 @@ impl ProvisionOutcome {
     }
 }
 
+/// What follows from an outcome.
+enum Next {
+    /// Nothing is reported.
+    Reconcile(Action),
+    /// The condition is reported first.
+    Report(PlannedCondition, Action),
+}
+
 /// Reports the outcome, and returns when to reconcile the claim again.
 pub async fn report(
     ctx: &Context,
@@ -151,9 +159,11 @@ pub async fn report(
     started: Instant,
     epoch: Epoch,
 ) -> Result<Action, WriteError> {
-    let uid = claim.uid().unwrap_or_default();
     let elapsed = started.elapsed();
-    let if_unchanged = matches!(outcome, ProvisionOutcome::Provisioned { created_now: false, .. });
+    let created_now = match outcome {
+        ProvisionOutcome::Provisioned { created_now, .. } => Some(created_now),
+        _ => None,
+    };
     let repeatable = outcome.repeatable_condition();
     let is_repeated = repeatable.is_some_and(|condition| is_written(ctx, claim, condition));
     let must_queue = repeatable.is_some();
@@ -163,14 +173,52 @@ pub async fn report(
     if !is_repeated && !is_known {
         log(&qualified_name(claim), &outcome, elapsed);
     }
-    let (mut is_provisioned, mut provisioned_now) = (false, false);
-    let (condition, action) = match outcome {
+    let (condition, action) = match next(ctx, claim, outcome, elapsed, epoch) {
+        Next::Reconcile(action) => return Ok(action),
+        Next::Report(_, action) if is_repeated => return Ok(action),
+        Next::Report(condition, action) => (condition, action),
+    };
+    let _slot = match must_queue.then(|| ctx.report_slot(claim)) {
+        Some(None) => return Ok(Action::requeue(jittered(QUEUED))),
+        Some(slot) => slot,
+        // The number of such writes is limited otherwise.
+        None => None,
+    };
+    let if_unchanged = created_now == Some(false);
+    match write_condition(ctx, claim, &condition, if_unchanged).await {
+        Err(WriteError::Conflict) if if_unchanged => {
+            // Nothing was written. A change of the condition alone does not cause a reconciliation.
+            ctx.last_written.forget(&claim.uid().unwrap_or_default());
+            return Ok(Action::requeue(jittered(writes::AFTER_CONFLICT)));
+        }
+        written => written?,
+    }
+    // Without a problem before, the condition is enough: an event for each claim would cost a third of its requests.
+    let had_problem =
+        is_reported_waiting(claim) || (created_now == Some(true) && provisioned_condition(claim).is_some());
+    if created_now.is_some() && had_problem {
+        let reason = Reason::ProvisioningSucceeded;
+        event(ctx, claim, Severity::Normal, reason, &condition.message);
+    }
+    Ok(action)
+}
+
+/// Counts the outcome, and lets the claim wait for what it needs.
+fn next(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    outcome: ProvisionOutcome,
+    elapsed: Duration,
+    epoch: Epoch,
+) -> Next {
+    let uid = claim.uid().unwrap_or_default();
+    match outcome {
         ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
             ctx.claim_retries.reset(&uid);
             ctx.waiting_claims.forget(&ObjectRef::from_obj(claim));
-            return Ok(Action::await_change());
+            Next::Reconcile(Action::await_change())
         }
-        ProvisionOutcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
+        ProvisionOutcome::Queued => Next::Reconcile(Action::requeue(jittered(QUEUED))),
         ProvisionOutcome::Provisioned { condition, created_now } => {
             ctx.claim_retries.reset(&uid);
             ctx.reschedules.forget(&uid);
@@ -179,12 +227,11 @@ pub async fn report(
                 let class = class_name(claim).unwrap_or_default();
                 ctx.metrics.claim_provisioned(&class, source_kind(claim), elapsed);
             }
-            (is_provisioned, provisioned_now) = (true, created_now);
-            (condition, Action::await_change())
+            Next::Report(condition, Action::await_change())
         }
         ProvisionOutcome::Waiting(condition, blockers) => {
             let action = wait(ctx, claim, epoch, *blockers, Action::requeue(jittered(WAITING)));
-            (condition, action)
+            Next::Report(condition, action)
         }
         ProvisionOutcome::AwaitingSource { condition, source } => {
             let blockers = Blockers {
@@ -197,7 +244,7 @@ pub async fn report(
                 _ => WAITING,
             };
             let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(pause)));
-            (condition, action)
+            Next::Report(condition, action)
         }
         ProvisionOutcome::AwaitingProbe(condition) => {
             let blockers = Blockers {
@@ -208,75 +255,53 @@ pub async fn report(
             // and after a start, and the report would cost two writes for each waiting claim, one now and one after the
             // probe.
             if is_reported_waiting(claim) {
-                return Ok(wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING))));
+                return Next::Reconcile(wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING))));
             }
             if let Some(report_in) = until_not_new(claim, ctx.clock.now()) {
-                return Ok(wait(ctx, claim, epoch, blockers, Action::requeue(report_in)));
+                return Next::Reconcile(wait(ctx, claim, epoch, blockers, Action::requeue(report_in)));
             }
             let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
-            (condition, action)
+            Next::Report(condition, action)
         }
         ProvisionOutcome::AwaitingNamespace(condition) => {
             let action = Action::requeue(jittered(UNKNOWN));
             if until_not_new(claim, ctx.clock.now()).is_some() {
-                return Ok(action);
+                return Next::Reconcile(action);
             }
-            (condition, action)
+            Next::Report(condition, action)
         }
         ProvisionOutcome::Unanswered(condition) => {
             let action = Action::requeue(jittered(UNANSWERED));
-            (condition, wait(ctx, claim, epoch, Blockers::default(), action))
+            Next::Report(condition, wait(ctx, claim, epoch, Blockers::default(), action))
         }
-        ProvisionOutcome::Copying(condition) => (condition, Action::requeue(jittered(COPYING))),
+        ProvisionOutcome::Copying(condition) => Next::Report(condition, Action::requeue(jittered(COPYING))),
         ProvisionOutcome::AwaitingLimit { report_in, .. } if !report_in.is_zero() => {
-            return Ok(Action::requeue(report_in));
+            Next::Reconcile(Action::requeue(report_in))
         }
-        ProvisionOutcome::AwaitingLimit { condition, .. } => (condition, Action::requeue(jittered(AWAITING_LIMIT))),
+        ProvisionOutcome::AwaitingLimit { condition, .. } => {
+            Next::Report(condition, Action::requeue(jittered(AWAITING_LIMIT)))
+        }
         ProvisionOutcome::WrongNode { condition, node, pause } => {
             let blockers = Blockers {
                 node: Some(node),
                 ..Blockers::default()
             };
-            (condition, wait(ctx, claim, epoch, blockers, Action::requeue(pause)))
+            Next::Report(condition, wait(ctx, claim, epoch, blockers, Action::requeue(pause)))
         }
         // The same node may be selected again while the watch is disconnected. Then no event follows.
-        ProvisionOutcome::Rescheduled(condition) => (condition, Action::requeue(jittered(WAITING))),
-        ProvisionOutcome::Unknown(condition) => (condition, Action::requeue(jittered(UNKNOWN))),
-        ProvisionOutcome::DataMissing(condition) => (condition, retry(ctx, claim, epoch)),
+        ProvisionOutcome::Rescheduled(condition) => Next::Report(condition, Action::requeue(jittered(WAITING))),
+        ProvisionOutcome::Unknown(condition) => Next::Report(condition, Action::requeue(jittered(UNKNOWN))),
+        ProvisionOutcome::DataMissing(condition) => Next::Report(condition, retry(ctx, claim, epoch)),
         ProvisionOutcome::Failed(condition) => {
             let class = class_name(claim).unwrap_or_default();
             ctx.metrics.claim_failed(&class, source_kind(claim));
-            (condition, retry(ctx, claim, epoch))
+            Next::Report(condition, retry(ctx, claim, epoch))
         }
-        ProvisionOutcome::Infeasible(condition) => (
+        ProvisionOutcome::Infeasible(condition) => Next::Report(
             condition,
             wait(ctx, claim, epoch, Blockers::default(), Action::await_change()),
         ),
-    };
-    if is_repeated {
-        return Ok(action);
     }
-    let _slot = match must_queue.then(|| ctx.report_slot(claim)) {
-        Some(None) => return Ok(Action::requeue(jittered(QUEUED))),
-        Some(slot) => slot,
-        // The number of such writes is limited otherwise.
-        None => None,
-    };
-    match write_condition(ctx, claim, &condition, if_unchanged).await {
-        Err(WriteError::Conflict) if if_unchanged => {
-            // Nothing was written. A change of the condition alone does not cause a reconciliation.
-            ctx.last_written.forget(&uid);
-            return Ok(Action::requeue(jittered(writes::AFTER_CONFLICT)));
-        }
-        written => written?,
-    }
-    // Without a problem before, the condition is enough: an event for each claim would cost a third of its requests.
-    let had_problem = is_reported_waiting(claim) || (provisioned_now && provisioned_condition(claim).is_some());
-    if is_provisioned && had_problem {
-        let reason = Reason::ProvisioningSucceeded;
-        event(ctx, claim, Severity::Normal, reason, &condition.message);
-    }
-    Ok(action)
 }
 
 /// Returns true if the claim's condition shows that it waits.
