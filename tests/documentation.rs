@@ -582,7 +582,7 @@ any text, which has no other meaning: `nfs-operator.io/accept-identity=ID@2`.
 
 `accept-identity`, `adopt-record` and `accept-directories` accept what the backend reports. If a
 backend is created with one of them, because its manifest still has it, the operator ignores that
-value, and says so in `status.handledRequests`: nothing was reported yet.
+value, and reports it in `status.handledRequests`: there is nothing yet that it could accept.
 
 A request that cannot be carried out yet, for example because the server is down, stays open until
 it can, or until you remove the annotation or change its value.

@@ -298,6 +298,8 @@ reasons! {
     OwnerRefused,
     /// The server maps owners by name and does not accept the numeric ID.
     IdMappingRequired,
+    /// The server ignores the groups that a client sends for its users.
+    GroupsIgnored,
     /// An annotation on the claim requests an override that its backend does not allow.
     OverrideRefused,
     /// An annotation on the claim has an invalid value.

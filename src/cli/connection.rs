@@ -69,6 +69,7 @@ fn parse_credential(text: &str) -> Result<Credential, String> {
     Ok(Credential {
         uid: number(uid)?,
         gid: number(gid)?,
+        supplementary: None,
     })
 }
 
@@ -78,7 +79,7 @@ impl ConnectionArguments {
         let version = self.version.as_ref().and_then(ValueEnum::to_possible_value);
         let version = version.map(|version| format!("--nfs-version={}", version.get_name()));
         let mount_port = self.mount_port.map(|port| format!("--mount-port={port}"));
-        let Credential { uid, gid } = self.credential;
+        let Credential { uid, gid, .. } = self.credential;
         let mut arguments: Vec<String> = version.into_iter().chain(mount_port).collect();
         arguments.push(format!("--port={}", self.port));
         arguments.push(format!("--credential={uid}:{gid}"));

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use parking_lot::Mutex;
 
 use crate::api::NfsBackend;
 use crate::api::requests::{BackendRequest, HandledRequest, recorded};
 
-/// Result of an acceptance that an object was created with.
-const CREATED_WITH_IT: &str = "ignored: the backend was created with it, and had reported nothing that it could accept";
+/// Result of an acceptance that is older than the first report, such as one in the manifest of a new object.
+const TOO_EARLY: &str = "ignored: it was set before the backend had reported anything that it could accept";
 
 /// Log of the requests of one backend. The status has what was handled, and the cache may have an older status.
 #[derive(Default)]
@@ -24,13 +25,18 @@ struct Log {
 }
 
 impl RequestLog {
-    /// Restores what the previous process handled, from the status. An object without one is new: the acceptances that it was
-    /// created with are recorded as handled, without being carried out.
+    /// Restores what the previous process handled, from the status. An object without one is new: its acceptances
+    /// are recorded as handled, without being carried out.
     pub fn restore(&self, object: &NfsBackend, now: Timestamp) {
         let Some(status) = &object.status else {
             let acceptances = BackendRequest::ALL.iter().filter(|request| request.is_acceptance());
             for (request, value) in acceptances.filter_map(|request| Some((*request, request.value(object)?))) {
-                self.complete_with(request, value, Some(CREATED_WITH_IT.to_owned()), now);
+                tracing::warn!(
+                    backend = object.name_any(),
+                    "{}: {value} is {TOO_EARLY}",
+                    request.annotation()
+                );
+                self.complete_with(request, value, Some(TOO_EARLY.to_owned()), now);
             }
             return;
         };

@@ -18,6 +18,8 @@ use nfs_client::{Entry, FileKind, Name};
 const READS: usize = 16;
 /// Maximum number of records in a listing: an endless listing must not exhaust the memory.
 const MAX_RECORDS: usize = 1_000_000;
+/// Maximum number of invalid files that are named.
+const MAX_DAMAGED: usize = 1000;
 
 /// Result of recovering one record.
 enum Kind {
@@ -68,7 +70,8 @@ pub(crate) async fn recover(
             Kind::Open(record) => settled.open.push(record),
             Kind::Stuck(record) => settled.stuck.push(record),
             Kind::Elsewhere(record) => settled.elsewhere.push(record),
-            Kind::Damaged(name, why) => settled.damaged.push((name, why)),
+            Kind::Damaged(name, why) if settled.damaged.len() < MAX_DAMAGED => settled.damaged.push((name, why)),
+            Kind::Damaged(..) => settled.further_damaged += 1,
             Kind::Settled => {}
         }
     }
@@ -95,7 +98,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     store.reservations.groups.record(&verified.identity.id, &record);
     let signed = trust == SignatureStatus::Signed;
     if !signed {
-        unsigned_records::track(store, &record, trust)?;
+        unsigned_records::track(store, &record, trust);
     }
     let is_lost = signed && record.is_in_use();
     // Backends on the same export share the folder of records. Each recovers its own ones. The records of a backend

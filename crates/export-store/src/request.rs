@@ -139,8 +139,10 @@ pub struct RecoveryReport {
     /// Signed records of volumes in use on other backends of the export, without a volume. Their own backends recover them,
     /// if they exist.
     pub elsewhere: Vec<OpenRecord>,
-    /// Names of invalid files among the records, and what is wrong with each. They are left unchanged.
+    /// Names of the first 1,000 invalid files among the records, and what is wrong with each. They are left unchanged.
     pub damaged: Vec<(String, String)>,
+    /// Number of further invalid files.
+    pub further_damaged: usize,
 }
 
 /// What a recovery finds in the record of a directory without a volume. Less than the record: after the loss of a cluster,

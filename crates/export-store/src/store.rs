@@ -33,7 +33,7 @@ use crate::request::{
 };
 use crate::server_comparison::{AssumeSame, ServerComparison};
 use crate::signature::RecordsKey;
-use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
+use crate::unsigned_records::{OtherCluster, UnsignedRecords, UnsignedVolumes};
 use crate::verified_root::VerifiedRoot;
 use crate::{
     CountTarget, accept, adopt, archives, beacon, copy, count, create_missing_record, identity, inspection, limits,
@@ -101,7 +101,7 @@ pub(crate) struct StoreState {
     /// The order in which the trash is purged.
     pub purge_queue: PurgeQueue,
     /// Records without a volume that this cluster did not sign, by volume.
-    pub unsigned: BTreeMap<String, UnsignedRecord>,
+    pub unsigned: UnsignedVolumes,
     /// Other clusters that have records on the export.
     pub other_clusters: Vec<OtherCluster>,
     /// Files of the records of volumes whose reclaim this process has finished, by volume: their fileids. Such a record is
@@ -818,7 +818,7 @@ impl ExportStore {
 
     /// Reports whether a volume's record has no valid signature, so that nothing may be created from it.
     pub fn is_unsigned(&self, volume: &str) -> bool {
-        self.state().unsigned.contains_key(volume)
+        self.state().unsigned.contains(volume)
     }
 
     /// Returns the sorted names of volumes that have a record of this cluster, except those that `leave_out` matches

@@ -1,6 +1,7 @@
 //! Records that this cluster did not sign. They are reported, and never acted upon without confirmation.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::record::Record;
@@ -9,13 +10,14 @@ use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, other_clusters};
-use nfs_client::{FileKind, FileRef, Name, NfsError};
+use nfs_client::{FileKind, FileRef, Name};
 
 /// Number of records of another cluster to name. `nfs-operator archives` lists all.
 const NAMED: usize = 3;
 
-/// Maximum number of records without a volume and without a valid signature.
-const MAX_UNSIGNED: usize = 10_000;
+/// Maximum number of records that are described. Of further ones, only a hash of the name is kept: whoever can write into the
+/// folder of records must not use up the memory, which all backends share.
+const MAX_DESCRIBED: usize = 10_000;
 
 /// A record in this cluster's folder without a volume and without a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,25 +50,67 @@ pub struct OtherCluster {
 pub struct UnsignedRecords {
     /// Records in this cluster's own folder, sorted by volume.
     pub own: Vec<UnsignedRecord>,
+    /// Number of further records there, which are not described.
+    pub further: usize,
     /// Other clusters that have records on the export, sorted by ID.
     pub others: Vec<OtherCluster>,
+}
+
+/// The records in this cluster's own folder without a volume and without a valid signature, by volume.
+#[derive(Debug, Default)]
+pub(crate) struct UnsignedVolumes {
+    described: BTreeMap<String, UnsignedRecord>,
+    /// Hashes of the names of further volumes.
+    further: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl UnsignedVolumes {
+    pub fn contains(&self, volume: &str) -> bool {
+        self.described.contains_key(volume) || self.further.contains(&self.hasher.hash_one(volume))
+    }
+
+    fn insert(&mut self, volume: &str, record: UnsignedRecord) {
+        let hash = self.hasher.hash_one(volume);
+        if self.described.len() < MAX_DESCRIBED || self.described.contains_key(volume) {
+            self.further.remove(&hash);
+            self.described.insert(volume.to_owned(), record);
+        } else {
+            self.further.insert(hash);
+        }
+    }
+
+    fn remove(&mut self, volume: &str) {
+        self.described.remove(volume);
+        self.further.remove(&self.hasher.hash_one(volume));
+    }
+
+    fn retain_listed(&mut self, listed: &[Name]) {
+        if self.described.is_empty() && self.further.is_empty() {
+            return;
+        }
+        let names: HashSet<&[u8]> = listed.iter().map(Name::as_bytes).collect();
+        self.described.retain(|volume, _| names.contains(volume.as_bytes()));
+        let names = listed
+            .iter()
+            .filter_map(|name| std::str::from_utf8(name.as_bytes()).ok());
+        let hashes: HashSet<u64> = names.map(|name| self.hasher.hash_one(name)).collect();
+        self.further.retain(|hash| hashes.contains(hash));
+    }
 }
 
 /// Returns the records without a valid signature that recovery found.
 pub(crate) fn list(store: &ExportStore) -> UnsignedRecords {
     let state = store.state();
     UnsignedRecords {
-        own: state.unsigned.values().cloned().collect(),
+        own: state.unsigned.described.values().cloned().collect(),
+        further: state.unsigned.further.len(),
         others: state.other_clusters.clone(),
     }
 }
 
 /// Remembers a record that recovery found.
-///
-/// # Errors
-/// There are more than [`MAX_UNSIGNED`]: whoever can write into the folder of records must not use up the memory, which all
-/// backends share.
-pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus) -> Result<(), ExportError> {
+pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus) {
     let unsigned = UnsignedRecord {
         volume: record.volume.clone(),
         backend: record.backend.clone(),
@@ -74,28 +118,12 @@ pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus
         state: record.state.name(),
         trust,
     };
-    let mut state = store.state();
-    let is_known = state.unsigned.contains_key(&record.volume);
-    if !is_known && state.unsigned.len() >= MAX_UNSIGNED {
-        let limit = format!(
-            "more than {MAX_UNSIGNED} records without a volume that this cluster did not sign: find out who wrote them, and \
-             move them away"
-        );
-        let action = "recovering volumes";
-        return Err(NfsError::Limit { action, limit }).context(|| "reading the records".to_owned());
-    }
-    state.unsigned.insert(record.volume.clone(), unsigned);
-    Ok(())
+    store.state().unsigned.insert(&record.volume, unsigned);
 }
 
 /// Forgets the records that are not in a new listing of those without a volume.
 pub(crate) fn retain_listed(store: &ExportStore, listed: &[Name]) {
-    let mut state = store.state();
-    if state.unsigned.is_empty() {
-        return;
-    }
-    let listed: HashSet<&[u8]> = listed.iter().map(Name::as_bytes).collect();
-    state.unsigned.retain(|volume, _| listed.contains(volume.as_bytes()));
+    store.state().unsigned.retain_listed(listed);
 }
 
 /// Forgets a record that was signed or removed meanwhile.

@@ -51,12 +51,17 @@ impl Auth {
         match self {
             Self::Sys { machine_name } => {
                 let mut body = Encoder::new();
-                // Stamp, machine name, uid, gid, and no supplementary groups.
-                body.u32(0)
-                    .opaque(machine_name.as_bytes())
-                    .u32(credential.uid)
-                    .u32(credential.gid)
-                    .u32(0);
+                let Credential {
+                    uid,
+                    gid,
+                    supplementary,
+                } = credential;
+                // After the stamp, which means nothing here.
+                body.u32(0).opaque(machine_name.as_bytes()).u32(uid).u32(gid);
+                match supplementary {
+                    Some(group) => body.u32(1).u32(group),
+                    None => body.u32(0),
+                };
                 call.u32(AUTH_SYS).opaque(body.as_bytes());
                 call.u32(AUTH_NONE).u32(0);
                 ReplyVerifier::Sys
@@ -88,20 +93,23 @@ mod tests {
 
     #[test]
     fn auth_sys_carries_the_machine_name_and_the_ids() {
-        let mut call = Encoder::new();
-        let credential = Credential { uid: 7, gid: 8 };
-        Auth::sys("host").encode(credential, &mut call);
-        let mut expected = Encoder::new();
-        expected
-            .u32(AUTH_SYS)
-            .u32(24)
-            .u32(0)
-            .opaque(b"host")
-            .u32(7)
-            .u32(8)
-            .u32(0);
-        expected.u32(AUTH_NONE).u32(0);
-        assert_eq!(call.as_bytes(), expected.as_bytes());
+        for (supplementary, groups) in [(None, &[0][..]), (Some(9), &[1, 9])] {
+            let mut call = Encoder::new();
+            let credential = Credential {
+                uid: 7,
+                gid: 8,
+                supplementary,
+            };
+            Auth::sys("host").encode(credential, &mut call);
+            let mut expected = Encoder::new();
+            let length = 20 + 4 * groups.len() as u32;
+            expected.u32(AUTH_SYS).u32(length).u32(0).opaque(b"host").u32(7).u32(8);
+            for word in groups {
+                expected.u32(*word);
+            }
+            expected.u32(AUTH_NONE).u32(0);
+            assert_eq!(call.as_bytes(), expected.as_bytes());
+        }
     }
 
     #[test]

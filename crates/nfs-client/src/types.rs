@@ -432,6 +432,8 @@ pub struct Credential {
     pub uid: u32,
     /// Group ID.
     pub gid: u32,
+    /// A supplementary group. Some servers ignore it, and look up the groups of the user.
+    pub supplementary: Option<u32>,
 }
 
 /// The version of NFS to use.

@@ -59,8 +59,8 @@ pub(super) struct UsageScan<'a> {
     ticks: Interval,
     /// Usage of the volumes as the quota agent reports it. These volumes are not counted.
     accounted: BTreeMap<String, quota::VolumeUsage>,
-    /// Content of the shared directories that were counted.
-    shared: HashMap<DirectoryPath, TreeUsage>,
+    /// Content of the shared directories that were counted; `None` of those that are counted later.
+    shared: HashMap<DirectoryPath, Option<TreeUsage>>,
 }
 
 impl<'a> UsageScan<'a> {
@@ -209,20 +209,28 @@ impl<'a> UsageScan<'a> {
         }
         // A scan counts a shared directory once.
         let is_shared = names::is_shared(&volume);
-        let known = self.shared.get(&directory).filter(|_| is_shared).cloned();
-        let place = CountTarget::Directory(&directory);
-        let content = match known {
-            Some(content) => Some(content),
+        let known = self.shared.get(&directory).copied().filter(|_| is_shared);
+        let names = match known {
             // Most that were large still are.
-            None if self.defer(part, name, self.ctx.usage.files(name).unwrap_or_default()) => None,
-            None => self.count(part, name, (place, file_id)).await?,
+            None => self.ctx.usage.files(name).unwrap_or_default(),
+            Some(None) => u64::MAX,
+            Some(Some(_)) => 0,
         };
-        let Some(content) = content else {
+        if self.defer(part, name, names) {
             return Ok(());
+        }
+        let content = match known.flatten() {
+            Some(content) => Some(content),
+            None => {
+                let place = CountTarget::Directory(&directory);
+                self.count(part, name, (place, file_id)).await?
+            }
         };
-        publish::volume(self.ctx, self.backend, &volume, VolumeUsage::from(&content)).await?;
         if is_shared {
             self.shared.insert(directory, content);
+        }
+        if let Some(content) = content {
+            publish::volume(self.ctx, self.backend, &volume, VolumeUsage::from(&content)).await?;
         }
         Ok(())
     }

@@ -153,7 +153,10 @@ impl MigrationPlan {
             .map(|class| (format!("StorageClass {}", class.name), &class.obstacle));
         let backends = self.provisioners.iter().filter_map(|provisioner| {
             let obstacle = provisioner.obstacle.as_ref()?;
-            Some((format!("backend {}", provisioner.backend), obstacle))
+            Some(match provisioner.is_undecided() {
+                true => (format!("provisioner {}", provisioner.name), obstacle),
+                false => (format!("backend {}", provisioner.backend), obstacle),
+            })
         });
         let all: Vec<_> = volumes.chain(classes).chain(backends).collect();
         if !all.is_empty() {

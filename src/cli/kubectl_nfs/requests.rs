@@ -258,7 +258,12 @@ pub async fn accept_directories(arguments: AcceptDirectoriesArguments) -> Result
         true => ("all volumes and archives of the backend".to_owned(), ALL.to_owned()),
         false => (arguments.volumes.join(", "), arguments.volumes.join(",")),
     };
-    let status = backend.status.clone().unwrap_or_default();
+    let Some(status) = backend.status.clone() else {
+        return Err(CommandError::Refused(format!(
+            "backend {} has reported nothing yet that could be accepted: wait until the operator has probed it",
+            arguments.backend
+        )));
+    };
     let others = [
         OrphanKind::VolumeWithOtherDirectory,
         OrphanKind::RecordWithOtherDirectory,

@@ -32,7 +32,8 @@ pub struct ProbeArguments {
     /// The export.
     #[command(flatten)]
     pub connection: ConnectionArguments,
-    /// Also create a directory with a file in it, set its mode and owner, rename it and remove it.
+    /// Also create a directory with a file in it, set its mode and owner, list it as a member of its group, rename it and remove
+    /// it.
     #[arg(long)]
     write: bool,
     /// Output format.

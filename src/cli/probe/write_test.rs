@@ -1,4 +1,5 @@
-//! Write test of `--write`: creates a directory with a file, sets its mode and owner, renames it and removes it.
+//! Write test of `--write`: creates a directory with a file, sets its mode and owner, lists it as a member of its group, renames
+//! it and removes it.
 
 use export_store::{ErrorHints, RootPermissions, remedy_of};
 use nfs_client::{Client, Credential, FileRef, Name, NfsError, SetAttributes, Status};
@@ -13,6 +14,15 @@ use crate::cli::findings::{Findings, StepResult};
 const REQUESTED_MODE: u32 = 0o777;
 /// Owner that is neither root nor a usual credential of a probe.
 const REQUESTED_OWNER: u32 = 12_345;
+
+/// User that has the group of the directory as a supplementary group, and the group that it has otherwise.
+const MEMBER: u32 = 12_346;
+
+/// What does not work on a server that ignores groups, and the remedy.
+const REFUSED_WITHOUT_GROUPS: &str = "pods get Permission denied in volumes with gid or gidRange, because the group that the \
+                                      kubelet adds is lost: let the server accept the groups of its clients (Linux: \
+                                      manage-gids=n in the section [mountd] of /etc/nfs.conf, which Debian and Ubuntu set \
+                                      to y; nfs-ganesha: Manage_Gids = false)";
 
 /// What does not work on a server that knows owners by their names, and the remedy.
 const REFUSED_WITHOUT_NUMBERS: &str = "claims that request an owner, clones, backups and copied restores fail with \
@@ -174,6 +184,7 @@ impl WriteTest<'_> {
                 let message = format!("applied: created as 0:0, changed to {REQUESTED_OWNER}:{REQUESTED_OWNER}");
                 self.findings
                     .add("owner", StepResult::Ok, message, json!({ "uid": 0, "gid": 0 }));
+                self.check_groups(directory).await;
             }
             Ok(now) if now.uid.is_none() || now.gid.is_none() => {
                 let message = format!(
@@ -207,6 +218,46 @@ impl WriteTest<'_> {
                     .problem("owner", StepResult::Warning, Reason::OwnerRefused, message);
             }
         }
+    }
+
+    /// Checks whether the server believes the groups of a client: only a member of the directory's group may list it. The
+    /// kubelet adds the group of a volume to the groups of its pods.
+    async fn check_groups(&mut self, directory: &FileRef) {
+        let for_group = SetAttributes {
+            mode: Some(0o070),
+            ..SetAttributes::default()
+        };
+        if let Err(error) = self.export.set_attributes(&directory.handle, for_group).await {
+            return self.failed("groups", "cannot set a mode", error);
+        }
+        let list = async |gid, supplementary| {
+            let member = Credential {
+                uid: MEMBER,
+                gid,
+                supplementary,
+            };
+            let export = self.export.with_credential(member);
+            export.list(&directory.handle, None).await.map(drop)
+        };
+        let of_group = list(REQUESTED_OWNER, None).await;
+        let with_group = list(MEMBER, Some(REQUESTED_OWNER)).await;
+        let message = match (of_group, with_group) {
+            (_, Ok(())) => {
+                return self
+                    .findings
+                    .passed("groups", "believed: a user has the groups that a client sends");
+            }
+            (Ok(()), Err(error)) => format!("ignored: a user with the group of the directory is refused ({error})"),
+            (Err(error), Err(_)) => {
+                format!("not tested, or ignored: the server refuses user {MEMBER}, whom it may not know ({error})")
+            }
+        };
+        self.findings.problem(
+            "groups",
+            StepResult::Warning,
+            Reason::GroupsIgnored,
+            format!("{message}; {REFUSED_WITHOUT_GROUPS}"),
+        );
     }
 
     /// Returns true if the directory has the new name afterwards.

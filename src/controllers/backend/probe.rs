@@ -431,6 +431,13 @@ async fn check_writable(
             "a damaged record was left unchanged: {fault}"
         );
     }
+    if logged && found.further_damaged > 0 {
+        tracing::warn!(
+            backend = backend.name,
+            "{} further damaged records were left unchanged",
+            found.further_damaged
+        );
+    }
     ctx.recovery_holds
         .set_lost(&backend.name, lost_volumes(ctx, backend, found));
     backend.set_recovered(export);

@@ -283,7 +283,10 @@ fn apply_probe(
         archived: totals.archived,
         trash: purged.left.entries,
         stuck: purged.failed,
-        unsigned_records: probe.unsigned_records.as_ref().map(|records| records.own.len()),
+        unsigned_records: probe
+            .unsigned_records
+            .as_ref()
+            .map(|records| records.own.len() + records.further),
         quota: quota::figures(backend, object),
     };
     ctx.metrics.backends.probed(&backend.name, &figures, ctx.clock.now());

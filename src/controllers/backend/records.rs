@@ -21,7 +21,8 @@ const MAX_NAMED: usize = 10;
 /// Returns the condition RecordsTrusted. The records of other clusters belong to them and are not a fault.
 pub(super) fn condition(unsigned_records: &UnsignedRecords) -> PlannedCondition {
     let others: String = unsigned_records.others.iter().map(describe_cluster).collect();
-    if unsigned_records.own.is_empty() {
+    let count = unsigned_records.own.len() + unsigned_records.further;
+    if count == 0 {
         let summary = "every record without a volume is signed with this cluster's key";
         return PlannedCondition::holds(Reason::RecordsSigned, format!("{summary}{others}"));
     }
@@ -31,7 +32,7 @@ pub(super) fn condition(unsigned_records: &UnsignedRecords) -> PlannedCondition 
         .take(MAX_NAMED)
         .map(describe_record)
         .collect();
-    let more = match unsigned_records.own.len().saturating_sub(MAX_NAMED) {
+    let more = match count - named.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -41,7 +42,7 @@ pub(super) fn condition(unsigned_records: &UnsignedRecords) -> PlannedCondition 
             "this cluster's key did not sign {}, so nothing is created from them: {}{more}. Restore the Secret with \
              the key if it was lost; or inspect each record, and annotate the backend with {ADOPT_RECORD}: <volume> to \
              adopt it{others}",
-            counted(unsigned_records.own.len(), "record"),
+            counted(count, "record"),
             named.join(", ")
         ),
     )
@@ -153,6 +154,7 @@ mod tests {
         }];
         let planned = condition(&UnsignedRecords {
             own: Vec::new(),
+            further: 0,
             others: others.clone(),
         });
         assert_eq!((planned.status, planned.reason), (Some(true), Reason::RecordsSigned));
@@ -165,7 +167,15 @@ mod tests {
         );
         assert!(!condition(&UnsignedRecords::default()).message.contains("cluster 1111"));
         let own = vec![doubted(1, SignatureStatus::Unsigned)];
-        assert!(condition(&UnsignedRecords { own, others }).message.contains("1111"));
+        assert!(
+            condition(&UnsignedRecords {
+                own,
+                further: 0,
+                others,
+            })
+            .message
+            .contains("1111")
+        );
     }
 
     #[test]
@@ -176,7 +186,11 @@ mod tests {
         own.push(doubted(MAX_NAMED, SignatureStatus::Forged));
         own.swap(0, MAX_NAMED);
         let others = Vec::new();
-        let planned = condition(&UnsignedRecords { own, others });
+        let planned = condition(&UnsignedRecords {
+            own,
+            further: 0,
+            others,
+        });
         assert_eq!((planned.status, planned.reason), (Some(false), Reason::RecordsUnsigned));
         for part in [
             "11 records",

@@ -103,6 +103,7 @@ pub fn target(
         credential: nfs_client::Credential {
             uid: number(spec.nfs.sys().uid, "uid")?,
             gid: number(spec.nfs.sys().gid, "gid")?,
+            supplementary: None,
         },
         owner: nfs_client::ClientOwner {
             owner: format!("nfs-operator/{}/{}", owner.cluster_id, owner.backend_uid).into_bytes(),

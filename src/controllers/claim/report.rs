@@ -143,8 +143,8 @@ impl ProvisionOutcome {
     }
 }
 
-/// What follows from an outcome.
-enum Next {
+/// What is left to do after an outcome was applied.
+enum FollowUp {
     /// Nothing is reported.
     Reconcile(Action),
     /// The condition is reported first.
@@ -173,10 +173,10 @@ pub async fn report(
     if !is_repeated && !is_known {
         log(&qualified_name(claim), &outcome, elapsed);
     }
-    let (condition, action) = match next(ctx, claim, outcome, elapsed, epoch) {
-        Next::Reconcile(action) => return Ok(action),
-        Next::Report(_, action) if is_repeated => return Ok(action),
-        Next::Report(condition, action) => (condition, action),
+    let (condition, action) = match apply(ctx, claim, outcome, elapsed, epoch) {
+        FollowUp::Reconcile(action) => return Ok(action),
+        FollowUp::Report(_, action) if is_repeated => return Ok(action),
+        FollowUp::Report(condition, action) => (condition, action),
     };
     let _slot = match must_queue.then(|| ctx.report_slot(claim)) {
         Some(None) => return Ok(Action::requeue(jittered(QUEUED))),
@@ -203,22 +203,22 @@ pub async fn report(
     Ok(action)
 }
 
-/// Counts the outcome, and lets the claim wait for what it needs.
-fn next(
+/// Counts the outcome, and lets the claim wait for what it needs. Returns what is left to do.
+fn apply(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     outcome: ProvisionOutcome,
     elapsed: Duration,
     epoch: Epoch,
-) -> Next {
+) -> FollowUp {
     let uid = claim.uid().unwrap_or_default();
     match outcome {
         ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
             ctx.claim_retries.reset(&uid);
             ctx.waiting_claims.forget(&ObjectRef::from_obj(claim));
-            Next::Reconcile(Action::await_change())
+            FollowUp::Reconcile(Action::await_change())
         }
-        ProvisionOutcome::Queued => Next::Reconcile(Action::requeue(jittered(QUEUED))),
+        ProvisionOutcome::Queued => FollowUp::Reconcile(Action::requeue(jittered(QUEUED))),
         ProvisionOutcome::Provisioned { condition, created_now } => {
             ctx.claim_retries.reset(&uid);
             ctx.reschedules.forget(&uid);
@@ -227,11 +227,11 @@ fn next(
                 let class = class_name(claim).unwrap_or_default();
                 ctx.metrics.claim_provisioned(&class, source_kind(claim), elapsed);
             }
-            Next::Report(condition, Action::await_change())
+            FollowUp::Report(condition, Action::await_change())
         }
         ProvisionOutcome::Waiting(condition, blockers) => {
             let action = wait(ctx, claim, epoch, *blockers, Action::requeue(jittered(WAITING)));
-            Next::Report(condition, action)
+            FollowUp::Report(condition, action)
         }
         ProvisionOutcome::AwaitingSource { condition, source } => {
             let blockers = Blockers {
@@ -244,7 +244,7 @@ fn next(
                 _ => WAITING,
             };
             let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(pause)));
-            Next::Report(condition, action)
+            FollowUp::Report(condition, action)
         }
         ProvisionOutcome::AwaitingProbe(condition) => {
             let blockers = Blockers {
@@ -255,49 +255,49 @@ fn next(
             // and after a start, and the report would cost two writes for each waiting claim, one now and one after the
             // probe.
             if is_reported_waiting(claim) {
-                return Next::Reconcile(wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING))));
+                return FollowUp::Reconcile(wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING))));
             }
             if let Some(report_in) = until_not_new(claim, ctx.clock.now()) {
-                return Next::Reconcile(wait(ctx, claim, epoch, blockers, Action::requeue(report_in)));
+                return FollowUp::Reconcile(wait(ctx, claim, epoch, blockers, Action::requeue(report_in)));
             }
             let action = wait(ctx, claim, epoch, blockers, Action::requeue(jittered(WAITING)));
-            Next::Report(condition, action)
+            FollowUp::Report(condition, action)
         }
         ProvisionOutcome::AwaitingNamespace(condition) => {
             let action = Action::requeue(jittered(UNKNOWN));
             if until_not_new(claim, ctx.clock.now()).is_some() {
-                return Next::Reconcile(action);
+                return FollowUp::Reconcile(action);
             }
-            Next::Report(condition, action)
+            FollowUp::Report(condition, action)
         }
         ProvisionOutcome::Unanswered(condition) => {
             let action = Action::requeue(jittered(UNANSWERED));
-            Next::Report(condition, wait(ctx, claim, epoch, Blockers::default(), action))
+            FollowUp::Report(condition, wait(ctx, claim, epoch, Blockers::default(), action))
         }
-        ProvisionOutcome::Copying(condition) => Next::Report(condition, Action::requeue(jittered(COPYING))),
+        ProvisionOutcome::Copying(condition) => FollowUp::Report(condition, Action::requeue(jittered(COPYING))),
         ProvisionOutcome::AwaitingLimit { report_in, .. } if !report_in.is_zero() => {
-            Next::Reconcile(Action::requeue(report_in))
+            FollowUp::Reconcile(Action::requeue(report_in))
         }
         ProvisionOutcome::AwaitingLimit { condition, .. } => {
-            Next::Report(condition, Action::requeue(jittered(AWAITING_LIMIT)))
+            FollowUp::Report(condition, Action::requeue(jittered(AWAITING_LIMIT)))
         }
         ProvisionOutcome::WrongNode { condition, node, pause } => {
             let blockers = Blockers {
                 node: Some(node),
                 ..Blockers::default()
             };
-            Next::Report(condition, wait(ctx, claim, epoch, blockers, Action::requeue(pause)))
+            FollowUp::Report(condition, wait(ctx, claim, epoch, blockers, Action::requeue(pause)))
         }
         // The same node may be selected again while the watch is disconnected. Then no event follows.
-        ProvisionOutcome::Rescheduled(condition) => Next::Report(condition, Action::requeue(jittered(WAITING))),
-        ProvisionOutcome::Unknown(condition) => Next::Report(condition, Action::requeue(jittered(UNKNOWN))),
-        ProvisionOutcome::DataMissing(condition) => Next::Report(condition, retry(ctx, claim, epoch)),
+        ProvisionOutcome::Rescheduled(condition) => FollowUp::Report(condition, Action::requeue(jittered(WAITING))),
+        ProvisionOutcome::Unknown(condition) => FollowUp::Report(condition, Action::requeue(jittered(UNKNOWN))),
+        ProvisionOutcome::DataMissing(condition) => FollowUp::Report(condition, retry(ctx, claim, epoch)),
         ProvisionOutcome::Failed(condition) => {
             let class = class_name(claim).unwrap_or_default();
             ctx.metrics.claim_failed(&class, source_kind(claim));
-            Next::Report(condition, retry(ctx, claim, epoch))
+            FollowUp::Report(condition, retry(ctx, claim, epoch))
         }
-        ProvisionOutcome::Infeasible(condition) => Next::Report(
+        ProvisionOutcome::Infeasible(condition) => FollowUp::Report(
             condition,
             wait(ctx, claim, epoch, Blockers::default(), Action::await_change()),
         ),

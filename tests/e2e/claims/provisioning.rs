@@ -53,7 +53,11 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
     let seen = nfs_client::Client::connect(nfs_client::Target {
         port: env.nfs_port(),
         source_port: nfs_client::SourcePort::Any,
-        credential: nfs_client::Credential { uid: 1000, gid: 1000 },
+        credential: nfs_client::Credential {
+            uid: 1000,
+            gid: 1000,
+            supplementary: None,
+        },
         owner: nfs_client::ClientOwner {
             owner: env.name.clone().into_bytes(),
             verifier: [1; 8],

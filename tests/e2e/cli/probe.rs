@@ -125,8 +125,25 @@ async fn probe_with_write_tests_everything_and_leaves_nothing_behind() -> Test {
     let env = TestEnv::new("probe-write").await?;
     let (report, code) = probe(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(code, Some(0), "{report:#}");
-    for check in ["make", "mode", "file", "owner", "rename", "remove"] {
+    for check in ["make", "mode", "file", "owner", "groups", "rename", "remove"] {
         assert_eq!(row(&report, check), ("ok", ""), "{report:#}");
+    }
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_with_write_warns_of_a_server_that_looks_up_groups() -> Test {
+    let looks_up = |export: rig::Export| rig::Export {
+        extra: vec![("Manage_Gids".to_owned(), "true".to_owned())],
+        ..export
+    };
+    let env = TestEnv::with_export("probe-groups", looks_up).await?;
+    for version in ["4.2", "3"] {
+        let (report, code) = probe(&of(&env), env.nfs_port(), &["--write", "--nfs-version", version]).await;
+        assert_eq!(code, Some(0), "{report:#}");
+        assert_eq!(row(&report, "groups"), ("warning", "GroupsIgnored"), "{report:#}");
+        assert_eq!(row(&report, "remove"), ("ok", ""), "{report:#}");
     }
     assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
     Ok(())

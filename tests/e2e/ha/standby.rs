@@ -479,7 +479,11 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
         port: env.proxy.port(),
         mount_port: None,
         source_port: nfs_client::SourcePort::Any,
-        credential: nfs_client::Credential { uid: 0, gid: 0 },
+        credential: nfs_client::Credential {
+            uid: 0,
+            gid: 0,
+            supplementary: None,
+        },
         owner: nfs_client::ClientOwner {
             owner: owner.into_bytes(),
             verifier: *b"a rival!",

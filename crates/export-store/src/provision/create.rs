@@ -223,11 +223,26 @@ mod tests {
 
     #[test]
     fn only_a_user_other_than_root_takes_part_in_a_group_to_set_it() {
-        let root = Credential { uid: 0, gid: 0 };
-        let user = Credential { uid: 2000, gid: 2000 };
+        let root = Credential {
+            uid: 0,
+            gid: 0,
+            supplementary: None,
+        };
+        let user = Credential {
+            uid: 2000,
+            gid: 2000,
+            supplementary: None,
+        };
         assert_eq!(member_of(root, Some(5000)), None);
         assert_eq!(member_of(user, None), None);
         assert_eq!(member_of(user, Some(2000)), None);
-        assert_eq!(member_of(user, Some(5000)), Some(Credential { uid: 2000, gid: 5000 }));
+        assert_eq!(
+            member_of(user, Some(5000)),
+            Some(Credential {
+                uid: 2000,
+                gid: 5000,
+                supplementary: None
+            })
+        );
     }
 }

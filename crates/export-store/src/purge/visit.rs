@@ -508,6 +508,7 @@ impl Visitor<'_> {
             (FileKind::Directory, Some(uid), gid) if uid != 0 => Credential {
                 uid,
                 gid: gid.filter(|gid| *gid != 0).unwrap_or(NOBODY_GID),
+                supplementary: None,
             },
             _ => return Ok(false),
         };

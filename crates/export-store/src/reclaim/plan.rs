@@ -98,6 +98,11 @@ pub(crate) fn decide(state: &State, adopted: bool, action: ReclaimAction, observ
         }
         (State::Archiving(_), NameOccupant::Nothing, NameOccupant::Own) => ReclaimStep::Move,
         (State::Archiving(_), NameOccupant::Other, NameOccupant::Own) => ReclaimStep::Record(NextState::Archiving),
+        (State::Archiving(_), NameOccupant::Other, _) | (State::Archiving(_), _, NameOccupant::Other)
+            if action == ReclaimAction::Delete =>
+        {
+            ReclaimStep::Replaced
+        }
         (State::Archiving(_), ..) => missing,
 
         // The archive was moved back.
@@ -256,6 +261,8 @@ mod tests {
             (&archiving, Archive, Other, Other, None, ReclaimStep::Missing),
             (&archiving, Archive, Nothing, Other, None, ReclaimStep::Missing),
             (&archiving, Delete, Nothing, Nothing, None, ReclaimStep::AlreadyGone),
+            (&archiving, Delete, Other, Nothing, None, ReclaimStep::Replaced),
+            (&archiving, Delete, Nothing, Other, None, ReclaimStep::Replaced),
             (
                 &archived,
                 Archive,

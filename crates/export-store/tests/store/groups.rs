@@ -231,7 +231,11 @@ async fn a_user_other_than_root_gives_each_volume_its_group() {
     chown(&fixture.disk, Some(2000), Some(2000)).unwrap();
     fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o755)).unwrap();
     let client = StoreClient {
-        credential: Credential { uid: 2000, gid: 2000 },
+        credential: Credential {
+            uid: 2000,
+            gid: 2000,
+            supplementary: None,
+        },
         ..fixture.client()
     };
     let store = client.open().await;

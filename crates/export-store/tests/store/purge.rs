@@ -125,7 +125,11 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
 async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_found_again() {
     let fixture = StoreFixture::start().await;
     let client = StoreClient {
-        credential: Credential { uid: 1000, gid: 1000 },
+        credential: Credential {
+            uid: 1000,
+            gid: 1000,
+            supplementary: None,
+        },
         ..fixture.client()
     };
     fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o777)).unwrap();

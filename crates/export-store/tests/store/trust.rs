@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchivePhase, ArchiveRef, Decided, ErrorKind, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer,
+    ArchivePhase, ArchiveRef, Decided, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer,
     RecordedArchive, RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
 };
 use serde_json::{Value, json};
@@ -353,27 +353,38 @@ async fn an_archive_remains_that_of_its_claim_while_its_directory_is_not_moved_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recovery_ends_with_an_error_before_unsigned_records_fill_the_memory() {
+async fn of_very_many_unsigned_records_most_are_only_counted_and_none_is_taken_for_signed() {
+    const DESCRIBED: usize = 10_000;
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
     archived(&export, &fixture, "1").await;
     let mut lie = fixture.record("pvc-1");
     lie["state"] = json!({"name": "Live"});
-    for number in 0..10_001 {
-        let volume = format!("forged-{number}");
+    let forged: Vec<String> = (0..DESCRIBED + 2).map(|number| format!("forged-{number}")).collect();
+    for volume in &forged {
         lie["volume"] = json!(volume);
-        fs::write(path(&fixture, CLUSTER, &volume), lie.to_string()).unwrap();
+        fs::write(path(&fixture, CLUSTER, volume), lie.to_string()).unwrap();
     }
     let export = fixture.client().open().await;
-    let error = export.recover(&|_| false).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
-    let limit = "more than 10000 records without a volume that this cluster did not sign";
-    assert!(error.to_string().contains(limit), "{error}");
-    // They are moved away, except one.
-    for number in 1..10_001 {
-        fs::remove_file(path(&fixture, CLUSTER, &format!("forged-{number}"))).unwrap();
+    let found = settled(&export).await;
+    assert!(found.open.iter().all(|record| !record.is_lost));
+    let unsigned = export.unsigned_records();
+    assert_eq!((unsigned.own.len(), unsigned.further), (DESCRIBED, 2));
+    assert!(forged.iter().all(|volume| export.is_unsigned(volume)));
+    assert!(!export.is_unsigned("pvc-1"));
+    // All are moved away, except one that was only counted.
+    let described: Vec<&str> = unsigned.own.iter().map(|record| &*record.volume).collect();
+    let left = forged
+        .iter()
+        .find(|volume| !described.contains(&volume.as_str()))
+        .unwrap();
+    for volume in forged.iter().filter(|volume| *volume != left) {
+        fs::remove_file(path(&fixture, CLUSTER, volume)).unwrap();
     }
     settled(&export).await;
-    let unsigned: Vec<String> = doubted(&export).into_iter().map(|(volume, _)| volume).collect();
-    assert_eq!(unsigned, ["forged-0"]);
+    let unsigned = export.unsigned_records();
+    let described: Vec<&str> = unsigned.own.iter().map(|record| &*record.volume).collect();
+    assert_eq!((described, unsigned.further), (vec![left.as_str()], 0));
+    let still: Vec<&String> = forged.iter().filter(|volume| export.is_unsigned(volume)).collect();
+    assert_eq!(still, [left]);
 }

@@ -33,6 +33,7 @@ impl ConnectOptions {
             credential: Credential {
                 uid: self.uid,
                 gid: self.gid,
+                supplementary: None,
             },
             ..Target::new(&*address.server, &*address.path)
         })

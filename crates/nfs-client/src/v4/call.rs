@@ -37,7 +37,11 @@ pub const COMPOUND: Procedure = Procedure {
 
 /// Principal of leases, whatever the credential of the calls: a server compares principals when a client returns
 /// (CLID_INUSE), and the credential of a target may change.
-const LEASE_PRINCIPAL: Credential = Credential { uid: 0, gid: 0 };
+const LEASE_PRINCIPAL: Credential = Credential {
+    uid: 0,
+    gid: 0,
+    supplementary: None,
+};
 
 /// Pause before a call outside the sessions' machinery is repeated after DELAY or GRACE.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);

@@ -64,7 +64,7 @@ impl Observed {
         Ok(observed)
     }
 
-    /// Ignores the Deployments of nfs-subdir outside these namespaces, unless there are none.
+    /// Ignores the Deployments of nfs-subdir outside these namespaces, if any are given.
     pub fn restrict_to(&mut self, namespaces: &[String]) {
         self.deployments
             .retain(|deployment| namespaces.is_empty() || namespaces.contains(&deployment.namespace));

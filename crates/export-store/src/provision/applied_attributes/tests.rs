@@ -7,7 +7,11 @@ use crate::Existing;
 use crate::naming::DirectoryPath;
 use nfs_client::{FileKind, FsId};
 
-const ROOT: Credential = Credential { uid: 0, gid: 0 };
+const ROOT: Credential = Credential {
+    uid: 0,
+    gid: 0,
+    supplementary: None,
+};
 
 fn found(mode: u32, uid: Option<u32>, gid: Option<u32>) -> Attributes {
     let text = |number: Option<u32>| number.map_or("nobody@example.org".to_owned(), |number| number.to_string());

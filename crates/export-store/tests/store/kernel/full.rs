@@ -70,7 +70,11 @@ async fn reclaims_need_no_space(kind: FileSystem, limit: Limit, user: u32, full:
     let limited = LimitedExport {
         vm,
         client: StoreClient {
-            credential: Credential { uid: user, gid: user },
+            credential: Credential {
+                uid: user,
+                gid: user,
+                supplementary: None,
+            },
             version: VersionChoice::Exactly(Protocol::V4_2),
             ..super::client(vm, Box::leak(path.clone().into_boxed_str()))
         },

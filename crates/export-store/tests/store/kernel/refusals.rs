@@ -61,7 +61,11 @@ async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
     for (uid, version) in [(2001, Protocol::V4_2), (2002, Protocol::V4_1), (2003, Protocol::V3)] {
         let (export, root, _) = kernel_directory(vm, "/quota", version).await;
         vm.run(&format!("setquota -u {uid} 0 512 0 4 /quota")).await.unwrap();
-        let tenant = export.with_credential(Credential { uid, gid: uid });
+        let tenant = export.with_credential(Credential {
+            uid,
+            gid: uid,
+            supplementary: None,
+        });
         let error = tenant
             .create_file(&root, &name("big"), &[1; 800_000], 0o600)
             .await
