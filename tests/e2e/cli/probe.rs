@@ -139,8 +139,10 @@ async fn probe_with_write_warns_of_a_server_that_looks_up_groups() -> Test {
         ..export
     };
     let env = TestEnv::with_export("probe-groups", looks_up).await?;
-    for version in ["4.2", "3"] {
-        let (report, code) = probe(&of(&env), env.nfs_port(), &["--write", "--nfs-version", version]).await;
+    let mount_port = env.mount_port().to_string();
+    for version in [&["4.2"][..], &["4.0"], &["3", "--mount-port", &mount_port]] {
+        let arguments = [&["--write", "--nfs-version"], version].concat();
+        let (report, code) = probe(&of(&env), env.nfs_port(), &arguments).await;
         assert_eq!(code, Some(0), "{report:#}");
         assert_eq!(row(&report, "groups"), ("warning", "GroupsIgnored"), "{report:#}");
         assert_eq!(row(&report, "remove"), ("ok", ""), "{report:#}");
@@ -187,6 +189,7 @@ async fn probe_supports_version_3_with_a_mount_port() -> Test {
     let rows = report["checks"].as_array().unwrap();
     let session = rows.iter().find(|row| row["check"] == "session").unwrap();
     assert_eq!(session["seen"]["version"], "3");
+    assert_eq!(row(&report, "groups"), ("ok", ""), "{report:#}");
     assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
     Ok(())
 }
