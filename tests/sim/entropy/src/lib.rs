@@ -7,8 +7,8 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -16,12 +16,12 @@ static GENERATOR: Mutex<Option<StdRng>> = Mutex::new(None);
 
 /// Begins the numbers of a seed, for all threads. A thread that took random numbers before may remember them.
 pub fn seed(seed: u64) {
-    *GENERATOR.lock().unwrap_or_else(PoisonError::into_inner) = Some(StdRng::seed_from_u64(seed));
+    *GENERATOR.lock() = Some(StdRng::seed_from_u64(seed));
 }
 
 /// Fills a buffer. Returns its length, or -1.
 fn fill(bytes: &mut [u8]) -> isize {
-    let mut generator = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut generator = GENERATOR.lock();
     match generator.as_mut() {
         Some(generator) => generator.fill_bytes(bytes),
         None => {
