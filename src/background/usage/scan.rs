@@ -48,6 +48,16 @@ pub(super) enum UsageScanError {
     Api(#[from] WriteError),
 }
 
+/// Result of counting a volume or archive.
+#[derive(Clone, Copy)]
+enum Counted {
+    Content(TreeUsage),
+    /// It is large: a later part of the scan counts it.
+    Later,
+    /// It cannot be counted.
+    Skipped,
+}
+
 /// A scan in progress.
 pub(super) struct UsageScan<'a> {
     ctx: &'a Context,
@@ -59,8 +69,8 @@ pub(super) struct UsageScan<'a> {
     ticks: Interval,
     /// Usage of the volumes as the quota agent reports it. These volumes are not counted.
     accounted: BTreeMap<String, quota::VolumeUsage>,
-    /// Content of the shared directories that were counted; `None` of those that are counted later.
-    shared: HashMap<DirectoryPath, Option<TreeUsage>>,
+    /// The shared directories that were counted, or are counted later.
+    shared: HashMap<DirectoryPath, Counted>,
 }
 
 impl<'a> UsageScan<'a> {
@@ -211,26 +221,26 @@ impl<'a> UsageScan<'a> {
         let is_shared = names::is_shared(&volume);
         let known = self.shared.get(&directory).copied().filter(|_| is_shared);
         let names = match known {
+            Some(Counted::Later) => u64::MAX,
             // Most that were large still are.
-            None => self.ctx.usage.files(name).unwrap_or_default(),
-            Some(None) => u64::MAX,
-            Some(Some(_)) => 0,
+            _ => self.ctx.usage.files(name).unwrap_or_default(),
         };
-        if self.defer(part, name, names) {
-            return Ok(());
-        }
-        let content = match known.flatten() {
-            Some(content) => Some(content),
-            None => {
+        let counted = match known {
+            Some(counted @ Counted::Content(_)) => counted,
+            _ if self.defer(part, name, names) => return Ok(()),
+            _ => {
                 let place = CountTarget::Directory(&directory);
                 self.count(part, name, (place, file_id)).await?
             }
         };
-        if is_shared {
-            self.shared.insert(directory, content);
+        if is_shared && !matches!(counted, Counted::Skipped) {
+            self.shared.insert(directory, counted);
         }
-        if let Some(content) = content {
-            publish::volume(self.ctx, self.backend, &volume, VolumeUsage::from(&content)).await?;
+        match counted {
+            Counted::Content(content) => {
+                publish::volume(self.ctx, self.backend, &volume, VolumeUsage::from(&content)).await?;
+            }
+            Counted::Later | Counted::Skipped => {}
         }
         Ok(())
     }
@@ -245,18 +255,18 @@ impl<'a> UsageScan<'a> {
         };
         let place = CountTarget::Archive(&archive.observed().directory);
         match self.count(part, name, (place, Some(file_id))).await? {
-            Some(content) => Ok(publish::archive(self.ctx, &archive, &content).await?),
-            None => Ok(()),
+            Counted::Content(content) => Ok(publish::archive(self.ctx, &archive, &content).await?),
+            Counted::Later | Counted::Skipped => Ok(()),
         }
     }
 
-    /// Counts a tree. Returns `None` if it is counted later, or if only this volume or archive cannot be counted.
+    /// Counts a tree, unless it is large. Fails only if nothing on the export can be counted.
     async fn count(
         &mut self,
         part: ScanPart,
         name: &str,
         of: (CountTarget<'_>, Option<u64>),
-    ) -> Result<Option<TreeUsage>, UsageScanError> {
+    ) -> Result<Counted, UsageScanError> {
         let (ctx, backend, export) = (self.ctx, self.backend, &self.export);
         let requested = || is_requested(ctx, backend, export);
         let mut names = 0;
@@ -269,14 +279,14 @@ impl<'a> UsageScan<'a> {
             return Err(UsageScanError::Unwanted);
         }
         let why = match counted {
-            Ok(Some(content)) => return Ok(Some(content)),
-            Ok(None) if self.defer(part, name, names) => return Ok(None),
+            Ok(Some(content)) => return Ok(Counted::Content(content)),
+            Ok(None) if self.defer(part, name, names) => return Ok(Counted::Later),
             Ok(None) => "its directory does not exist, or was replaced in the meantime".to_owned(),
             Err(error) if is_export_error(&error) => return Err(error.into()),
             Err(error) => error.to_string(),
         };
         self.skip(name, &why);
-        Ok(None)
+        Ok(Counted::Skipped)
     }
 
     /// Returns true if a volume or archive with this many names is counted later.
