@@ -39,13 +39,6 @@ pub struct LegacyDeployment {
     pub is_running: bool,
 }
 
-impl LegacyDeployment {
-    /// Returns namespace and name.
-    pub fn qualified_name(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
-}
-
 impl Observed {
     /// Reads the objects. Without the namespace of the operator, it counts as not installed.
     pub async fn read(client: &Client, operator_namespace: Option<&str>) -> Result<Self, CommandError> {

@@ -169,20 +169,19 @@ impl MigrationPlan {
 }
 
 /// The backend for a provisioner name.
-struct Target<'a> {
+struct Target {
     name: String,
     /// Its manifest if it does not exist.
     missing: Option<Value>,
-    basis: Basis<'a>,
+    basis: Basis,
 }
 
 /// What decides which backend a provisioner name has.
-enum Basis<'a> {
+enum Basis {
     /// Its alias, or its volumes.
     Volumes,
-    /// Deployments with the same export.
+    /// The Deployments with the name, which have the same export.
     Deployments {
-        found: Vec<&'a LegacyDeployment>,
         /// The volumes confirm that export.
         is_confirmed: bool,
     },
@@ -190,12 +189,12 @@ enum Basis<'a> {
     Undecided,
 }
 
-impl Target<'_> {
+impl Target {
     /// Returns true if no Deployment had an influence that the volumes do not confirm.
     fn is_confirmed(&self) -> bool {
         match self.basis {
             Basis::Volumes => true,
-            Basis::Deployments { is_confirmed, .. } => is_confirmed,
+            Basis::Deployments { is_confirmed } => is_confirmed,
             Basis::Undecided => false,
         }
     }
@@ -264,7 +263,7 @@ impl Observed {
 
     /// Chooses the backend for a provisioner name: that of its alias, else the one of `confirmed` on which most of its volumes are,
     /// else one with the address of its Deployments, else a new one.
-    fn target(&self, name: &str, backends: &[NfsBackend], confirmed: &[NfsBackend]) -> Target<'_> {
+    fn target(&self, name: &str, backends: &[NfsBackend], confirmed: &[NfsBackend]) -> Target {
         let exists = |wanted: &str| backends.iter().any(|backend| backend.name_any() == wanted);
         let alias = self.served.aliases.get(name).cloned();
         let selected = alias.or_else(|| self.backend_of_most(name, confirmed));
@@ -296,16 +295,18 @@ impl Observed {
     }
 
     /// Returns the export of a provisioner name: that of its Deployments if they agree, else the directory above all volumes.
-    fn export(&self, name: &str) -> (Option<NfsSubdirExport>, Basis<'_>) {
-        let found: Vec<_> = self.deployments_of(name).collect();
-        let Some(first) = found.first().map(|deployment| &deployment.environment.export) else {
+    fn export(&self, name: &str) -> (Option<NfsSubdirExport>, Basis) {
+        let mut exports = self
+            .deployments_of(name)
+            .map(|deployment| &deployment.environment.export);
+        let Some(first) = exports.next() else {
             return (self.common_parent(name), Basis::Volumes);
         };
-        if found.iter().any(|other| !first.is_same(&other.environment.export)) {
+        if exports.any(|other| !first.is_same(other)) {
             return (self.common_parent(name), Basis::Undecided);
         }
         let is_confirmed = self.confirms(name, first);
-        (Some(first.clone()), Basis::Deployments { found, is_confirmed })
+        (Some(first.clone()), Basis::Deployments { is_confirmed })
     }
 
     fn deployments_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a LegacyDeployment> {
@@ -363,7 +364,7 @@ impl Observed {
         class.filter(|class| served.serves(&class.provisioner))
     }
 
-    fn plan_provisioner(&self, name: String, target: Target<'_>, volumes: &[VolumePlan]) -> ProvisionerPlan {
+    fn plan_provisioner(&self, name: String, target: Target, volumes: &[VolumePlan]) -> ProvisionerPlan {
         let own = volumes.iter().filter(|volume| volume.provisioner == name).count();
         let deployments = self
             .deployments_of(&name)
@@ -391,7 +392,7 @@ impl Observed {
         }
     }
 
-    fn steps(&self, name: &str, target: &Target<'_>, deployments: &[DeploymentPlan]) -> Vec<Step> {
+    fn steps(&self, name: &str, target: &Target, deployments: &[DeploymentPlan]) -> Vec<Step> {
         let mut steps = Vec::new();
         if matches!(target.basis, Basis::Undecided) {
             return steps;
@@ -400,17 +401,17 @@ impl Observed {
             target
                 .missing
                 .as_ref()
-                .map(|manifest| creation(manifest, &target.basis)),
+                .map(|manifest| creation(manifest, &target.basis, deployments)),
         );
         if self.served.aliases.get(name) != Some(&target.name) {
-            steps.push(alias(name, target));
+            steps.push(alias(name, target, deployments));
         }
         steps.extend(deployments.iter().filter(|deployment| deployment.is_running).map(stop));
         steps
     }
 
     /// Returns why the backend cannot serve anything now.
-    fn obstacle(&self, target: &Target<'_>, deployments: &[DeploymentPlan]) -> Option<Obstacle> {
+    fn obstacle(&self, target: &Target, deployments: &[DeploymentPlan]) -> Option<Obstacle> {
         let backend = self.backends.iter().find(|backend| backend.name_any() == target.name);
         match (backend, &target.basis, &target.missing) {
             (Some(backend), ..) => not_ready(backend),
@@ -427,11 +428,11 @@ impl Observed {
 
 /// Returns the backends that matter to the volumes of each target: those that are confirmed, and its own.
 fn visible_backends<'a>(
-    targets: &BTreeMap<String, Target<'_>>,
+    targets: &BTreeMap<String, Target>,
     backends: &'a [NfsBackend],
     confirmed: &'a [NfsBackend],
 ) -> BTreeMap<String, Vec<&'a NfsBackend>> {
-    let of = |target: &Target<'_>| {
+    let of = |target: &Target| {
         let is_confirmed = confirmed.iter().any(|backend| backend.name_any() == target.name);
         let own = backends.iter().filter(|backend| backend.name_any() == target.name);
         confirmed.iter().chain(own.filter(|_| !is_confirmed)).collect()
@@ -461,11 +462,11 @@ const UNCONFIRMED: &str = "NOT CONFIRMED by its volumes: before you do this, che
                            provisioner, because new claims get their volumes on its export";
 
 /// Returns the names of the Deployments that decided, and what to check about them.
-fn origin(basis: &Basis<'_>) -> Option<String> {
-    let Basis::Deployments { found, is_confirmed } = basis else {
+fn origin(basis: &Basis, deployments: &[DeploymentPlan]) -> Option<String> {
+    let Basis::Deployments { is_confirmed } = basis else {
         return None;
     };
-    let names: Vec<_> = found.iter().map(|deployment| deployment.qualified_name()).collect();
+    let names: Vec<_> = deployments.iter().map(DeploymentPlan::qualified_name).collect();
     let note = if *is_confirmed {
         "confirmed by its volumes"
     } else {
@@ -474,8 +475,8 @@ fn origin(basis: &Basis<'_>) -> Option<String> {
     Some(format!("with the export of Deployment {}, {note}", names.join(" and ")))
 }
 
-fn creation(manifest: &Value, basis: &Basis<'_>) -> Step {
-    let description = match origin(basis) {
+fn creation(manifest: &Value, basis: &Basis, deployments: &[DeploymentPlan]) -> Step {
+    let description = match origin(basis, deployments) {
         Some(origin) => format!("create the backend, {origin}"),
         None => "create the backend; its path is the directory above all volumes: correct it if NFS_PATH of the old \
                  Deployment was another"
@@ -491,9 +492,9 @@ fn creation(manifest: &Value, basis: &Basis<'_>) -> Step {
     }
 }
 
-fn alias(name: &str, target: &Target<'_>) -> Step {
+fn alias(name: &str, target: &Target, deployments: &[DeploymentPlan]) -> Step {
     // Of a new backend, the step before this one says it.
-    let origin = origin(&target.basis).filter(|_| target.missing.is_none());
+    let origin = origin(&target.basis, deployments).filter(|_| target.missing.is_none());
     let origin = origin.map(|origin| format!(", one {origin}")).unwrap_or_default();
     Step {
         description: format!(

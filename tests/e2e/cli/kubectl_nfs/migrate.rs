@@ -152,7 +152,7 @@ async fn a_deployment_of_a_tenant_decides_nothing() -> Test {
         .create(&rig::objects::reference("v1", "Namespace", None, "a-tenant"))
         .await?;
     env.objects.create(&legacy_deployment("nfs.example.com")).await?;
-    let mut tenants = legacy_deployment("evil.example.com");
+    let mut tenants = legacy_deployment("attacker.example.com");
     merge(&mut tenants, &object!({"metadata": {"namespace": "a-tenant"}}));
     env.objects.create(&tenants).await?;
     // Outside the namespace of the operator, its label means nothing.
@@ -171,7 +171,7 @@ async fn a_deployment_of_a_tenant_decides_nothing() -> Test {
     assert_eq!(found["steps"], object!([]), "{found:#}");
     let message = text(found, "/obstacle/message");
     for expected in [
-        "a-tenant/nfs-client (evil.example.com:/projects)",
+        "a-tenant/nfs-client (attacker.example.com:/projects)",
         "default/nfs-client (nfs.example.com:/projects)",
         "--provisioner-namespace",
     ] {
@@ -180,7 +180,7 @@ async fn a_deployment_of_a_tenant_decides_nothing() -> Test {
 
     let selected = [&plan[..], &["--provisioner-namespace", "default"]].concat();
     let shown = fine(&env.cluster, &selected).await;
-    assert!(!shown.contains("evil"), "{shown}");
+    assert!(!shown.contains("attacker"), "{shown}");
     for expected in [
         "Deployment default/nfs-client: nfs.example.com:/projects, NOT CONFIRMED",
         "with the export of Deployment default/nfs-client, NOT CONFIRMED",

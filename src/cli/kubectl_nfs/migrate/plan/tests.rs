@@ -190,7 +190,9 @@ fn an_export_of_a_deployment_that_the_volumes_do_not_confirm_is_to_be_checked() 
 #[test]
 fn of_several_deployments_with_different_exports_none_is_chosen() {
     let mut observed = observed(vec![volume("a", "nfs", "/srv/data/a")], Vec::new());
-    observed.deployments.push(deployment_in("a-tenant", OLD, "evil", "/"));
+    observed
+        .deployments
+        .push(deployment_in("a-tenant", OLD, "attacker", "/"));
     observed.deployments.push(deployment("nfs", "/srv/data"));
     let plan = observed.plan(&[]);
     assert!(!plan.is_possible());
@@ -198,7 +200,7 @@ fn of_several_deployments_with_different_exports_none_is_chosen() {
     assert!(undecided.is_undecided() && undecided.steps.is_empty(), "{undecided:#?}");
     let message = &undecided.obstacle.as_ref().unwrap().message;
     for expected in [
-        "a-tenant/nfs-client (evil:/)",
+        "a-tenant/nfs-client (attacker:/)",
         "storage/nfs-client (nfs:/srv/data)",
         "--provisioner-namespace",
     ] {
@@ -214,7 +216,9 @@ fn of_several_deployments_with_different_exports_none_is_chosen() {
     assert!(creation.contains(r#""server":"nfs""#), "{creation}");
 
     // Deployments decide nothing where the volumes or an alias do, and need not differ.
-    observed.deployments.push(deployment_in("a-tenant", OLD, "evil", "/"));
+    observed
+        .deployments
+        .push(deployment_in("a-tenant", OLD, "attacker", "/"));
     observed.backends.push(backend("data", "nfs", "/srv/data"));
     let plan = observed.plan(&[]);
     assert!(plan.is_possible(), "{plan:#?}");
@@ -266,7 +270,7 @@ fn text_of_objects_is_one_word_of_the_commands() {
         assert_eq!(alias, [format!("--provisioner-alias={OLD}={}", plan.backend)]);
     }
     // The list of aliases of the operator has a syntax of its own.
-    for name in ["old/name=evil,x", "a b", "$(id)", "x/y/z"] {
+    for name in ["old/name=other,x", "a b", "$(id)", "x/y/z"] {
         assert!(!is_provisioner_name(name), "{name}");
         let mut observed = observed(Vec::new(), Vec::new());
         observed.deployments.push(deployment_in("a-tenant", name, "nfs", "/"));
