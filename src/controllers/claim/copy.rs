@@ -1,13 +1,13 @@
 //! A claim that requests a copy of another claim's or an archive's data: the source, the copy in the background, and its
 //! result.
 
-use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
+use super::content::DataSource;
 use super::create_volume::create_volume;
 use super::eligibility::source_claim;
 use super::limit::order_limit;
@@ -30,49 +30,12 @@ use crate::state::copy_jobs::source::{ClaimSourceError, check_bound, find_claim}
 use crate::state::quota::accounted_volume;
 use export_store::text::format_amount;
 use export_store::{
-    ArchiveRef, CopyError, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory,
-    SnapshotSelector, StagedLimit, VolumeLimit,
+    CopyError, CopySource, DirectoryRequest, ExportError, ExportStore, ProvisionedDirectory, SnapshotSelector,
+    StagedLimit, VolumeLimit,
 };
 
 /// The data to copy, and the export that has it.
 type LocatedSource = (Arc<ExportStore>, CopySource);
-
-/// The data that is copied to a claim's volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DataSource {
-    /// A claim of the same namespace.
-    Claim {
-        /// Its name.
-        name: String,
-        /// The snapshot of the server from which it is copied; otherwise, its data in use are.
-        snapshot: Option<String>,
-    },
-    /// An archive that the claim is allowed to restore.
-    Archive(ArchiveSource),
-}
-
-impl DataSource {
-    /// Returns the archive, if the source is one.
-    pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
-        match self {
-            Self::Archive(source) => Some(&source.archive),
-            Self::Claim { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for DataSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Claim { name, snapshot: None } => write!(f, "claim {name}"),
-            Self::Claim {
-                name,
-                snapshot: Some(snapshot),
-            } => write!(f, "claim {name} in snapshot {snapshot}"),
-            Self::Archive(source) => source.fmt(f),
-        }
-    }
-}
 
 /// Stops the copy of a claim that is no longer allowed to have it, and rolls back what was copied. Everything that may
 /// be in use remains: a directory that has its volume, one that was moved, and one whose backend cannot be reached.

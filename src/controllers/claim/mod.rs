@@ -3,6 +3,7 @@
 mod cached_fields;
 mod change_fingerprint;
 mod claim_writes;
+mod content;
 mod copy;
 mod create_volume;
 mod directory;

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
 use super::eligibility::ClaimRequest;
+use super::restore::ArchiveSource;
 use crate::api::backend::Existing;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, REQUESTED_BACKEND, volume_name};
@@ -42,21 +43,21 @@ pub enum PlacementResult {
     Infeasible(PlannedCondition),
 }
 
-/// Places a claim. `takes_over` are the bytes of the archive whose directory becomes the volume's: they are counted already.
+/// Places a claim. The bytes of an archive that is `moved` are counted already.
 /// `refused` are the backends that refused it in this attempt, with their conditions.
 pub fn place(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
-    takes_over: Option<u128>,
+    moved: Option<&ArchiveSource>,
     namespace: &PartialObjectMeta<Namespace>,
     refused: &[(String, PlannedCondition)],
 ) -> PlacementResult {
-    let class = match class_for_placement(ctx, request) {
+    let class = match class_for_placement(ctx, request, moved) {
         Ok(class) => class,
         Err(condition) => return PlacementResult::Infeasible(condition),
     };
-    let additional = request.bytes.saturating_sub(takes_over.unwrap_or(0));
+    let additional = request.bytes.saturating_sub(moved.map_or(0, |archive| archive.bytes));
     let views = BackendView::all(ctx, refused);
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
@@ -77,9 +78,7 @@ pub fn place(
             labels: node.as_ref().map(|node| node.labels()),
         }),
         // A shared directory keeps its group.
-        needs_group: takes_over.is_none()
-            && placed_on.is_none()
-            && request.parameters.existing != Some(Existing::Share),
+        needs_group: moved.is_none() && placed_on.is_none() && request.parameters.existing != Some(Existing::Share),
         topologies: &request.topologies,
     };
     let mut is_only_choice = false;
@@ -124,9 +123,17 @@ fn capacity_demand(refusals: &[BackendRefusal], namespace: &str, bytes: u128) ->
     })
 }
 
-/// Returns the class's parameters for placement. A class under an alias is restricted to the alias's backend.
-pub(crate) fn class_for_placement(ctx: &Context, request: &ClaimRequest) -> Result<ClassParameters, PlannedCondition> {
+/// Returns the class's parameters for placement. An archive that is `moved` stays on its backend, and a class under an alias
+/// is restricted to the alias's backend.
+pub(crate) fn class_for_placement(
+    ctx: &Context,
+    request: &ClaimRequest,
+    moved: Option<&ArchiveSource>,
+) -> Result<ClassParameters, PlannedCondition> {
     let mut class = request.parameters.clone();
+    if let Some(archive) = moved {
+        class.backends = vec![archive.backend.clone()];
+    }
     ctx.settings.served.restrict(&request.provisioner, &mut class)?;
     Ok(class)
 }

@@ -13,7 +13,8 @@ use kube::{Api, ResourceExt};
 
 use super::cached_fields::{LAST_APPLIED, is_incomplete, is_oversized};
 use super::claim_writes::{clear_placed_on, is_unplaced, release_node, set_placed_on};
-use super::copy::{self, DataSource};
+use super::content::{DataSource, InitialContent};
+use super::copy;
 use super::create_volume::create_volume;
 use super::eligibility::{ClaimRequest, oversized};
 use super::limit::{find_no_order, order_limit, still_awaited};
@@ -21,7 +22,7 @@ use super::placement::{PlacementResult, pending_backend, place};
 use super::plan::{Planner, ProvisionPlan};
 use super::recovery_hold::recovery_hold;
 use super::report::{self, ProvisionOutcome};
-use super::restore::{ArchiveSource, RestoreMode, find_archive, find_cached_archive};
+use super::restore::{find_archive, find_cached_archive};
 use super::rollback::roll_back;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
@@ -34,7 +35,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::copy_jobs::job::CopyJob;
-use export_store::{ArchiveRef, ExportError, ExportStore};
+use export_store::{ExportError, ExportStore};
 
 /// The outcome of an attempt on one backend.
 pub(crate) enum BackendOutcome {
@@ -77,19 +78,10 @@ pub(crate) struct ProvisionTarget {
 pub(crate) struct ProvisionAttempt<'a> {
     pub(crate) ctx: &'a Arc<Context>,
     pub(crate) claim: &'a PersistentVolumeClaim,
-    /// The claim's request.
-    requested: &'a ClaimRequest,
-    /// The request, on the backend of the archive if that is moved.
     pub(crate) request: &'a ClaimRequest,
     pub(crate) volume: String,
-    /// The archive that the claim requests, according to the watch caches.
-    archive: Option<(ArchiveSource, RestoreMode)>,
-    /// The archive that is moved to become the volume's directory.
-    pub(crate) restore: Option<ArchiveRef>,
-    /// The capacity that this archive uses already, in bytes.
-    takes_over: Option<u128>,
-    /// The data that is copied to the volume.
-    pub(crate) data_source: Option<DataSource>,
+    /// The content that the claim may have according to the watch caches.
+    content: InitialContent,
     namespace: Arc<PartialObjectMeta<Namespace>>,
     /// Metadata of the claim that the cache does not have.
     metadata: OnceLock<ObjectMeta>,
@@ -101,9 +93,9 @@ pub(crate) struct ProvisionAttempt<'a> {
 pub async fn provision(
     ctx: &Arc<Context>,
     claim: &PersistentVolumeClaim,
-    requested: &ClaimRequest,
+    request: &ClaimRequest,
 ) -> Result<ProvisionOutcome, WriteError> {
-    let result = try_provision(ctx, claim, requested).await;
+    let result = try_provision(ctx, claim, request).await;
     release_unused(ctx, claim);
     result
 }
@@ -120,7 +112,7 @@ pub(super) fn release_unused(ctx: &Context, claim: &PersistentVolumeClaim) {
 async fn try_provision(
     ctx: &Arc<Context>,
     claim: &PersistentVolumeClaim,
-    requested: &ClaimRequest,
+    request: &ClaimRequest,
 ) -> Result<ProvisionOutcome, WriteError> {
     let name = claim.namespace().unwrap_or_default();
     let Some(namespace) = ctx.namespace(&name) else {
@@ -134,63 +126,41 @@ async fn try_provision(
     if let Some(outcome) = still_awaited(ctx, &volume) {
         return Ok(outcome);
     }
-    if let Some(condition) = recovery_hold(ctx, claim, requested, &namespace).await {
+    if let Some(condition) = recovery_hold(ctx, claim, request, &namespace).await {
         return Ok(if condition.reason.awaits_probe() {
             ProvisionOutcome::AwaitingProbe(condition)
         } else {
             ProvisionOutcome::Waiting(condition, Box::default())
         });
     }
-    let mut request = requested.clone();
-    let (mut restore, mut takes_over) = (None, None);
-    let mut data_source = request.source.clone().map(|name| DataSource::Claim {
-        name,
-        snapshot: request.snapshot.clone(),
-    });
-    let mut archive = None;
-    if let Some(name) = &requested.restore {
-        let found = match find_cached_archive(ctx, claim, requested, &namespace, name) {
-            Err(_) if is_in_progress(ctx, claim, &volume) => match withdraw(ctx, claim, requested, name).await? {
-                Ok(found) => found,
+    let content = match &request.restore {
+        None => InitialContent::without_archive(request),
+        Some(name) => match find_cached_archive(ctx, claim, request, &namespace, name) {
+            Ok(found) => InitialContent::of_archive(found),
+            Err(_) if is_in_progress(ctx, claim, &volume) => match withdraw(ctx, claim, request, name).await? {
+                Ok(content) => content,
                 Err(outcome) => return Ok(outcome),
             },
             Err(condition) => return Ok(ProvisionOutcome::Infeasible(condition)),
-            Ok(found) => found,
-        };
-        archive = Some(found.clone());
-        match found {
-            (source, RestoreMode::Move) => {
-                request.parameters.backends = vec![source.backend];
-                takes_over = Some(source.bytes);
-                restore = Some(source.archive);
-            }
-            (source, RestoreMode::Copy) => data_source = Some(DataSource::Archive(source)),
-        }
-    }
+        },
+    };
     let attempt = ProvisionAttempt {
         ctx,
         claim,
-        requested,
-        request: &request,
+        request,
         volume,
-        archive,
-        restore,
-        takes_over,
-        data_source,
+        content,
         namespace,
         metadata: OnceLock::new(),
         placed: AtomicBool::new(false),
     };
     // This does not depend on the current state of the backend: the end of the copy wakes the claim.
-    if let Some(condition) = attempt
-        .data_source
-        .as_ref()
-        .and_then(|source| CopyJob::of(ctx, claim).progress(source))
-    {
+    let copied = attempt.content.copied();
+    if let Some(condition) = copied.and_then(|source| CopyJob::of(ctx, claim).progress(source)) {
         return Ok(ProvisionOutcome::Copying(condition));
     }
     // What an earlier attempt has begun is completed or discarded, although the source is not bound.
-    if let Some(DataSource::Claim { name: source, .. }) = &attempt.data_source
+    if let Some(DataSource::Claim { name: source, .. }) = copied
         && let Some(outcome) = copy::await_source(ctx, claim, source)
         && pending_backend(ctx, &attempt.volume).is_none()
     {
@@ -205,13 +175,13 @@ fn is_in_progress(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) ->
 }
 
 /// Stops a restore that is in progress and no longer permitted according to the watch caches, which may be out of date:
-/// the archive is read first. Returns the archive if the claim may still have it, or else the outcome.
+/// the archive is read first. Returns the content if the claim may still have the archive, or else the outcome.
 async fn withdraw(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
     source: &RestoreSource,
-) -> Result<Result<(ArchiveSource, RestoreMode), ProvisionOutcome>, WriteError> {
+) -> Result<Result<InitialContent, ProvisionOutcome>, WriteError> {
     let uid = claim.uid().unwrap_or_default();
     let (volume, priority) = (volume_name(&uid), ctx.claim_retries.priority(&uid));
     let backend = pending_backend(ctx, &volume);
@@ -219,7 +189,7 @@ async fn withdraw(
         return Ok(Err(ProvisionOutcome::Queued));
     };
     let condition = match find_archive(ctx, claim, request, source).await? {
-        Ok(found) => return Ok(Ok(found)),
+        Ok(found) => return Ok(Ok(InitialContent::of_archive(found))),
         Err(condition) => condition,
     };
     copy::abandon(ctx, claim, &volume).await?;
@@ -235,7 +205,8 @@ impl ProvisionAttempt<'_> {
         let mut refusals = Refusals::of_copies(self.ctx.copy_jobs.take_refusals(&uid));
         let outcome = self.try_backends(&mut refusals).await?;
         // A deleted claim is forgotten only once.
-        let is_copied = self.data_source.is_some() && self.ctx.cached_claim(&ObjectRef::from_obj(self.claim)).is_some();
+        let is_copied =
+            self.content.copied().is_some() && self.ctx.cached_claim(&ObjectRef::from_obj(self.claim)).is_some();
         if is_copied && matches!(outcome, ProvisionOutcome::Copying(_) | ProvisionOutcome::Queued) {
             self.ctx.copy_jobs.keep_refusals(uid, refusals.conditions);
         }
@@ -248,7 +219,7 @@ impl ProvisionAttempt<'_> {
                 self.ctx,
                 self.claim,
                 self.request,
-                self.takes_over,
+                self.content.moved(),
                 &self.namespace,
                 &refusals.conditions,
             ) {
@@ -311,7 +282,7 @@ impl ProvisionAttempt<'_> {
             Ok(plan) => plan,
             Err(condition) => return Ok(refused(condition, true)),
         };
-        if let Some(source) = &self.data_source {
+        if let Some(source) = self.content.copied() {
             return Box::pin(copy::copy(self, &target, plan, source)).await;
         }
         if priority == Priority::Retry
@@ -346,11 +317,11 @@ impl ProvisionAttempt<'_> {
 
     /// Reads the archive that the claim requests. Returns the outcome if the claim may not have its data now.
     async fn confirm_archive(&self) -> Result<Option<ProvisionOutcome>, WriteError> {
-        let (Some(name), Some((source, mode))) = (&self.requested.restore, &self.archive) else {
+        let Some(name) = &self.request.restore else {
             return Ok(None);
         };
-        let outcome = match find_archive(self.ctx, self.claim, self.requested, name).await? {
-            Ok((found, found_mode)) if found.is_same(source) && found_mode == *mode => return Ok(None),
+        let outcome = match find_archive(self.ctx, self.claim, self.request, name).await? {
+            Ok(found) if self.content.is_archive(&found) => return Ok(None),
             // The watch cache is about to have the change.
             Ok(_) => ProvisionOutcome::Queued,
             Err(condition) => {
@@ -373,7 +344,7 @@ impl ProvisionAttempt<'_> {
         let Some(_pending) = backend.begin_work(&self.volume, &plan.directory.claim) else {
             return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
-        if self.restore.is_some() {
+        if self.content.moved().is_some() {
             backend.mark_as_move(&self.volume);
         }
         let provisioned = export.provision(&plan.directory);
@@ -401,7 +372,7 @@ impl ProvisionAttempt<'_> {
             metadata: self.metadata.get().unwrap_or(&self.claim.metadata),
             request: self.request,
             namespace_uid: self.namespace.metadata.uid.as_deref().unwrap_or_default(),
-            restore: self.restore.as_ref(),
+            restore: self.content.moved().map(|source| &source.archive),
             under_alias: self.ctx.settings.served.aliases.contains_key(&self.request.provisioner),
             cluster_uid: self.ctx.cluster_uid(),
             snapshot: &target.snapshot,
@@ -412,7 +383,7 @@ impl ProvisionAttempt<'_> {
     /// Returns the refusal to expect for a claim that failed before, if it can be predicted. Then its placement is neither
     /// written nor cleared, so that thousands of failing claims cost the API server nothing.
     async fn dry_run(&self, target: &ProvisionTarget, plan: &ProvisionPlan) -> Option<ExportError> {
-        if self.restore.is_some() || target.backend.has_pending(&self.volume) {
+        if self.content.moved().is_some() || target.backend.has_pending(&self.volume) {
             return None;
         }
         let checked = target.export.dry_run(&plan.directory).await;
@@ -422,9 +393,8 @@ impl ProvisionAttempt<'_> {
     /// Requeues the archive that is restored: it reports the progress, and is deleted once it was moved, or once it has
     /// expired and is no longer being copied.
     pub(crate) fn requeue_archive(&self) {
-        let copied = self.data_source.as_ref().and_then(DataSource::archive);
-        if let Some(archive) = self.restore.as_ref().or(copied) {
-            self.ctx.requeue_archive(ObjectRef::new(&archive.volume));
+        if let Some(source) = self.content.archive() {
+            self.ctx.requeue_archive(ObjectRef::new(&source.archive.volume));
         }
     }
 

@@ -187,7 +187,7 @@ fn could_serve(
 ) -> bool {
     let allowed = backend.spec.allowed_namespaces.as_ref();
     // Placement reports an invalid class.
-    class_for_placement(ctx, request)
+    class_for_placement(ctx, request, None)
         .is_ok_and(|class| placement::class_permits(&class, &backend.name_any(), backend.labels()))
         && allowed
             .is_none_or(|allowed| placement::is_namespace_allowed(allowed, &namespace.name_any(), namespace.labels()))
