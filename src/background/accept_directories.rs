@@ -245,9 +245,9 @@ impl Run<'_> {
         // Only its record describes a volume of nfs-subdir-external-provisioner.
         let aliases = &self.ctx.settings.served.aliases;
         let described = object.filter(|object| alias_backend(object, aliases).is_none());
-        let request = described.map(|object| self.known.reclaim_request(object)).transpose();
-        let object = match &request {
-            Ok(request) => Ok(request.as_ref()),
+        let directory = described.map(|object| self.known.volume_directory(object)).transpose();
+        let object = match &directory {
+            Ok(directory) => Ok(directory.as_ref()),
             Err(condition) => Err(condition.message.as_str()),
         };
         let scope = match self.all {

@@ -40,7 +40,7 @@ pub(crate) fn admit_backup(
     source: &ClaimSource,
     destination: &str,
 ) -> Result<(), PlannedCondition> {
-    let size = source.request.archive_metadata.size.as_deref();
+    let size = source.directory.archive_metadata.size.as_deref();
     let bytes = size.and_then(quantity::bytes).ok_or_else(|| {
         let message = "the volume of the claim has no capacity, so that its backup cannot be counted: ask an administrator to \
                        back it up with an NfsArchive";

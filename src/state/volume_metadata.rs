@@ -44,12 +44,12 @@ pub async fn save(ctx: &Context, volume: &PersistentVolume) {
         return;
     };
     let snapshot = backend.last_probe();
-    let (Some(export), Ok(request)) = (&snapshot.store, snapshot.reclaim_request(volume)) else {
+    let (Some(export), Ok(directory)) = (&snapshot.store, snapshot.volume_directory(volume)) else {
         return;
     };
-    if let Err(error) = export.save_volume_metadata(&request, &metadata).await {
+    if let Err(error) = export.save_volume_metadata(&directory, &metadata).await {
         tracing::info!(
-            volume = request.volume,
+            volume = directory.volume,
             backend = backend.name,
             "failed to save the volume's metadata in its record: {error}"
         );

@@ -9,7 +9,7 @@ use crate::error::ExportError;
 use crate::record::{Record, RecordedHandle, State};
 use crate::recorded_place::{self, Confirmed};
 use crate::records::{self, ReadRecord};
-use crate::request::ReclaimRequest;
+use crate::request::VolumeDirectory;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -56,7 +56,7 @@ pub(crate) async fn accept(
     store: &ExportStore,
     verified: &VerifiedRoot,
     (volume, scope): (&str, AcceptanceScope),
-    object: Result<Option<&ReclaimRequest>, &str>,
+    object: Result<Option<&VolumeDirectory>, &str>,
 ) -> Result<Acceptance, ExportError> {
     let refused = |why: &str| Ok(Acceptance::Refused(why.to_owned()));
     let record = match records::read(store, verified, volume).await? {
@@ -115,7 +115,7 @@ pub(crate) async fn accept(
 }
 
 /// Reports whether a volume's object is about the claim and directory of a record. One that no claim has yet names none.
-fn describes(record: &Record, object: &ReclaimRequest) -> bool {
+fn describes(record: &Record, object: &VolumeDirectory) -> bool {
     let is_same_claim = object.claim.uid.is_empty() || record.claim.uid == object.claim.uid;
     is_same_claim && record.directory == object.directory
 }

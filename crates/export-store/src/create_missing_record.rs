@@ -3,7 +3,7 @@ use crate::path_reservations::{Holder, Sharing};
 use crate::reclaim::plan::NameOccupant;
 use crate::record::{Record, RecordedHandle, State};
 use crate::records::{Created, ReadRecord};
-use crate::request::ReclaimRequest;
+use crate::request::VolumeDirectory;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
@@ -13,23 +13,23 @@ use nfs_client::FileRef;
 pub(crate) async fn create_missing_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
     adopted: bool,
 ) -> Result<u64, ExportError> {
-    let begun = earlier_attempt(store, verified, request).await?;
+    let begun = earlier_attempt(store, verified, expected).await?;
     if begun.is_none() {
-        match volume_record::compare_and_sign(store, verified, request).await? {
+        match volume_record::compare_and_sign(store, verified, expected).await? {
             Recorded::Agreed(_, file_id) => return Ok(file_id),
-            Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(request)),
+            Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(expected)),
             Recorded::Nothing(_) => {}
         }
     }
-    let directory = &request.directory;
-    let leaf = find_unclaimed(store, verified, request).await?;
+    let directory = &expected.directory;
+    let leaf = find_unclaimed(store, verified, expected).await?;
     let record = Record {
-        volume: request.volume.clone(),
+        volume: expected.volume.clone(),
         backend: store.config.backend.clone(),
-        claim: request.claim.clone(),
+        claim: expected.claim.clone(),
         directory: directory.clone(),
         file_id: Some(leaf.attributes.fileid),
         handle: Some(RecordedHandle::new(verified, &leaf)),
@@ -54,19 +54,19 @@ pub(crate) async fn create_missing_record(
 async fn earlier_attempt(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<Option<Record>, ExportError> {
-    let record = match records::read_or_remove_truncated(store, verified, &request.volume).await? {
+    let record = match records::read_or_remove_truncated(store, verified, &expected.volume).await? {
         ReadRecord::Record(record, _) => record,
         ReadRecord::Nothing | ReadRecord::Unreadable(_) => return Ok(None),
     };
-    if record.claim.uid != request.claim.uid || !record.state.belongs_to_volume() {
+    if record.claim.uid != expected.claim.uid || !record.state.belongs_to_volume() {
         return Ok(None);
     }
-    if record.directory == request.directory {
+    if record.directory == expected.directory {
         return Ok(Some(*record).filter(|record| record.file_id.is_none()));
     }
-    rollback::rollback(store, verified, &request.volume, &request.claim.uid, true).await?;
+    rollback::rollback(store, verified, &expected.volume, &expected.claim.uid, true).await?;
     Ok(None)
 }
 
@@ -74,14 +74,14 @@ async fn earlier_attempt(
 async fn find_unclaimed(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<FileRef, ExportError> {
-    let directory = &request.directory;
-    let own = Holder::Volume(request.volume.clone());
+    let directory = &expected.directory;
+    let own = Holder::Volume(expected.volume.clone());
     paths::refuse_conflict(store, verified, &own, Sharing::Exclusive, &directory.to_string()).await?;
     let nodes = paths::walk(store, verified, directory).await?;
     let Some(leaf) = paths::leaf(&nodes, directory) else {
-        return Err(volume_record::missing(request));
+        return Err(volume_record::missing(expected));
     };
     if let Some(bad) = nodes.iter().find(|node| !verified.is_plain_directory(node)) {
         return Err(ExportError::PathUnusable {
@@ -96,20 +96,20 @@ async fn find_unclaimed(
     paths::check_parents_and_clusters(store, verified, directory, &nodes, Sharing::Exclusive).await?;
     let file_id = leaf.attributes.fileid;
     if let Some(holder) =
-        file_holders::holder_of(store, verified, leaf, Some(&request.volume), Sharing::Exclusive).await?
+        file_holders::holder_of(store, verified, leaf, Some(&expected.volume), Sharing::Exclusive).await?
     {
         return Err(ExportError::FileidInUse {
             directory: directory.to_string(),
             holder,
         });
     }
-    if request.file_id.is_some_and(|said| said != file_id) {
+    if expected.file_id.is_some_and(|said| said != file_id) {
         return Err(ExportError::RecordMismatch {
-            volume: request.volume.clone(),
+            volume: expected.volume.clone(),
             directory: directory.to_string(),
             what: format!(
                 "its object has fileid {:?}, and the directory {file_id}",
-                request.file_id
+                expected.file_id
             ),
         });
     }

@@ -143,8 +143,8 @@ pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
     ArchiveMetadata, ClaimRef, Decided, DirectoryRequest, Existing, ExpectedIdentity, Identity, NEW_IDENTITY,
-    OpenRecord, OwnFileIds, ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimDecision,
-    ReclaimRequest, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, StuckRecord, TrashContent,
+    OpenRecord, OwnFileIds, ProvisionedDirectory, PurgeFailure, PurgeLimits, PurgeReport, ReclaimDecision, Reclaimed,
+    RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, StuckRecord, TrashContent, VolumeDirectory,
     WriteProbe,
 };
 pub use server_comparison::ServerComparison;

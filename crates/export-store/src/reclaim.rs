@@ -18,7 +18,7 @@ use crate::paths::LookInside;
 pub(crate) use crate::reclaim::plan::ReclaimAction;
 use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimResult, ReclaimStep, decide};
 use crate::record::{Record, RecordedHandle, State};
-use crate::request::{ArchiveMetadata, ReclaimDecision, ReclaimRequest, Reclaimed};
+use crate::request::{ArchiveMetadata, ReclaimDecision, Reclaimed, VolumeDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::volume_record::Recorded;
@@ -140,10 +140,10 @@ fn later(state: &State, now: i64) -> i64 {
 pub(crate) async fn reclaim(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
     (action, decision): (ReclaimAction, &dyn ReclaimDecision),
 ) -> Result<Reclaimed, ExportError> {
-    match volume_record::compare_and_sign(store, verified, request).await? {
+    match volume_record::compare_and_sign(store, verified, expected).await? {
         // It belongs to nobody here, whatever the policy says.
         Recorded::Agreed(record, _) if record.shared => {
             decide_about(&record.directory, decision).await?;
@@ -151,13 +151,13 @@ pub(crate) async fn reclaim(
             Ok(Reclaimed::Retained)
         }
         Recorded::Agreed(record, file_id) => {
-            let metadata = request.archive_metadata.clone();
+            let metadata = expected.archive_metadata.clone();
             let reclaim = Reclaim::new(verified, *record, file_id, action, metadata, Some(decision));
             run(store, reclaim).await
         }
         Recorded::Nothing(NameOccupant::Nothing) if action == ReclaimAction::Delete => Ok(Reclaimed::AlreadyGone),
-        Recorded::Nothing(NameOccupant::Nothing) => Err(volume_record::missing(request)),
-        Recorded::Nothing(_) => Err(volume_record::unrecorded(request)),
+        Recorded::Nothing(NameOccupant::Nothing) => Err(volume_record::missing(expected)),
+        Recorded::Nothing(_) => Err(volume_record::unrecorded(expected)),
     }
 }
 
@@ -202,15 +202,13 @@ async fn run(store: &ExportStore, mut reclaim: Reclaim<'_>) -> Result<Reclaimed,
             ReclaimStep::Move => move_directory(store, &mut reclaim, none_while.as_ref()).await?,
             ReclaimStep::Restrict => archive::complete(store, &mut reclaim).await?,
             ReclaimStep::DoneUnrecorded => {
-                remove_parents(store, &reclaim).await?;
-                records::remove(store, verified, &reclaim.record.volume).await?;
+                remove_remains(store, &reclaim).await?;
                 return Ok(Reclaimed::Deleted);
             }
             ReclaimStep::AlreadyGone => {
                 // Without its record, the volume could not be reclaimed for a later claim.
                 reclaim.decide().await?;
-                remove_parents(store, &reclaim).await?;
-                records::remove(store, verified, &reclaim.record.volume).await?;
+                remove_remains(store, &reclaim).await?;
                 return Ok(Reclaimed::AlreadyGone);
             }
             ReclaimStep::Done(end) => {
@@ -248,6 +246,12 @@ async fn remove_parents(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
             parents::remove_empty(store, reclaim.verified, &own, reclaim.directory()).await
         }
     }
+}
+
+/// Removes what remains of a directory that is gone: its empty parents, and its record.
+async fn remove_remains(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
+    remove_parents(store, reclaim).await?;
+    records::remove(store, reclaim.verified, &reclaim.record.volume).await
 }
 
 fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Reclaimed {

@@ -258,9 +258,9 @@ pub enum RollbackOutcome {
     NotEmpty,
 }
 
-/// Request to reclaim a volume's directory.
+/// The directory of a volume according to its PersistentVolume. The record has to agree (data-safety rule 8).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReclaimRequest {
+pub struct VolumeDirectory {
     /// The claim of the volume.
     pub claim: ClaimRef,
     /// Name of the volume.

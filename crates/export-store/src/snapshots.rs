@@ -16,7 +16,7 @@ use crate::naming::snapshot_name;
 use crate::readdir::select_names;
 use crate::record::{Record, State};
 use crate::records::{self, ReadRecord};
-use crate::request::ReclaimRequest;
+use crate::request::VolumeDirectory;
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -141,7 +141,7 @@ fn is_absence(error: &NfsError) -> bool {
 pub(crate) async fn open(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    (request, live): (&ReclaimRequest, &Record),
+    (expected, live): (&VolumeDirectory, &Record),
     selector: &SnapshotSelector,
 ) -> Result<SnapshotDirectory, ExportError> {
     let Some((path, directory)) = open_directory(store, &verified.root).await? else {
@@ -160,7 +160,7 @@ pub(crate) async fn open(
     let Some(snapshot) = enter(store, (path, &directory), &name).await? else {
         return Err(unavailable(format!("{path} has no snapshot {name}")));
     };
-    let record = proof(store, verified, (&snapshot, &name), (request, live)).await?;
+    let record = proof(store, verified, (&snapshot, &name), (expected, live)).await?;
     let names = record.directory.names();
     let root = walk(store, &snapshot, &names).await?.filter(|root| {
         let (is, of_snapshot) = (&root.attributes, &snapshot.attributes);
@@ -169,7 +169,7 @@ pub(crate) async fn open(
     let Some(root) = root else {
         return Err(unavailable(format!(
             "{} in snapshot {name} is not the directory in the record of volume {} there",
-            record.directory, request.volume
+            record.directory, expected.volume
         )));
     };
     let taken_after = last_renewal(store, &snapshot).await?.map(|renewal| renewal.at.seconds);
@@ -201,9 +201,9 @@ async fn proof(
     store: &ExportStore,
     verified: &VerifiedRoot,
     (snapshot, name): (&FileRef, &Name),
-    (request, live): (&ReclaimRequest, &Record),
+    (expected, live): (&VolumeDirectory, &Record),
 ) -> Result<Record, ExportError> {
-    let volume = &request.volume;
+    let volume = &expected.volume;
     let refused = |why: &str| unavailable(format!("snapshot {name} {why} volume {volume}"));
     let mut folder = own_folder(store)?;
     folder.push(layout::name(layout::RECORDS)?);
@@ -217,7 +217,7 @@ async fn proof(
         ReadRecord::Unreadable(_) => return Err(refused("has an unreadable record of")),
     };
     let owner = (&record.claim.uid, &record.claim.namespace_uid);
-    if owner != (&request.claim.uid, &live.claim.namespace_uid) || record.directory != live.directory {
+    if owner != (&expected.claim.uid, &live.claim.namespace_uid) || record.directory != live.directory {
         return Err(refused("has a record of another claim or directory for"));
     }
     if record.state != State::Live {

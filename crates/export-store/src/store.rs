@@ -28,8 +28,8 @@ use crate::record::{Record, RestoreTarget, RetentionTerms, TermsRevision, Volume
 use crate::recoverability::Recoverability;
 use crate::request::{
     ClaimRef, DirectoryRequest, ExpectedIdentity, Identity, ProvisionedDirectory, PurgeLimits, PurgeReport,
-    ReclaimDecision, ReclaimRequest, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig,
-    TrashContent, WriteProbe,
+    ReclaimDecision, Reclaimed, RecordTransfer, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent,
+    VolumeDirectory, WriteProbe,
 };
 use crate::server_comparison::{AssumeSame, ServerComparison};
 use crate::signature::RecordsKey;
@@ -330,23 +330,23 @@ impl ExportStore {
 
     /// Writes the record of a volume that has none, such as one of nfs-subdir-external-provisioner. Returns the
     /// directory's fileid. An `adopted` directory is archived instead of deleted.
-    pub async fn create_missing_record(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
+    pub async fn create_missing_record(&self, expected: &VolumeDirectory, adopted: bool) -> Result<u64, ExportError> {
+        let _lock = self.lock_volume(&expected.volume).await?;
         self.with_verified(move |verified| async move {
-            create_missing_record::create_missing_record(self, &verified, request, adopted).await
+            create_missing_record::create_missing_record(self, &verified, expected, adopted).await
         })
         .await
     }
 
-    /// Saves the volume's metadata in its record, if the record matches the request.
+    /// Saves the volume's metadata in its record, if the record matches the volume.
     pub async fn save_volume_metadata(
         &self,
-        request: &ReclaimRequest,
+        expected: &VolumeDirectory,
         metadata: &VolumeMetadata,
     ) -> Result<(), ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
+        let _lock = self.lock_volume(&expected.volume).await?;
         self.with_verified(move |verified| async move {
-            volume_record::save_metadata(self, &verified, request, metadata).await
+            volume_record::save_metadata(self, &verified, expected, metadata).await
         })
         .await
     }
@@ -355,22 +355,22 @@ impl ExportStore {
     /// deleted for an earlier claim. Repeating it changes nothing.
     pub async fn transfer_record(
         &self,
-        request: &ReclaimRequest,
+        expected: &VolumeDirectory,
         to: &ClaimRef,
         metadata: &VolumeMetadata,
     ) -> Result<RecordTransfer, ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
+        let _lock = self.lock_volume(&expected.volume).await?;
         self.with_verified(
-            move |verified| async move { reclaim::transfer(self, &verified, request, to, metadata).await },
+            move |verified| async move { reclaim::transfer(self, &verified, expected, to, metadata).await },
         )
         .await
     }
 
     /// Signs the record of a volume in use, if this cluster did not sign it and the volume matches it.
-    pub async fn sign_confirmed(&self, request: &ReclaimRequest) -> Result<(), ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
+    pub async fn sign_confirmed(&self, expected: &VolumeDirectory) -> Result<(), ExportError> {
+        let _lock = self.lock_volume(&expected.volume).await?;
         let confirmed = self.with_verified(move |verified| async move {
-            let (_, file_id) = volume_record::confirmed_source(self, &verified, request).await?;
+            let (_, file_id) = volume_record::confirmed_source(self, &verified, expected).await?;
             Ok(file_id)
         });
         confirmed.await.map(drop)
@@ -396,12 +396,12 @@ impl ExportStore {
     /// Renames a volume's directory to an archive, or removes it if it is empty.
     pub async fn archive(
         &self,
-        request: &ReclaimRequest,
+        expected: &VolumeDirectory,
         decision: &dyn ReclaimDecision,
     ) -> Result<Reclaimed, ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
+        let _lock = self.lock_volume(&expected.volume).await?;
         self.with_verified(move |verified| async move {
-            reclaim::reclaim(self, &verified, request, (ReclaimAction::Archive, decision)).await
+            reclaim::reclaim(self, &verified, expected, (ReclaimAction::Archive, decision)).await
         })
         .await
     }
@@ -409,12 +409,12 @@ impl ExportStore {
     /// Moves a volume's directory into the trash. Archives an adopted directory instead.
     pub async fn delete(
         &self,
-        request: &ReclaimRequest,
+        expected: &VolumeDirectory,
         decision: &dyn ReclaimDecision,
     ) -> Result<Reclaimed, ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
+        let _lock = self.lock_volume(&expected.volume).await?;
         self.with_verified(move |verified| async move {
-            reclaim::reclaim(self, &verified, request, (ReclaimAction::Delete, decision)).await
+            reclaim::reclaim(self, &verified, expected, (ReclaimAction::Delete, decision)).await
         })
         .await
     }
@@ -422,11 +422,11 @@ impl ExportStore {
     /// Removes the record of a volume and leaves its directory unchanged.
     pub async fn retain(
         &self,
-        request: &ReclaimRequest,
+        expected: &VolumeDirectory,
         decision: &dyn ReclaimDecision,
     ) -> Result<Reclaimed, ExportError> {
-        let _lock = self.lock_volume(&request.volume).await?;
-        self.with_verified(move |verified| async move { reclaim::retain(self, &verified, request, decision).await })
+        let _lock = self.lock_volume(&expected.volume).await?;
+        self.with_verified(move |verified| async move { reclaim::retain(self, &verified, expected, decision).await })
             .await
     }
 
@@ -803,7 +803,7 @@ impl ExportStore {
         &self,
         volume: &str,
         scope: AcceptanceScope,
-        object: Result<Option<&ReclaimRequest>, &str>,
+        object: Result<Option<&VolumeDirectory>, &str>,
     ) -> Result<Acceptance, ExportError> {
         let _lock = self.lock_volume(volume).await?;
         let which = (volume, scope);

@@ -4,7 +4,7 @@ use crate::error::ExportError;
 use crate::reclaim::plan::NameOccupant;
 use crate::record::{Record, State, VolumeMetadata};
 use crate::records::ReadRecord;
-use crate::request::{DirectoryRequest, ReclaimRequest};
+use crate::request::{DirectoryRequest, VolumeDirectory};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -23,9 +23,9 @@ pub(crate) enum Recorded {
 pub(crate) async fn compare_and_sign(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<Recorded, ExportError> {
-    let (recorded, trust) = compare(store, verified, request).await?;
+    let (recorded, trust) = compare(store, verified, expected).await?;
     if let Recorded::Agreed(record, _) = &recorded {
         ensure_signed(store, verified, record, trust).await?;
     }
@@ -51,49 +51,49 @@ pub(crate) async fn ensure_signed(
 pub(crate) async fn compare(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<(Recorded, SignatureStatus), ExportError> {
-    let (record, trust) = match records::read(store, verified, &request.volume).await? {
+    let (record, trust) = match records::read(store, verified, &expected.volume).await? {
         ReadRecord::Record(record, trust) => (record, trust),
         ReadRecord::Unreadable(why) => {
             return Err(ExportError::RecordDamaged {
-                volume: request.volume.clone(),
+                volume: expected.volume.clone(),
                 why,
             });
         }
         ReadRecord::Nothing => {
-            let occupant = match paths::walk(store, verified, &request.directory).await {
-                Ok(nodes) if paths::leaf(&nodes, &request.directory).is_none() => NameOccupant::Nothing,
+            let occupant = match paths::walk(store, verified, &expected.directory).await {
+                Ok(nodes) if paths::leaf(&nodes, &expected.directory).is_none() => NameOccupant::Nothing,
                 Ok(_) | Err(ExportError::PathUnusable { .. }) => NameOccupant::Other,
                 Err(error) => return Err(error),
             };
             return Ok((Recorded::Nothing(occupant), SignatureStatus::Signed));
         }
     };
-    if record.claim.uid != request.claim.uid {
+    if record.claim.uid != expected.claim.uid {
         return Err(ExportError::RecordForeign {
-            volume: request.volume.clone(),
+            volume: expected.volume.clone(),
             holder: Box::new(record.claim),
         });
     }
     let disagrees = |what: String| ExportError::RecordMismatch {
-        volume: request.volume.clone(),
-        directory: request.directory.to_string(),
+        volume: expected.volume.clone(),
+        directory: expected.directory.to_string(),
         what,
     };
-    if record.directory != request.directory {
+    if record.directory != expected.directory {
         return Err(disagrees(format!("its record is about {}", record.directory)));
     }
-    match (record.file_id, request.file_id) {
-        (Some(known), Some(expected)) if known != expected => Err(disagrees(format!(
-            "its object has fileid {expected}, and its record {known}"
+    match (record.file_id, expected.file_id) {
+        (Some(known), Some(said)) if known != said => Err(disagrees(format!(
+            "its object has fileid {said}, and its record {known}"
         ))),
         (Some(known), _) => {
             let record = match trust {
                 SignatureStatus::Signed => record,
                 // The volume confirms the claim. Nothing confirms the metadata of an unsigned record.
                 SignatureStatus::Unsigned | SignatureStatus::Forged => Box::new(Record {
-                    claim: request.claim.clone(),
+                    claim: expected.claim.clone(),
                     group: None,
                     metadata: None,
                     ..*record
@@ -109,58 +109,58 @@ pub(crate) async fn compare(
 pub(crate) async fn confirmed_source(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<(Record, u64), ExportError> {
-    live_record(store, verified, request, "copying").await
+    live_record(store, verified, expected, "copying").await
 }
 
 /// Returns the record of a volume in use, if it matches the volume.
 pub(crate) async fn confirmed_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<Record, ExportError> {
-    let (record, _) = live_record(store, verified, request, "writing down what it is").await?;
+    let (record, _) = live_record(store, verified, expected, "writing down what it is").await?;
     Ok(record)
 }
 
 async fn live_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
     operation: &'static str,
 ) -> Result<(Record, u64), ExportError> {
-    match compare(store, verified, request).await? {
+    match compare(store, verified, expected).await? {
         (Recorded::Agreed(record, file_id), trust) if record.state == State::Live => {
             ensure_signed(store, verified, &record, trust).await?;
             Ok((*record, file_id))
         }
         (Recorded::Agreed(record, _), _) => Err(ExportError::RecordBusy {
-            volume: request.volume.clone(),
+            volume: expected.volume.clone(),
             state: record.state.name(),
             operation,
         }),
-        (Recorded::Nothing(NameOccupant::Nothing), _) => Err(missing(request)),
-        (Recorded::Nothing(_), _) => Err(unrecorded(request)),
+        (Recorded::Nothing(NameOccupant::Nothing), _) => Err(missing(expected)),
+        (Recorded::Nothing(_), _) => Err(unrecorded(expected)),
     }
 }
 
 pub(crate) async fn save_metadata(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
     metadata: &VolumeMetadata,
 ) -> Result<(), ExportError> {
     let signed = matches!(
-        records::read(store, verified, &request.volume).await?,
+        records::read(store, verified, &expected.volume).await?,
         ReadRecord::Record(_, SignatureStatus::Signed)
     );
-    let record = confirmed_record(store, verified, request).await?;
+    let record = confirmed_record(store, verified, expected).await?;
     if signed && record.metadata.as_ref() == Some(metadata) {
         return Ok(());
     }
     // A signed record is trusted later, so its claim must be the volume's, not one that any client could write.
-    let mut claim = request.claim.clone();
+    let mut claim = expected.claim.clone();
     if claim.namespace_uid.is_empty() {
         claim.namespace_uid.clone_from(&record.claim.namespace_uid);
     }
@@ -210,13 +210,13 @@ pub(crate) async fn update_metadata(
 }
 
 /// Returns the error for a volume whose directory is missing.
-pub(crate) fn missing(request: &ReclaimRequest) -> ExportError {
-    let (volume, directory) = (request.volume.clone(), request.directory.to_string());
+pub(crate) fn missing(expected: &VolumeDirectory) -> ExportError {
+    let (volume, directory) = (expected.volume.clone(), expected.directory.to_string());
     ExportError::DirectoryMissing { volume, directory }
 }
 
 /// Returns the error for a volume that has a directory and no record.
-pub(crate) fn unrecorded(request: &ReclaimRequest) -> ExportError {
-    let (volume, directory) = (request.volume.clone(), request.directory.to_string());
+pub(crate) fn unrecorded(expected: &VolumeDirectory) -> ExportError {
+    let (volume, directory) = (expected.volume.clone(), expected.directory.to_string());
     ExportError::RecordMissing { volume, directory }
 }

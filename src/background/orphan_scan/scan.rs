@@ -348,14 +348,14 @@ impl<'a> OrphanScan<'a> {
             return Ok(());
         };
         let backend = &self.backend.name;
-        let request = match self.backend.last_probe().reclaim_request(&object) {
-            Ok(request) => request,
+        let directory = match self.backend.last_probe().volume_directory(&object) {
+            Ok(directory) => directory,
             Err(cause) => {
                 tracing::warn!(backend, volume, reason = %cause.reason, "its record is not signed: {}", cause.message);
                 return Ok(());
             }
         };
-        match self.export.sign_confirmed(&request).await {
+        match self.export.sign_confirmed(&directory).await {
             Ok(()) => tracing::info!(
                 backend,
                 volume = object.name_any(),

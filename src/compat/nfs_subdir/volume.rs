@@ -13,13 +13,13 @@ use crate::api::names::BETA_STORAGE_CLASS;
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::compat::nfs_subdir::location::{self, alias_backend, directory_on};
 use crate::decide::reclaim::{Refusal, is_released};
-use crate::decide::reclaim_request::{archive_metadata, claim_ref};
+use crate::decide::volume_directory::{archive_metadata, claim_ref};
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::ProbeSnapshot;
 use crate::state::context::Context;
 use export_store::naming::DirectoryPath;
-use export_store::{ExportError, ExportStore, ReclaimRequest};
+use export_store::{ExportError, ExportStore, VolumeDirectory};
 
 /// Volume that nfs-subdir created, and the backend of its alias.
 pub(crate) struct NfsSubdirVolume<'a> {
@@ -54,12 +54,12 @@ impl<'a> NfsSubdirVolume<'a> {
         location::locate(self.volume, self.alias, &backends)
     }
 
-    /// Records the volume on the export. Returns the request to reclaim it, and the policy.
+    /// Records the volume on the export. Returns its directory and the policy.
     pub(crate) async fn prepare(
         &self,
         snapshot: &ProbeSnapshot,
         export: &ExportStore,
-    ) -> Result<Result<(ReclaimRequest, OnDelete), PrepareError>, WriteError> {
+    ) -> Result<Result<(VolumeDirectory, OnDelete), PrepareError>, WriteError> {
         let class = self.read_class().await?;
         let plan = || {
             let directory = self.locate()?;
@@ -70,7 +70,7 @@ impl<'a> NfsSubdirVolume<'a> {
             Ok(planned) => planned,
             Err(refusal) => return Ok(Err(refusal.into())),
         };
-        let mut request = ReclaimRequest {
+        let mut directory = VolumeDirectory {
             claim: claim_ref(self.volume),
             volume: self.volume.name_any(),
             directory,
@@ -78,14 +78,14 @@ impl<'a> NfsSubdirVolume<'a> {
             archive_metadata: archive_metadata(self.volume),
         };
         if policy != OnDelete::Retain {
-            match export.create_missing_record(&request, false).await {
-                Ok(file_id) => request.file_id = Some(file_id),
+            match export.create_missing_record(&directory, false).await {
+                Ok(file_id) => directory.file_id = Some(file_id),
                 // The policy decides if a missing directory is a success.
                 Err(ExportError::DirectoryMissing { .. }) => {}
                 Err(error) => return Ok(Err(PrepareError::Export(error))),
             }
         }
-        Ok(Ok((request, policy)))
+        Ok(Ok((directory, policy)))
     }
 
     /// Checks that the connection is to the current address of the backend, not to the address before an edit.

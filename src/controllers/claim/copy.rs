@@ -227,7 +227,7 @@ async fn find_excess(
     limit: VolumeLimit,
 ) -> Option<Excess> {
     let volume = match located {
-        CopySource::Volume(request) => &request.volume,
+        CopySource::Volume(directory) => &directory.volume,
         CopySource::Archive(archive) => &archive.volume,
         CopySource::Snapshot(..) => return None,
     };
@@ -287,8 +287,8 @@ async fn locate_claim(
         .await?
         .map(|found| {
             let source = match snapshot {
-                Some(name) => CopySource::Snapshot(found.request, SnapshotSelector::Named(name)),
-                None => CopySource::Volume(found.request),
+                Some(name) => CopySource::Snapshot(found.directory, SnapshotSelector::Named(name)),
+                None => CopySource::Volume(found.directory),
             };
             (found.export, source)
         })

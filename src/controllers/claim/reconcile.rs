@@ -17,7 +17,7 @@ use super::report::{ProvisionOutcome, is_reported_waiting, provisioned_condition
 use super::volume_object::is_of_this_operator;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, READOPT, qualified_name, volume_name};
-use crate::decide::reclaim_request::is_bound_to;
+use crate::decide::volume_directory::is_bound_to;
 use crate::decide::volume_location::{backend_in, volume_location};
 use crate::runtime::readiness::Cache;
 use crate::runtime::reads;

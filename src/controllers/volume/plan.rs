@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_READOPTED};
 use crate::decide::reclaim::{self, ReclaimDecision, Refusal};
-use crate::decide::reclaim_request::claim_ref;
+use crate::decide::volume_directory::claim_ref;
 use crate::runtime::writes::with_finalizer;
 use crate::state::context::Settings;
 use crate::state::volume_metadata::is_retained_without_claim;

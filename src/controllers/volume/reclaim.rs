@@ -20,8 +20,8 @@ use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
 use crate::decide::reclaim::reclaim_policy;
-use crate::decide::reclaim_request::claim_ref;
 use crate::decide::retention::{self, ReachedLimit};
+use crate::decide::volume_directory::claim_ref;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::reached_limit;
@@ -29,7 +29,7 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::quota::order_new_archive;
 use export_store::text::counted;
-use export_store::{ArchivePhase, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive};
+use export_store::{ArchivePhase, ExportError, ExportStore, Reclaimed, RecordedArchive, VolumeDirectory};
 
 /// Reclaims a volume that is released according to the watch cache, and whose record has this owner.
 pub async fn reclaim(
@@ -72,7 +72,7 @@ pub async fn reclaim(
     let VolumePlan::Reclaim(on_delete) = plan_for(owner, &volume, &ctx.settings, policy.on_delete) else {
         return Ok(ReclaimOutcome::Changed);
     };
-    let (mut request, on_delete) = match prepare(ctx, &volume, on_delete, &snapshot, &export).await? {
+    let (mut directory, on_delete) = match prepare(ctx, &volume, on_delete, &snapshot, &export).await? {
         Ok(prepared) => for_owner(owner, prepared),
         Err(PrepareError::Condition(condition)) => return Ok(ReclaimOutcome::Failed(condition)),
         Err(PrepareError::Export(error)) => return Ok(export_failed(ctx, &backend, &error)),
@@ -91,15 +91,15 @@ pub async fn reclaim(
     {
         return Ok(outcome);
     }
-    request.archive_metadata.retention = retention::seconds(&policy);
-    request.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
+    directory.archive_metadata.retention = retention::seconds(&policy);
+    directory.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
     let acknowledged = is_missing_acknowledged(&volume);
     let deletion = VolumeDeletion::of(&ctx.clients.calls, volume, on_delete);
     let Applied {
         condition,
         has_warnings,
         archive,
-    } = match apply_policy(&export, (on_delete, &request), &deletion, acknowledged).await {
+    } = match apply_policy(&export, (on_delete, &directory), &deletion, acknowledged).await {
         Ok(applied) => applied,
         Err(error) => {
             return match deletion.take_failure().await {
@@ -114,15 +114,15 @@ pub async fn reclaim(
     }
     // Before the volume is gone: if this process ends here, the next one finds the volume and the archive again.
     if condition.reason == Reason::VolumeArchived
-        && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume, archive).await
+        && let Err(error) = ensure_object(ctx, &backend.name, &export, &directory.volume, archive).await
     {
         return not_ensured(ctx, &backend, error);
     }
     // After that: an order that fails is made by the comparison of all orders, which knows only archives with an object.
     if condition.reason == Reason::VolumeArchived
-        && let Some(bytes) = ctx.capacity.size_of(&request.volume)
+        && let Some(bytes) = ctx.capacity.size_of(&directory.volume)
     {
-        order_new_archive(&backend, &export, (&request.volume, bytes)).await;
+        order_new_archive(&backend, &export, (&directory.volume, bytes)).await;
     }
     // Once the volume is gone, its watch event may have this forgotten.
     let had_problem = has_warnings || ctx.last_reported.has_reported(&uid);
@@ -130,10 +130,10 @@ pub async fn reclaim(
     ctx.recently_reclaimed.insert(uid);
     // The record of an archive stays.
     if condition.reason != Reason::VolumeArchived
-        && let Err(error) = export.forget_volume(&request.volume).await
+        && let Err(error) = export.forget_volume(&directory.volume).await
     {
         tracing::debug!(
-            volume = request.volume,
+            volume = directory.volume,
             "its record stays until the next start: {error}"
         );
     }
@@ -240,14 +240,14 @@ fn is_unneeded(volume: &PersistentVolume, named: Option<&PersistentVolumeClaim>)
     bound_to.is_some_and(|name| !name.is_empty() && Some(name) != volume.metadata.name.as_deref())
 }
 
-/// Returns the reclaim request and the policy, if the volume, its backend and the export agree.
+/// Returns the volume's directory and the policy, if the volume, its backend and the export agree.
 async fn prepare(
     ctx: &Context,
     volume: &PersistentVolume,
     on_delete: OnDelete,
     snapshot: &ProbeSnapshot,
     export: &ExportStore,
-) -> Result<Result<(ReclaimRequest, OnDelete), PrepareError>, WriteError> {
+) -> Result<Result<(VolumeDirectory, OnDelete), PrepareError>, WriteError> {
     match alias_backend(volume, &ctx.settings.served.aliases) {
         Some(alias) => {
             let is_kept = is_retained(volume);
@@ -256,19 +256,19 @@ async fn prepare(
                 .await?;
             // Its class decides, unless an administrator retains the volume.
             let policy_of = |policy| if is_kept { OnDelete::Retain } else { policy };
-            Ok(prepared.map(|(request, policy)| (request, policy_of(policy))))
+            Ok(prepared.map(|(directory, policy)| (directory, policy_of(policy))))
         }
         None => Ok(snapshot
-            .reclaim_request(volume)
-            .map(|request| (request, on_delete))
+            .volume_directory(volume)
+            .map(|directory| (directory, on_delete))
             .map_err(PrepareError::Condition)),
     }
 }
 
-/// Changes a request and its policy so that they are about the claim of the record. Pure.
-fn for_owner(owner: &RecordOwner, (request, on_delete): (ReclaimRequest, OnDelete)) -> (ReclaimRequest, OnDelete) {
+/// Changes a directory and its policy so that they are about the claim of the record. Pure.
+fn for_owner(owner: &RecordOwner, (directory, on_delete): (VolumeDirectory, OnDelete)) -> (VolumeDirectory, OnDelete) {
     match owner {
-        RecordOwner::Claim | RecordOwner::Nobody => (request, on_delete),
+        RecordOwner::Claim | RecordOwner::Nobody => (directory, on_delete),
         RecordOwner::FormerClaim(claim) => {
             let claim = claim.clone();
             let on_delete = match on_delete {
@@ -276,7 +276,7 @@ fn for_owner(owner: &RecordOwner, (request, on_delete): (ReclaimRequest, OnDelet
                 OnDelete::Archive | OnDelete::Delete => OnDelete::Archive,
                 OnDelete::Retain => OnDelete::Retain,
             };
-            (ReclaimRequest { claim, ..request }, on_delete)
+            (VolumeDirectory { claim, ..directory }, on_delete)
         }
     }
 }
@@ -359,17 +359,16 @@ struct Applied {
 /// Applies the policy to the directory.
 async fn apply_policy(
     export: &ExportStore,
-    (on_delete, request): (OnDelete, &ReclaimRequest),
+    (on_delete, directory): (OnDelete, &VolumeDirectory),
     deletion: &VolumeDeletion,
     acknowledged: bool,
 ) -> Result<Applied, ExportError> {
     let mut archive = None;
     let reclaimed = match on_delete {
-        OnDelete::Archive => export.archive(request, deletion).await,
-        OnDelete::Delete => export.delete(request, deletion).await,
-        OnDelete::Retain => export.retain(request, deletion).await,
+        OnDelete::Archive => export.archive(directory, deletion).await,
+        OnDelete::Delete => export.delete(directory, deletion).await,
+        OnDelete::Retain => export.retain(directory, deletion).await,
     };
-    let directory = &request.directory;
     let mut has_warnings = false;
     let (reason, what) = match reclaimed {
         Ok(Reclaimed::Archived {
@@ -390,12 +389,12 @@ async fn apply_policy(
         Ok(Reclaimed::AlreadyGone) => (Reason::VolumeDeleted, "was already deleted".to_owned()),
         Ok(Reclaimed::Retained) => (Reason::VolumeRetained, "stays as it is".to_owned()),
         Err(ExportError::DirectoryMissing { .. }) if acknowledged => {
-            export.retain(request, deletion).await?;
+            export.retain(directory, deletion).await?;
             (Reason::VolumeDeleted, "is missing, as acknowledged".to_owned())
         }
         Err(error) => return Err(error),
     };
-    let condition = PlannedCondition::holds(reason, format!("directory {directory} {what}"));
+    let condition = PlannedCondition::holds(reason, format!("directory {} {what}", directory.directory));
     Ok(Applied {
         condition,
         has_warnings,
@@ -465,7 +464,7 @@ mod tests {
             uid: uid.into(),
             ..ClaimRef::default()
         };
-        let request = ReclaimRequest {
+        let directory = VolumeDirectory {
             claim: claim("b", "other"),
             volume: "pvc-a".into(),
             directory: DirectoryPath::parse("data").unwrap(),
@@ -480,7 +479,7 @@ mod tests {
             (&former, OnDelete::Delete, ("team", OnDelete::Archive)),
             (&former, OnDelete::Retain, ("team", OnDelete::Retain)),
         ] {
-            let (changed, applied) = for_owner(owner, (request.clone(), on_delete));
+            let (changed, applied) = for_owner(owner, (directory.clone(), on_delete));
             assert_eq!(
                 (&*changed.claim.namespace, applied),
                 expected,

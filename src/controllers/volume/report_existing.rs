@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt};
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers};
-use crate::decide::reclaim_request::{claim_ref, is_bound_to};
+use crate::decide::volume_directory::{claim_ref, is_bound_to};
 use crate::decide::volume_location::volume_location;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;

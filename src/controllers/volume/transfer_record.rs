@@ -15,12 +15,12 @@ use super::plan::{RecordOwner, recorded_claim};
 use super::report_existing::report_existing_volume;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
-use crate::decide::reclaim_request::claim_ref;
+use crate::decide::volume_directory::claim_ref;
 use crate::runtime::reads;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_metadata::volume_metadata;
-use export_store::{ClaimRef, ExportError, ReclaimRequest, RecordTransfer};
+use export_store::{ClaimRef, ExportError, RecordTransfer, VolumeDirectory};
 
 /// Result of an attempt to transfer a record.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
     let Some(export) = &snapshot.store else {
         return not_now(snapshot.ready.clone());
     };
-    let request = match snapshot.reclaim_request(volume) {
-        Ok(request) => with_former_claim(volume, request),
+    let directory = match snapshot.volume_directory(volume) {
+        Ok(directory) => with_former_claim(volume, directory),
         Err(condition) => return not_now(condition),
     };
     let claim = current_claim(ctx, volume).await?;
@@ -65,7 +65,7 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
         let message = "the volume has no size or no provisioner annotation: restore them".to_owned();
         return not_now(PlannedCondition::fails(Reason::ReclaimUnsafe, message));
     };
-    match export.transfer_record(&request, &claim, &metadata).await {
+    match export.transfer_record(&directory, &claim, &metadata).await {
         Ok(RecordTransfer::Transferred) => {}
         Ok(RecordTransfer::Reclaimed(former)) => {
             let message = format!(
@@ -102,7 +102,7 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
     match writes::patch_as_read(&api, volume, fields, false, "set the volume's claim").await {
         Ok(_) => {
             tracing::info!(
-                volume = request.volume,
+                volume = directory.volume,
                 claim = claim.name,
                 namespace = claim.namespace,
                 "transferred the record of the volume to its claim"
@@ -114,12 +114,12 @@ pub async fn transfer_record(ctx: &Context, seen: &PersistentVolume) -> Result<T
     }
 }
 
-/// Returns the request with the claim of the record: the one that the volume was created for.
-fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> ReclaimRequest {
+/// Returns the directory with the claim of the record: the one that the volume was created for.
+fn with_former_claim(volume: &PersistentVolume, directory: VolumeDirectory) -> VolumeDirectory {
     let uid = recorded_claim(volume).unwrap_or_default();
-    ReclaimRequest {
-        claim: ClaimRef { uid, ..request.claim },
-        ..request
+    VolumeDirectory {
+        claim: ClaimRef { uid, ..directory.claim },
+        ..directory
     }
 }
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::reclaim_request::reclaim_request;
-use export_store::{ExportStore, Identity, ReclaimRequest};
+use crate::decide::volume_directory::volume_directory;
+use export_store::{ExportStore, Identity, VolumeDirectory};
 use nfs_client::FsStat;
 
 /// Number of probe intervals for which a probe result is valid (data-safety rule 13).
@@ -74,12 +74,12 @@ impl ProbeSnapshot {
         self.identity.as_ref().map(|identity| identity.id.as_str())
     }
 
-    /// Returns the request to reclaim a volume on this backend.
+    /// Returns the directory of a volume on this backend.
     ///
     /// # Errors
     /// The condition that describes the mismatch; the data is retained.
-    pub fn reclaim_request(&self, volume: &PersistentVolume) -> Result<ReclaimRequest, PlannedCondition> {
-        reclaim_request(volume, &self.object, self.export_id())
+    pub fn volume_directory(&self, volume: &PersistentVolume) -> Result<VolumeDirectory, PlannedCondition> {
+        volume_directory(volume, &self.object, self.export_id())
     }
 
     /// Returns the current Ready condition; Unknown if the probe found the backend ready but is outdated.

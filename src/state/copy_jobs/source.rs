@@ -9,13 +9,13 @@ use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::decide::quantity::bytes;
-use crate::decide::reclaim_request::is_bound_to;
+use crate::decide::volume_directory::is_bound_to;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::text::format_amount;
-use export_store::{ExportStore, ReclaimRequest};
+use export_store::{ExportStore, VolumeDirectory};
 
 /// Location of a claim's data.
 pub(crate) struct ClaimSource {
@@ -24,7 +24,7 @@ pub(crate) struct ClaimSource {
     /// Export of the backend.
     pub(crate) export: Arc<ExportStore>,
     /// Directory and claim from the annotations of the volume.
-    pub(crate) request: ReclaimRequest,
+    pub(crate) directory: VolumeDirectory,
 }
 
 impl ClaimSource {
@@ -177,11 +177,11 @@ fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Claim
             &format!("is on backend {name}: {}", snapshot.ready.message),
         ));
     };
-    match snapshot.reclaim_request(volume) {
-        Ok(request) => Ok(ClaimSource {
+    match snapshot.volume_directory(volume) {
+        Ok(directory) => Ok(ClaimSource {
             backend,
             export,
-            request,
+            directory,
         }),
         Err(condition) => Err(not_ready(claim, &format!("cannot be found: {}", condition.message))),
     }

@@ -20,8 +20,8 @@ use export_store::Existing;
 use export_store::naming::DirectoryPath;
 use export_store::{
     ArchiveMetadata, ArchiveRequest, ClaimRef, CopyLimits, CopyProgress, CopySource, DirectoryRequest,
-    ExpectedIdentity, ExportStore, PathReservations, ReclaimRequest, RecordsKey, ReservedPath, RetentionTerms,
-    StoreConfig, TermsRevision, copy_to_archive, copy_volume,
+    ExpectedIdentity, ExportStore, PathReservations, RecordsKey, ReservedPath, RetentionTerms, StoreConfig,
+    TermsRevision, VolumeDirectory, copy_to_archive, copy_volume,
 };
 use nfs_client::{Client, ClientOwner, Credential, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
@@ -261,8 +261,8 @@ fn directory(name: &str) -> DirectoryPath {
     DirectoryPath::parse(name).expect("a name of this file")
 }
 
-fn source(name: &str, file_id: u64) -> ReclaimRequest {
-    ReclaimRequest {
+fn source(name: &str, file_id: u64) -> VolumeDirectory {
+    VolumeDirectory {
         claim: claim(name),
         volume: format!("pvc-{name}"),
         directory: directory(name),

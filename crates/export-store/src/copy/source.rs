@@ -9,7 +9,7 @@ use crate::copy::context::CopyEndpoint;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::record::{CopiedSnapshot, Record};
-use crate::request::{DirectoryRequest, ReclaimRequest};
+use crate::request::{DirectoryRequest, VolumeDirectory};
 use crate::snapshots::SnapshotSelector;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -20,9 +20,9 @@ use nfs_client::{Attributes, FileRef, FullAttributes, Name};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopySource {
     /// Directory of a volume in use.
-    Volume(ReclaimRequest),
+    Volume(VolumeDirectory),
     /// Directory of a volume in use, as it was in a snapshot of the server.
-    Snapshot(ReclaimRequest, SnapshotSelector),
+    Snapshot(VolumeDirectory, SnapshotSelector),
     /// Directory of an archive.
     Archive(ArchiveRef),
 }
@@ -177,20 +177,20 @@ pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Res
 async fn volume_source(
     store: &Arc<ExportStore>,
     verified: &Arc<VerifiedRoot>,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
 ) -> Result<SourceTree, ExportError> {
-    let (record, file_id) = volume_record::confirmed_source(store, verified, request).await?;
-    let nodes = paths::walk(store, verified, &request.directory).await?;
-    let leaf = paths::leaf(&nodes, &request.directory);
+    let (record, file_id) = volume_record::confirmed_source(store, verified, expected).await?;
+    let nodes = paths::walk(store, verified, &expected.directory).await?;
+    let leaf = paths::leaf(&nodes, &expected.directory);
     let missing = || ExportError::DirectoryMissing {
-        volume: request.volume.clone(),
-        directory: request.directory.to_string(),
+        volume: expected.volume.clone(),
+        directory: expected.directory.to_string(),
     };
     let root = leaf.ok_or_else(missing)?;
     if !verified.is_plain_directory(root) || root.attributes.fileid != file_id {
         return Err(ExportError::RecordMismatch {
-            volume: request.volume.clone(),
-            directory: request.directory.to_string(),
+            volume: expected.volume.clone(),
+            directory: expected.directory.to_string(),
             what: format!("its directory had fileid {file_id}, and something else has the name now"),
         });
     }
@@ -199,9 +199,9 @@ async fn volume_source(
         export: Arc::clone(store),
         verified: Arc::clone(verified),
         root: root.clone(),
-        details: details.context(|| format!("reading the attributes of {}", request.directory))?,
+        details: details.context(|| format!("reading the attributes of {}", expected.directory))?,
         group: record.group,
-        place: SourcePath::Volume(request.directory.clone()),
+        place: SourcePath::Volume(expected.directory.clone()),
     })
 }
 
@@ -209,15 +209,15 @@ async fn volume_source(
 async fn snapshot_source(
     store: &Arc<ExportStore>,
     verified: &Arc<VerifiedRoot>,
-    (request, selector): (&ReclaimRequest, &SnapshotSelector),
+    (expected, selector): (&VolumeDirectory, &SnapshotSelector),
 ) -> Result<SourceTree, ExportError> {
-    let (live, _) = volume_record::confirmed_source(store, verified, request).await?;
-    let found = snapshots::open(store, verified, (request, &live), selector).await?;
+    let (live, _) = volume_record::confirmed_source(store, verified, expected).await?;
+    let found = snapshots::open(store, verified, (expected, &live), selector).await?;
     let details = store.nfs.full_attributes(&found.root.handle).await;
     Ok(SourceTree {
         export: Arc::clone(store),
         verified: Arc::clone(verified),
-        details: details.context(|| format!("reading the attributes of {} in a snapshot", request.directory))?,
+        details: details.context(|| format!("reading the attributes of {} in a snapshot", expected.directory))?,
         root: found.root,
         group: found.record.group,
         place: SourcePath::Snapshot {

@@ -25,7 +25,7 @@ use crate::record::{
     RetentionTerms, State, TermsRevision,
 };
 use crate::records::{Created, ReadRecord};
-use crate::request::{ClaimRef, ReclaimRequest};
+use crate::request::{ClaimRef, VolumeDirectory};
 use crate::signature::SignatureStatus;
 use crate::snapshots::SnapshotSelector;
 use crate::store::ExportStore;
@@ -43,7 +43,7 @@ pub struct ArchiveRequest {
     /// The claim whose data it is.
     pub claim: ClaimRef,
     /// The volume, as described by its object.
-    pub of: ReclaimRequest,
+    pub of: VolumeDirectory,
     /// Retention terms of the archive.
     pub terms: RetentionTerms,
     /// Revision of the requesting object.

@@ -17,8 +17,8 @@ use crate::Existing;
 use crate::naming::DirectoryPath;
 use crate::{
     ArchiveMetadata, ArchiveRequest, ClaimRef, CopyLimits, CopyProgress, DirectoryRequest, ExpectedIdentity,
-    ExportStore, PathReservations, PurgeLimits, ReclaimRequest, RecordsKey, ReservedPath, RetentionTerms, StoreConfig,
-    TermsRevision, copy_to_archive,
+    ExportStore, PathReservations, PurgeLimits, RecordsKey, ReservedPath, RetentionTerms, StoreConfig, TermsRevision,
+    VolumeDirectory, copy_to_archive,
 };
 use nfs_client::fuzzing::{framed, results_of};
 use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
@@ -167,7 +167,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
         std::fs::create_dir(disk.join(&path).join("folder")).unwrap();
         std::os::unix::fs::symlink("../file", disk.join(&path).join("folder/link")).unwrap();
         keep_files(disk, &format!("{uid}-live"), corpus);
-        let reclaim = ReclaimRequest {
+        let reclaim = VolumeDirectory {
             claim: claim(uid),
             volume: format!("pvc-{uid}"),
             directory: DirectoryPath::parse(&path).unwrap(),
@@ -213,7 +213,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
 }
 
 /// Makes a backup of a volume, which has a manifest.
-async fn back_up(managed: &Arc<ExportStore>, uid: &str, of: &ReclaimRequest) {
+async fn back_up(managed: &Arc<ExportStore>, uid: &str, of: &VolumeDirectory) {
     let request = ArchiveRequest {
         name: format!("backup-{uid}"),
         requested_by: uid.into(),

@@ -4,7 +4,7 @@ use crate::error::ExportError;
 use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction, Recorded, archive};
 use crate::record::{Record, State};
 use crate::records::ReadRecord;
-use crate::request::{ArchiveMetadata, ReclaimDecision, ReclaimRequest, Reclaimed};
+use crate::request::{ArchiveMetadata, ReclaimDecision, Reclaimed, VolumeDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, reclaim, records, volume_record};
@@ -12,11 +12,11 @@ use crate::{archives, reclaim, records, volume_record};
 pub(crate) async fn retain(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
     decision: &dyn ReclaimDecision,
 ) -> Result<Reclaimed, ExportError> {
-    let recorded = match records::read(store, verified, &request.volume).await? {
-        ReadRecord::Record(record, _) if record.claim.uid == request.claim.uid => Some(record),
+    let recorded = match records::read(store, verified, &expected.volume).await? {
+        ReadRecord::Record(record, _) if record.claim.uid == expected.claim.uid => Some(record),
         // There is no record to remove.
         _ => None,
     };
@@ -24,9 +24,9 @@ pub(crate) async fn retain(
         && !record.state.belongs_to_volume()
         && has_moved(store, verified, record).await?
         // An earlier reclaim with another policy can no longer be undone, so complete it.
-        && let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await?
+        && let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, expected).await?
     {
-        let (action, metadata) = (ReclaimAction::Archive, request.archive_metadata.clone());
+        let (action, metadata) = (ReclaimAction::Archive, expected.archive_metadata.clone());
         let reclaim = Reclaim::new(verified, *record, file_id, action, metadata, Some(decision));
         match reclaim::run(store, reclaim).await {
             // The directory is missing, so only the record is left to remove.
@@ -35,9 +35,9 @@ pub(crate) async fn retain(
         }
     }
     // Without its record, the volume could not be reclaimed for a later claim.
-    reclaim::decide_about(&request.directory, decision).await?;
+    reclaim::decide_about(&expected.directory, decision).await?;
     if recorded.is_some() {
-        records::remove(store, verified, &request.volume).await?;
+        records::remove(store, verified, &expected.volume).await?;
     }
     Ok(Reclaimed::Retained)
 }

@@ -9,7 +9,7 @@ use crate::reclaim::plan::{NameOccupant, ObservedPaths};
 use crate::reclaim::retain::{complete_archive, observe_record};
 use crate::record::{Record, State, VolumeMetadata};
 use crate::records::ReadRecord;
-use crate::request::{ClaimRef, ReclaimRequest, RecordTransfer};
+use crate::request::{ClaimRef, RecordTransfer, VolumeDirectory};
 use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -56,28 +56,28 @@ fn decide(state: &State, observed: &ObservedPaths) -> TransferStep {
 pub(crate) async fn transfer(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    request: &ReclaimRequest,
+    expected: &VolumeDirectory,
     to: &ClaimRef,
     metadata: &VolumeMetadata,
 ) -> Result<RecordTransfer, ExportError> {
-    let request = match records::read(store, verified, &request.volume).await? {
+    let expected = match records::read(store, verified, &expected.volume).await? {
         // An earlier process may have transferred it, to this claim or to one that existed before. The directory and
         // the fileid are compared below.
-        ReadRecord::Record(record, SignatureStatus::Signed) => ReclaimRequest {
+        ReadRecord::Record(record, SignatureStatus::Signed) => VolumeDirectory {
             claim: record.claim,
-            ..request.clone()
+            ..expected.clone()
         },
-        ReadRecord::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
+        ReadRecord::Record(record, _) if record.claim.uid == to.uid => VolumeDirectory {
             claim: to.clone(),
-            ..request.clone()
+            ..expected.clone()
         },
-        _ => request.clone(),
+        _ => expected.clone(),
     };
-    let (recorded, trust) = volume_record::compare(store, verified, &request).await?;
+    let (recorded, trust) = volume_record::compare(store, verified, &expected).await?;
     let record = match recorded {
         Recorded::Agreed(record, _) => *record,
-        Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(&request)),
-        Recorded::Nothing(_) => return Err(volume_record::unrecorded(&request)),
+        Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(&expected)),
+        Recorded::Nothing(_) => return Err(volume_record::unrecorded(&expected)),
     };
     if record.state != State::Live {
         // The volume confirms the UID of an earlier claim, and not its namespace, which decides who may restore the

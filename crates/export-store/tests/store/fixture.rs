@@ -9,8 +9,8 @@ use export_store::ErrorKind;
 use export_store::Existing;
 use export_store::naming::DirectoryPath;
 use export_store::{
-    ArchiveMetadata, ClaimRef, DirectoryRequest, ExpectedIdentity, ExportStore, Identity, PathReservations,
-    ReclaimRequest, RecordsKey, ReservedPath, StoreConfig,
+    ArchiveMetadata, ClaimRef, DirectoryRequest, ExpectedIdentity, ExportStore, Identity, PathReservations, RecordsKey,
+    ReservedPath, StoreConfig, VolumeDirectory,
 };
 use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
 use rig::{Ceph, NfsOptions, NfsServer, Proxy, RunDir};
@@ -245,8 +245,8 @@ pub fn sharing(uid: &str, directory: &str) -> DirectoryRequest {
     }
 }
 
-pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
-    ReclaimRequest {
+pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> VolumeDirectory {
+    VolumeDirectory {
         claim: claim(uid),
         volume: format!("pvc-{uid}"),
         directory: DirectoryPath::parse(directory).unwrap(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::{
-    ArchivePhase, ArchiveRef, Decided, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed, RetentionTerms,
+    ArchivePhase, ArchiveRef, Decided, ErrorKind, ExportStore, PurgeLimits, Reclaimed, RetentionTerms, VolumeDirectory,
 };
 use rig::proxy::{encode_opaque, has_bytes};
 use rig::{Action, Direction};
@@ -45,7 +45,7 @@ fn spare(fixture: &StoreFixture) -> PathBuf {
     fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/.spare"))
 }
 
-async fn volume(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> ReclaimRequest {
+async fn volume(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> VolumeDirectory {
     let directory = format!("dir-{uid}");
     let created = export.provision(&request(uid, &directory)).await.unwrap();
     fs::write(fixture.on_disk(&format!("{directory}/data")), [7; 100_000]).unwrap();

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use export_store::{
-    Decided, ErrorKind, ExportError, ExportStore, Holder, PurgeLimits, ReclaimDecision, ReclaimRequest, Reclaimed,
-    ReservedPath, RollbackOutcome, ServerComparison,
+    Decided, ErrorKind, ExportError, ExportStore, Holder, PurgeLimits, ReclaimDecision, Reclaimed, ReservedPath,
+    RollbackOutcome, ServerComparison, VolumeDirectory,
 };
 use futures::future::{BoxFuture, ready};
 use nfs_client::{Credential, Protocol, VersionChoice};
@@ -22,14 +22,14 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     let created = export.provision(&request("1", "a")).await.unwrap();
     fs::write(fixture.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", created.file_id);
-    let refused = async |request: &ReclaimRequest| {
+    let refused = async |request: &VolumeDirectory| {
         let archive = export.archive(request, &Decided).await.unwrap_err().kind();
         let delete = export.delete(request, &Decided).await.unwrap_err().kind();
         assert_eq!(archive, delete);
         assert!(fixture.on_disk("a/data").exists());
         archive
     };
-    let wrong = |change: &dyn Fn(&mut ReclaimRequest)| {
+    let wrong = |change: &dyn Fn(&mut VolumeDirectory)| {
         let mut request = right.clone();
         change(&mut request);
         request
@@ -151,7 +151,7 @@ async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
     let export = client.open().await;
     fs::create_dir(fixture.on_disk("team-data-pvc-1")).unwrap();
     fs::write(fixture.on_disk("team-data-pvc-1/file"), "").unwrap();
-    let unknown = ReclaimRequest {
+    let unknown = VolumeDirectory {
         file_id: None,
         ..reclaim("1", "team-data-pvc-1", 0)
     };

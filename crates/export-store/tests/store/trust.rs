@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchivePhase, ArchiveRef, Decided, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordTransfer,
-    RecordedArchive, RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeMetadata,
+    ArchivePhase, ArchiveRef, Decided, ExportError, ExportStore, Reclaimed, RecordTransfer, RecordedArchive,
+    RecoveryReport, RetentionTerms, SignatureStatus, TermsRevision, VolumeDirectory, VolumeMetadata,
 };
 use serde_json::{Value, json};
 
@@ -120,14 +120,14 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
         record["claim"]["namespace"] = json!("of-a-thief")
     });
     for wrong in [
-        ReclaimRequest {
+        VolumeDirectory {
             claim: claim("2"),
             ..reported.clone()
         },
         reclaim("1", "elsewhere", created.file_id),
         reclaim("1", "data", created.file_id + 1),
     ] {
-        let wrong = ReclaimRequest {
+        let wrong = VolumeDirectory {
             volume: "pvc-1".to_owned(),
             ..wrong
         };
@@ -259,7 +259,7 @@ async fn a_signed_record_follows_its_volume_to_another_claim_and_nothing_else_do
     let export = fixture.store().await;
     let created = export.provision(&request("1", "data")).await.unwrap();
     fs::write(fixture.on_disk("data/file"), "1").unwrap();
-    let bound_to = |uid: &str| ReclaimRequest {
+    let bound_to = |uid: &str| VolumeDirectory {
         claim: claim(uid),
         ..reclaim("1", "data", created.file_id)
     };
@@ -309,7 +309,7 @@ async fn an_archive_remains_that_of_its_claim_while_its_directory_is_not_moved_b
     let export = fixture.store().await;
     let name = archived(&export, &fixture, "1").await;
     let file_id = fixture.record("pvc-1")["fileID"].as_u64().unwrap();
-    let bound_to = |uid: &str| ReclaimRequest {
+    let bound_to = |uid: &str| VolumeDirectory {
         claim: claim(uid),
         ..reclaim("1", "dir-1", file_id)
     };

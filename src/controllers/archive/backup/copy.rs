@@ -63,7 +63,7 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
         return Ok(BackupOutcome::Waiting(condition));
     }
     let BackupSource { subject, data, .. } = source;
-    let described = with_source(object, subject, data.request.archive_metadata);
+    let described = with_source(object, subject, data.directory.archive_metadata);
     match ops::annotate_location(ctx, &described).await {
         Ok(false) => {}
         changed => return after_write(changed),
@@ -169,8 +169,9 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
     let now = ctx.server_clock.now(&ctx.clients.calls).await?;
-    data.request.archive_metadata.archived_at = Some(now.as_second());
-    let size = data.request.archive_metadata.size.as_deref().and_then(quantity::bytes);
+    let metadata = &mut data.directory.archive_metadata;
+    metadata.archived_at = Some(now.as_second());
+    let size = metadata.size.as_deref().and_then(quantity::bytes);
     let settings = destination.snapshot.object.spec.quota.as_ref();
     let limit = settings.zip(size).map(|(settings, size)| StagedLimit {
         limit: archive_limit(settings, size),
@@ -178,7 +179,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
     });
     // What a snapshot holds, nobody knows before it is copied.
     if let Some(staged) = limit.filter(|_| snapshot.is_none())
-        && let Some(used) = accounted_volume(&data.backend, &data.export, &data.request.volume).await
+        && let Some(used) = accounted_volume(&data.backend, &data.export, &data.directory.volume).await
         && let Some(excess) = Excess::of(used, staged.limit)
     {
         return Ok(BackupOutcome::Failed(exceeds_limit(&live, &subject.backend, excess)));
@@ -192,7 +193,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
             name: live.name_any(),
             requested_by: live.uid().unwrap_or_default(),
             claim: subject.claim,
-            of: data.request,
+            of: data.directory,
             terms: retention_terms(&live),
             revision: terms::revision(&live),
             bases: base_candidates(ctx.stores.archives.state(), object),

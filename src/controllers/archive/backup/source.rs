@@ -65,9 +65,9 @@ pub(super) async fn find_source(
             namespace: named.namespace.clone(),
             namespace_uid,
             name: named.name.clone(),
-            uid: data.request.claim.uid.clone(),
+            uid: data.directory.claim.uid.clone(),
         },
-        volume: data.request.volume.clone(),
+        volume: data.directory.volume.clone(),
         backend: name,
         export_id: destination.export_id.clone(),
     };

@@ -16,7 +16,7 @@ use super::plan::{ExpansionPlan, has_failed, is_settled, plan, refused_status, s
 use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::qualified_name;
-use crate::decide::reclaim_request::is_bound_to;
+use crate::decide::volume_directory::is_bound_to;
 use crate::runtime::concurrency_limiter::{Priority, Slot};
 use crate::runtime::events::Severity;
 use crate::runtime::reads;

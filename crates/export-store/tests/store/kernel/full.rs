@@ -1,7 +1,7 @@
 //! Full file systems and exceeded quotas (data-safety rule 18): volumes can be archived and deleted, archives can be
 //! purged, and the purge makes room for new volumes.
 
-use export_store::{Decided, ErrorKind, ExportStore, PurgeLimits, ReclaimRequest, Reclaimed};
+use export_store::{Decided, ErrorKind, ExportStore, PurgeLimits, Reclaimed, VolumeDirectory};
 use nfs_client::{Credential, Protocol, VersionChoice};
 use rig::KernelVm;
 use rig::kernel_vm::{FileSystem, QuotaOf};
@@ -33,7 +33,7 @@ impl LimitedExport<'_> {
         self.client.open().await
     }
 
-    async fn volume(&self, export: &ExportStore, uid: &str) -> ReclaimRequest {
+    async fn volume(&self, export: &ExportStore, uid: &str) -> VolumeDirectory {
         let directory = format!("dir-{uid}");
         let created = export.provision(&request(uid, &directory)).await.unwrap();
         let (path, user) = (self.client.path, self.client.credential.uid);

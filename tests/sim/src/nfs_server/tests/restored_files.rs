@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use export_store::{
-    Acceptance, AcceptanceScope, ArchiveMetadata, Decided, DirectoryRequest, ExportStore, PathReservations,
-    ReclaimRequest, Reclaimed, RollbackOutcome,
+    Acceptance, AcceptanceScope, ArchiveMetadata, Decided, DirectoryRequest, ExportStore, PathReservations, Reclaimed,
+    RollbackOutcome, VolumeDirectory,
 };
 
 use super::super::file_system::{AttributeChanges, Caller, Content, Directory, Ino, Kind, Removal};
@@ -64,8 +64,8 @@ fn restored(disk: &FileSystem, numbers: &BTreeMap<Vec<u8>, Ino>) -> FileSystem {
     copy
 }
 
-fn reclaim(request: &DirectoryRequest, file_id: u64) -> ReclaimRequest {
-    ReclaimRequest {
+fn reclaim(request: &DirectoryRequest, file_id: u64) -> VolumeDirectory {
+    VolumeDirectory {
         claim: request.claim.clone(),
         volume: request.volume.clone(),
         directory: request.directory.clone(),
@@ -74,8 +74,8 @@ fn reclaim(request: &DirectoryRequest, file_id: u64) -> ReclaimRequest {
     }
 }
 
-/// Provisions a claim with a file. Returns the request to reclaim it.
-async fn provision(server: &NfsServer, store: &ExportStore, claim: &str) -> ReclaimRequest {
+/// Provisions a claim with a file. Returns the volume's directory.
+async fn provision(server: &NfsServer, store: &ExportStore, claim: &str) -> VolumeDirectory {
     let wanted = request(claim);
     let file_id = store.provision(&wanted).await.unwrap().file_id;
     let mut disk = server.snapshot("disk").unwrap();
@@ -87,7 +87,7 @@ async fn provision(server: &NfsServer, store: &ExportStore, claim: &str) -> Recl
 }
 
 /// Accepts the directory of a volume. Returns its fileid, or why it is refused.
-async fn accept(store: &ExportStore, scope: AcceptanceScope, volume: &ReclaimRequest) -> Result<u64, String> {
+async fn accept(store: &ExportStore, scope: AcceptanceScope, volume: &VolumeDirectory) -> Result<u64, String> {
     match store
         .accept_directory(&volume.volume, scope, Ok(Some(volume)))
         .await
@@ -99,13 +99,13 @@ async fn accept(store: &ExportStore, scope: AcceptanceScope, volume: &ReclaimReq
     }
 }
 
-fn id(volume: &ReclaimRequest) -> u64 {
+fn id(volume: &VolumeDirectory) -> u64 {
     volume.file_id.unwrap()
 }
 
 /// Returns the volume as its object is once it has another fileid.
-fn with_id(volume: &ReclaimRequest, file_id: u64) -> ReclaimRequest {
-    ReclaimRequest {
+fn with_id(volume: &VolumeDirectory, file_id: u64) -> VolumeDirectory {
+    VolumeDirectory {
         file_id: Some(file_id),
         ..volume.clone()
     }
@@ -116,9 +116,9 @@ struct Exported {
     server: NfsServer,
     host: Arc<Host>,
     store: ExportStore,
-    one: ReclaimRequest,
-    two: ReclaimRequest,
-    gone: ReclaimRequest,
+    one: VolumeDirectory,
+    two: VolumeDirectory,
+    gone: VolumeDirectory,
     archive: String,
 }
 

@@ -1,4 +1,4 @@
-//! The request to reclaim a volume's directory, from the volume object and its backend. Pure.
+//! The directory of a volume, from the volume object and its backend. Pure.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -7,19 +7,19 @@ use crate::api::NfsBackend;
 use crate::api::conditions::PlannedCondition;
 use crate::api::names::{VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_RECREATED};
 use crate::decide::reclaim::{ExpectedLocation, locate};
-use export_store::{ArchiveMetadata, ClaimRef, ReclaimRequest};
+use export_store::{ArchiveMetadata, ClaimRef, VolumeDirectory};
 
-/// Returns the request to reclaim a volume, if its address, annotations and backend agree.
+/// Returns the directory of a volume, if the volume's address, annotations and backend agree.
 ///
 /// `export_id` is the identity confirmed on the backend's export.
 ///
 /// # Errors
 /// The condition that explains the disagreement; the data stays.
-pub fn reclaim_request(
+pub fn volume_directory(
     volume: &PersistentVolume,
     backend: &NfsBackend,
     export_id: Option<&str>,
-) -> Result<ReclaimRequest, PlannedCondition> {
+) -> Result<VolumeDirectory, PlannedCondition> {
     let spec = &backend.spec;
     let own = std::iter::once((&*spec.server, &*spec.path));
     let former = spec
@@ -34,7 +34,7 @@ pub fn reclaim_request(
     };
     let location =
         locate(volume, &expected).map_err(|refusal| PlannedCondition::fails(refusal.reason, refusal.message))?;
-    Ok(ReclaimRequest {
+    Ok(VolumeDirectory {
         claim: claim_ref(volume),
         volume: volume.name_any(),
         directory: location.directory,
