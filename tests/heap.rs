@@ -225,10 +225,10 @@ fn drain<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> usize {
 
 #[test]
 fn of_a_volume_150_bytes_are_kept_and_nothing_once_it_is_deleted() {
-    let (settings, inventory, ledger) = (settings(), CapacityTracker::default(), PathReservations::default());
+    let (settings, inventory, reservations) = (settings(), CapacityTracker::default(), PathReservations::default());
     let before = held();
     for number in 0..VOLUMES {
-        index_volume(&volume(number), &settings, &inventory, &ledger);
+        index_volume(&volume(number), &settings, &inventory, &reservations);
         if number + 1 == MANY {
             println!("{} bytes a volume of {MANY}", (held() - before) as usize / MANY);
         }
@@ -242,7 +242,7 @@ fn of_a_volume_150_bytes_are_kept_and_nothing_once_it_is_deleted() {
     for number in 0..VOLUMES {
         let name = format!("pvc-{}", uid(number));
         assert!(inventory.remove(&name));
-        ledger.remove(&Holder::Volume(name));
+        reservations.remove(&Holder::Volume(name));
     }
     let left = (held() - before) as usize;
     println!("{left} bytes without volumes");

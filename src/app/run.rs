@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use rand::RngExt;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::wiring::{Wiring, wire};
+use super::wiring::{Tasks, Wiring, wire};
 use crate::compat::nfs_subdir::backend::{NfsSubdirBackendError, NfsSubdirExport};
 use crate::runtime::clients::{ApiService, ClientError, Clients};
 use crate::runtime::clock::Clock;
@@ -42,8 +41,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Name of the task that renews the Lease.
 const RENEWAL: &str = "the renewal of the Lease";
-/// Number of controllers. Watches of other kinds run until the process ends.
-const CONTROLLERS: usize = 6;
 
 /// The settings of a run.
 #[derive(Debug, Clone)]
@@ -330,26 +327,21 @@ async fn lead(
 }
 
 /// Waits for the shutdown signal and then for work in progress, or until a task ends unexpectedly.
-async fn wait_for_end(
-    mut tasks: JoinSet<&'static str>,
-    shutdown: &CancellationToken,
-    grace: Duration,
-) -> Result<(), OperatorError> {
+async fn wait_for_end(mut tasks: Tasks, shutdown: &CancellationToken, grace: Duration) -> Result<(), OperatorError> {
     let ended = tokio::select! {
         () = shutdown.cancelled() => None,
-        ended = tasks.join_next() => Some(ended.and_then(Result::ok).unwrap_or("a task of the operator")),
+        ended = tasks.controllers.join_next() => Some(ended),
+        ended = tasks.watches.join_next() => Some(ended),
     };
     match ended {
-        Some(task) if !shutdown.is_cancelled() => return Err(OperatorError::Ended(task)),
+        Some(task) if !shutdown.is_cancelled() => {
+            let task = task.and_then(Result::ok).unwrap_or("a task of the operator");
+            return Err(OperatorError::Ended(task));
+        }
         _ => tracing::info!("stopping: work in progress has {} s to finish", grace.as_secs()),
     }
-    let mut controllers = CONTROLLERS - usize::from(ended.is_some());
-    let finished = tokio::time::timeout(grace, async {
-        while controllers > 0 && tasks.join_next().await.is_some() {
-            controllers -= 1;
-        }
-    });
-    if finished.await.is_err() {
+    let finished = async { while tasks.controllers.join_next().await.is_some() {} };
+    if tokio::time::timeout(grace, finished).await.is_err() {
         tracing::warn!("work in progress did not finish in time; the next leader resumes it");
     }
     Ok(())

@@ -221,9 +221,17 @@ pub(super) fn wire(
     (wiring, ctx)
 }
 
+/// Tasks that run until the operator shuts down. Each returns its name when it ends.
+pub(super) struct Tasks {
+    /// The watches of kinds without a controller. They do not end by themselves.
+    pub(super) watches: JoinSet<&'static str>,
+    /// The controllers, which complete the work in progress.
+    pub(super) controllers: JoinSet<&'static str>,
+}
+
 impl Wiring {
-    /// Starts the watches and controllers. Each task returns its name when it ends.
-    pub(super) fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
+    /// Starts the watches and controllers.
+    pub(super) fn start(self, ctx: &Arc<Context>) -> Tasks {
         let (capacity, groups) = (Arc::clone(ctx), Arc::clone(ctx));
         tokio::spawn(
             ctx.watchdog
@@ -247,51 +255,51 @@ impl Wiring {
         );
         let (watchdog, client) = (&ctx.watchdog, &ctx.clients.watches);
         let ctx = || Arc::clone(ctx);
-        let mut tasks = JoinSet::new();
+        let (mut watches, mut controllers) = (JoinSet::new(), JoinSet::new());
         spawn(
-            &mut tasks,
+            &mut watches,
             watchdog,
             "the watch of StorageClasses",
             caches::watch_classes(ctx(), self.classes, Api::all(client.clone())),
         );
         spawn(
-            &mut tasks,
+            &mut watches,
             watchdog,
             "the watch of Namespaces",
             caches::watch_namespaces(ctx(), self.namespaces, Api::all(client.clone())),
         );
         spawn(
-            &mut tasks,
+            &mut watches,
             watchdog,
             "the watch of Nodes",
             caches::watch_nodes(ctx(), self.nodes, Api::all(client.clone())),
         );
         spawn(
-            &mut tasks,
+            &mut controllers,
             watchdog,
             "the controller of backends",
             controllers::run_backends(ctx(), input(self.backends, self.backend_requests, client)),
         );
         spawn(
-            &mut tasks,
+            &mut controllers,
             watchdog,
             "the controller of volumes",
             controllers::run_volumes(ctx(), input(self.volumes, self.volume_requests, client)),
         );
         spawn(
-            &mut tasks,
+            &mut controllers,
             watchdog,
             "the controller of archives",
             controllers::run_archives(ctx(), input(self.archives, self.archive_requests, client)),
         );
         spawn(
-            &mut tasks,
+            &mut controllers,
             watchdog,
             "the controller of backups",
             controllers::run_backups(ctx(), input(self.backups, self.backup_requests, client)),
         );
         spawn(
-            &mut tasks,
+            &mut controllers,
             watchdog,
             "the controller of schedules",
             controllers::run_schedules(ctx(), input(self.schedules, self.schedule_requests, client)),
@@ -302,12 +310,12 @@ impl Wiring {
             api: Api::all(client.clone()),
         };
         spawn(
-            &mut tasks,
+            &mut controllers,
             watchdog,
             "the controller of claims",
             controllers::run_claims(ctx(), claims),
         );
-        tasks
+        Tasks { watches, controllers }
     }
 }
 

@@ -15,38 +15,41 @@ fn at(path: &str) -> Vec<ReservedPath> {
 }
 
 /// A backend `a` at /data with a volume `one` at /data/team/one.
-fn ledger() -> Arc<PathReservations> {
-    let ledger = Arc::new(PathReservations::new());
-    ledger.insert(root("a"), at("/data"), None);
-    ledger.insert(volume("one"), at("/data/team/one"), Some(("id".into(), 7)));
-    ledger
+fn reservations() -> Arc<PathReservations> {
+    let reservations = Arc::new(PathReservations::new());
+    reservations.insert(root("a"), at("/data"), None);
+    reservations.insert(volume("one"), at("/data/team/one"), Some(("id".into(), 7)));
+    reservations
 }
 
-fn relation(ledger: &Arc<PathReservations>, path: &str) -> Option<Relation> {
-    ledger
+fn relation(reservations: &Arc<PathReservations>, path: &str) -> Option<Relation> {
+    reservations
         .overlap(&at(path), &volume("new"), Sharing::Exclusive, "a")
         .map(|conflict| conflict.relation)
 }
 
 #[test]
 fn a_directory_may_not_be_contain_or_lie_in_another() {
-    let ledger = ledger();
-    assert_eq!(relation(&ledger, "/data/team/one"), Some(Relation::Same));
-    assert_eq!(relation(&ledger, "/data/team"), Some(Relation::Contains));
-    assert_eq!(relation(&ledger, "/data/team/one/deep/er"), Some(Relation::Inside));
-    assert_eq!(relation(&ledger, "/data/team/one2"), None);
-    assert_eq!(relation(&ledger, "/data/team/o"), None);
-    assert_eq!(relation(&ledger, "/data/team/one.x"), None);
-    assert_eq!(relation(&ledger, "/data/other"), None);
+    let reservations = reservations();
+    assert_eq!(relation(&reservations, "/data/team/one"), Some(Relation::Same));
+    assert_eq!(relation(&reservations, "/data/team"), Some(Relation::Contains));
+    assert_eq!(
+        relation(&reservations, "/data/team/one/deep/er"),
+        Some(Relation::Inside)
+    );
+    assert_eq!(relation(&reservations, "/data/team/one2"), None);
+    assert_eq!(relation(&reservations, "/data/team/o"), None);
+    assert_eq!(relation(&reservations, "/data/team/one.x"), None);
+    assert_eq!(relation(&reservations, "/data/other"), None);
 }
 
 #[test]
 fn names_that_differ_only_in_case_are_the_same() {
-    let ledger = ledger();
-    assert_eq!(relation(&ledger, "/data/TEAM/One"), Some(Relation::Same));
+    let reservations = reservations();
+    assert_eq!(relation(&reservations, "/data/TEAM/One"), Some(Relation::Same));
     let elsewhere = vec![ReservedPath::on_server("NAS.example.org.", "/data/team/one")];
     assert!(
-        ledger
+        reservations
             .overlap(&elsewhere, &volume("new"), Sharing::Exclusive, "a")
             .is_some()
     );
@@ -54,19 +57,19 @@ fn names_that_differ_only_in_case_are_the_same() {
 
 #[test]
 fn doubled_slashes_do_not_hide_a_path() {
-    assert_eq!(relation(&ledger(), "//data/./team//one/"), Some(Relation::Same));
+    assert_eq!(relation(&reservations(), "//data/./team//one/"), Some(Relation::Same));
 }
 
 #[test]
 fn the_root_of_another_backend_is_refused_unless_it_is_the_same_place() {
-    let ledger = ledger();
-    ledger.insert(root("same"), at("/data"), None);
-    assert_eq!(relation(&ledger, "/data/free"), None);
-    ledger.insert(root("nested"), at("/data/nested"), None);
-    assert_eq!(relation(&ledger, "/data/nested"), Some(Relation::Same));
-    assert_eq!(relation(&ledger, "/data/nested/x"), Some(Relation::Inside));
+    let reservations = reservations();
+    reservations.insert(root("same"), at("/data"), None);
+    assert_eq!(relation(&reservations, "/data/free"), None);
+    reservations.insert(root("nested"), at("/data/nested"), None);
+    assert_eq!(relation(&reservations, "/data/nested"), Some(Relation::Same));
+    assert_eq!(relation(&reservations, "/data/nested/x"), Some(Relation::Inside));
     // The nested backend's own directories lie below another backend's root, too.
-    let conflict = ledger
+    let conflict = reservations
         .overlap(&at("/data/nested/x"), &volume("new"), Sharing::Exclusive, "nested")
         .unwrap();
     assert_eq!(conflict.holder, root("a"));
@@ -74,36 +77,36 @@ fn the_root_of_another_backend_is_refused_unless_it_is_the_same_place() {
 
 #[test]
 fn another_realm_is_another_world() {
-    let ledger = ledger();
+    let reservations = reservations();
     let elsewhere = vec![
         ReservedPath::on_server("other", "/data/team/one"),
         ReservedPath::on_export("id", "data/team/one"),
     ];
     assert_eq!(
-        ledger.overlap(&elsewhere, &volume("new"), Sharing::Exclusive, "a"),
+        reservations.overlap(&elsewhere, &volume("new"), Sharing::Exclusive, "a"),
         None
     );
 }
 
-fn possible(ledger: &PathReservations, places: &[ReservedPath]) -> Vec<Holder> {
-    let found = ledger.possible_overlaps(places, &volume("new"), Sharing::Exclusive);
+fn possible(reservations: &PathReservations, places: &[ReservedPath]) -> Vec<Holder> {
+    let found = reservations.possible_overlaps(places, &volume("new"), Sharing::Exclusive);
     found.into_iter().map(|possible| possible.conflict.holder).collect()
 }
 
 #[test]
 fn the_same_path_on_a_server_of_another_name_may_be_the_same_directory() {
-    let ledger = ledger();
+    let reservations = reservations();
     let elsewhere = |path: &str| vec![ReservedPath::on_server("10.0.0.1", path)];
     for path in ["/data/team/one", "/data/Team", "/data/team/one/below"] {
-        assert_eq!(possible(&ledger, &elsewhere(path)), [volume("one")], "{path}");
+        assert_eq!(possible(&reservations, &elsewhere(path)), [volume("one")], "{path}");
     }
     for path in ["/data/team/two", "/data/team/one2"] {
-        assert_eq!(possible(&ledger, &elsewhere(path)), [], "{path}");
+        assert_eq!(possible(&reservations, &elsewhere(path)), [], "{path}");
     }
-    let own = ledger.possible_overlaps(&elsewhere("/data/team/one"), &volume("one"), Sharing::Exclusive);
+    let own = reservations.possible_overlaps(&elsewhere("/data/team/one"), &volume("one"), Sharing::Exclusive);
     assert_eq!(own, [], "a volume is not in its own way");
     assert_eq!(
-        possible(&ledger, &at("/data/team/one")),
+        possible(&reservations, &at("/data/team/one")),
         [],
         "the same name is a certain conflict"
     );
@@ -111,26 +114,26 @@ fn the_same_path_on_a_server_of_another_name_may_be_the_same_directory() {
 
 #[test]
 fn a_volume_on_an_export_that_another_backend_confirmed_is_not_in_the_way() {
-    let ledger = ledger();
+    let reservations = reservations();
     let places = |id: &str| vec![ReservedPath::on_server("a", "/x"), ReservedPath::on_export(id, "x")];
     let mine = vec![ReservedPath::on_server("b", "/x"), ReservedPath::on_export("mine", "x")];
-    ledger.insert(volume("other"), places("other"), None);
+    reservations.insert(volume("other"), places("other"), None);
     assert_eq!(
-        possible(&ledger, &mine),
+        possible(&reservations, &mine),
         [volume("other")],
         "nothing confirms its annotation"
     );
-    ledger.insert(root("other"), vec![ReservedPath::on_server("a", "/")], None);
-    ledger.confirm_export("other", "other");
-    assert_eq!(possible(&ledger, &mine), []);
-    ledger.remove(&root("other"));
-    assert_eq!(possible(&ledger, &mine), [volume("other")]);
+    reservations.insert(root("other"), vec![ReservedPath::on_server("a", "/")], None);
+    reservations.confirm_export("other", "other");
+    assert_eq!(possible(&reservations, &mine), []);
+    reservations.remove(&root("other"));
+    assert_eq!(possible(&reservations, &mine), [volume("other")]);
 }
 
 /// Backend `outer` at 127.0.0.1:/export and backend `inner` at localhost:/export/team-a/inner, with a volume.
 #[test]
 fn a_backend_below_a_directory_is_in_the_way_whatever_the_name_of_its_server_is() {
-    let ledger = PathReservations::new();
+    let reservations = PathReservations::new();
     let on = |server: &str, path: &str| ReservedPath::on_server(server, path);
     let below_outer = |path: &str| {
         vec![
@@ -139,48 +142,48 @@ fn a_backend_below_a_directory_is_in_the_way_whatever_the_name_of_its_server_is(
         ]
     };
     let inner = on("localhost", "/export/team-a/inner");
-    ledger.insert(root("outer"), vec![on("127.0.0.1", "/export")], None);
-    ledger.insert(root("inner"), vec![inner.clone()], None);
-    ledger.insert(
+    reservations.insert(root("outer"), vec![on("127.0.0.1", "/export")], None);
+    reservations.insert(root("inner"), vec![inner.clone()], None);
+    reservations.insert(
         volume("v"),
         vec![inner.below("v"), ReservedPath::on_export("inner", "v")],
         None,
     );
-    ledger.confirm_export("outer", "outer");
+    reservations.confirm_export("outer", "outer");
     for confirmed in [false, true] {
         if confirmed {
-            ledger.confirm_export("inner", "inner");
+            reservations.confirm_export("inner", "inner");
         }
         for path in ["team-a", "team-a/inner"] {
             assert_eq!(
-                possible(&ledger, &below_outer(path)),
+                possible(&reservations, &below_outer(path)),
                 [root("inner"), volume("v")],
                 "{path}"
             );
         }
-        assert_eq!(possible(&ledger, &below_outer("team-a/inner/v/x")), [volume("v")]);
+        assert_eq!(possible(&reservations, &below_outer("team-a/inner/v/x")), [volume("v")]);
         for path in ["team-b", "team-a/inner2"] {
-            assert_eq!(possible(&ledger, &below_outer(path)), [], "{path}");
+            assert_eq!(possible(&reservations, &below_outer(path)), [], "{path}");
         }
     }
     // The volumes of the inner backend are not in a directory of the outer one.
     let place = vec![inner.below("w"), ReservedPath::on_export("inner", "w")];
-    assert_eq!(possible(&ledger, &place), []);
+    assert_eq!(possible(&reservations, &place), []);
     // Backends with the same path are not nested: they are on one export, or on two servers.
-    ledger.insert(root("other"), vec![on("nas2", "/export")], None);
-    ledger.confirm_export("other", "other");
+    reservations.insert(root("other"), vec![on("nas2", "/export")], None);
+    reservations.confirm_export("other", "other");
     let on_other = vec![on("nas2", "/export").below("x"), ReservedPath::on_export("other", "x")];
-    ledger.insert(volume("x"), on_other, None);
-    assert_eq!(possible(&ledger, &below_outer("x")), []);
+    reservations.insert(volume("x"), on_other, None);
+    assert_eq!(possible(&reservations, &below_outer("x")), []);
 }
 
 #[test]
 fn an_address_has_one_spelling() {
-    let ledger = Arc::new(PathReservations::new());
-    ledger.insert(volume("one"), vec![ReservedPath::on_server("[FD00:0::1]", "/x")], None);
+    let reservations = Arc::new(PathReservations::new());
+    reservations.insert(volume("one"), vec![ReservedPath::on_server("[FD00:0::1]", "/x")], None);
     let same = ReservedPath::on_server("fd00::1", "/x");
     assert!(
-        ledger
+        reservations
             .overlap(&[same], &volume("new"), Sharing::Exclusive, "a")
             .is_some()
     );
@@ -188,27 +191,27 @@ fn an_address_has_one_spelling() {
 
 #[test]
 fn a_reservation_is_atomic_and_ends_with_its_guard() {
-    let ledger = ledger();
-    let first = ledger
+    let reservations = reservations();
+    let first = reservations
         .reserve(volume("x"), at("/data/x"), Sharing::Exclusive, "a")
         .unwrap();
     assert!(
-        ledger
+        reservations
             .reserve(volume("y"), at("/data/x/y"), Sharing::Exclusive, "a")
             .is_err()
     );
-    let again = ledger
+    let again = reservations
         .reserve(volume("x"), at("/data/x"), Sharing::Exclusive, "a")
         .unwrap();
     drop(first);
     assert!(
-        ledger
+        reservations
             .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
             .is_err()
     );
     drop(again);
     assert!(
-        ledger
+        reservations
             .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
             .is_ok()
     );
@@ -216,30 +219,30 @@ fn a_reservation_is_atomic_and_ends_with_its_guard() {
 
 #[test]
 fn a_kept_reservation_stays_until_the_volume_is_said_or_gone() {
-    let ledger = ledger();
+    let reservations = reservations();
     let file = ("id".to_owned(), 9);
-    let reservation = ledger
+    let reservation = reservations
         .reserve(volume("x"), at("/data/x"), Sharing::Exclusive, "a")
         .unwrap();
     reservation.keep(Some(file.clone()));
-    assert!(!ledger.knows(&volume("x")));
-    assert_eq!(ledger.holders_of(&file), [volume("x")]);
+    assert!(!reservations.knows(&volume("x")));
+    assert_eq!(reservations.holders_of(&file), [volume("x")]);
     assert!(
-        ledger
+        reservations
             .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
             .is_err()
     );
-    ledger.insert(volume("x"), at("/data/elsewhere"), None);
-    assert!(ledger.knows(&volume("x")));
-    assert!(ledger.holders_of(&file).is_empty());
+    reservations.insert(volume("x"), at("/data/elsewhere"), None);
+    assert!(reservations.knows(&volume("x")));
+    assert!(reservations.holders_of(&file).is_empty());
     assert!(
-        ledger
+        reservations
             .reserve(volume("y"), at("/data/x"), Sharing::Exclusive, "a")
             .is_ok()
     );
-    ledger.remove(&volume("x"));
+    reservations.remove(&volume("x"));
     assert!(
-        ledger
+        reservations
             .reserve(volume("y"), at("/data/elsewhere"), Sharing::Exclusive, "a")
             .is_ok()
     );
@@ -247,30 +250,30 @@ fn a_kept_reservation_stays_until_the_volume_is_said_or_gone() {
 
 #[test]
 fn a_holder_is_found_by_the_thing_it_holds() {
-    let ledger = ledger();
+    let reservations = reservations();
     let file = ("id".to_owned(), 7);
-    assert_eq!(ledger.holders_of(&file), [volume("one")]);
-    assert!(ledger.holders_of(&("other".to_owned(), 7)).is_empty());
+    assert_eq!(reservations.holders_of(&file), [volume("one")]);
+    assert!(reservations.holders_of(&("other".to_owned(), 7)).is_empty());
 }
 
 #[test]
 fn what_a_holder_had_is_released_when_it_has_something_else() {
-    let ledger = ledger();
-    ledger.insert(volume("one"), at("/data/moved"), None);
-    assert_eq!(relation(&ledger, "/data/team/one"), None);
-    assert_eq!(relation(&ledger, "/data/moved"), Some(Relation::Same));
-    assert!(ledger.holders_of(&("id".to_owned(), 7)).is_empty());
+    let reservations = reservations();
+    reservations.insert(volume("one"), at("/data/moved"), None);
+    assert_eq!(relation(&reservations, "/data/team/one"), None);
+    assert_eq!(relation(&reservations, "/data/moved"), Some(Relation::Same));
+    assert!(reservations.holders_of(&("id".to_owned(), 7)).is_empty());
 }
 
 #[test]
 fn of_ten_thousand_volumes_a_search_compares_a_few() {
-    let ledger = ledger();
+    let reservations = reservations();
     for number in 0..10_000 {
-        ledger.insert(volume(&format!("v{number}")), at(&format!("/data/ns/v{number}")), None);
+        reservations.insert(volume(&format!("v{number}")), at(&format!("/data/ns/v{number}")), None);
     }
     let before = index::comparisons();
     for number in 0..1000 {
-        assert_eq!(relation(&ledger, &format!("/data/ns/w{number}")), None);
+        assert_eq!(relation(&reservations, &format!("/data/ns/w{number}")), None);
     }
     let each = (index::comparisons() - before) / 1000;
     // A few binary searches: three paths above it, and those that are it or lie below it.
@@ -288,15 +291,15 @@ impl ServerComparison for OneServer {
 
 #[tokio::test]
 async fn a_path_lies_inside_a_volume_whatever_the_name_of_its_server_is() {
-    let ledger = PathReservations::new();
+    let reservations = PathReservations::new();
     let place = |server: &str, path: &str| vec![ReservedPath::on_server(server, path)];
-    ledger.insert(volume("static"), place("nfs", "/data/one"), None);
-    ledger.insert(volume("elsewhere"), place("other", "/data"), None);
+    reservations.insert(volume("static"), place("nfs", "/data/one"), None);
+    reservations.insert(volume("elsewhere"), place("other", "/data"), None);
     // Its export is confirmed, and that of a path without one is not known.
     let mut ours = place("nfs", "/data/two");
     ours.push(ReservedPath::on_export("id", "two"));
-    ledger.insert(volume("ours"), ours, None);
-    ledger.confirm_export("a", "id");
+    reservations.insert(volume("ours"), ours, None);
+    reservations.confirm_export("a", "id");
     for (path, expected) in [
         ("/data/one", Some("static")),
         ("/data/one/below", Some("static")),
@@ -304,11 +307,13 @@ async fn a_path_lies_inside_a_volume_whatever_the_name_of_its_server_is() {
         ("/data", None),
         ("/data/three", None),
     ] {
-        let found = ledger.enclosing_holder(&place("10.0.0.1", path), &OneServer).await;
+        let found = reservations
+            .enclosing_holder(&place("10.0.0.1", path), &OneServer)
+            .await;
         let expected = expected.map(|name| (volume(name), Some("the same address".to_owned())));
         assert_eq!(found, expected, "{path}");
     }
-    let same_name = ledger
+    let same_name = reservations
         .enclosing_holder(&place("nfs", "/data/one/below"), &OneServer)
         .await;
     assert_eq!(same_name, Some((volume("static"), None)));
@@ -317,11 +322,11 @@ async fn a_path_lies_inside_a_volume_whatever_the_name_of_its_server_is() {
 #[test]
 fn volumes_that_share_may_have_the_same_directory_and_no_others() {
     use Sharing::{Exclusive, Shared};
-    let ledger = ledger();
+    let reservations = reservations();
     let file = ("id".to_owned(), 9);
-    ledger.insert_as(volume("s"), at("/data/common"), Some(file.clone()), Shared);
+    reservations.insert_as(volume("s"), at("/data/common"), Some(file.clone()), Shared);
     let relation = |path: &str, sharing: Sharing| {
-        let conflict = ledger.overlap(&at(path), &volume("new"), sharing, "a");
+        let conflict = reservations.overlap(&at(path), &volume("new"), sharing, "a");
         conflict.map(|conflict| conflict.relation)
     };
     for (path, alone, together) in [
@@ -335,14 +340,14 @@ fn volumes_that_share_may_have_the_same_directory_and_no_others() {
         assert_eq!(relation(path, Exclusive), alone, "{path}");
         assert_eq!(relation(path, Shared), together, "{path}");
     }
-    assert_eq!(ledger.holders_against(&file, Exclusive), [volume("s")]);
-    assert_eq!(ledger.holders_against(&file, Shared), []);
+    assert_eq!(reservations.holders_against(&file, Exclusive), [volume("s")]);
+    assert_eq!(reservations.holders_against(&file, Shared), []);
     let one = ("id".to_owned(), 7);
-    assert_eq!(ledger.holders_against(&one, Shared), [volume("one")]);
+    assert_eq!(reservations.holders_against(&one, Shared), [volume("one")]);
     // The same directory by another name of the server.
     let elsewhere = |sharing| {
         let places = [ReservedPath::on_server("10.0.0.1", "/data/common")];
-        ledger.possible_overlaps(&places, &volume("new"), sharing).len()
+        reservations.possible_overlaps(&places, &volume("new"), sharing).len()
     };
     assert_eq!((elsewhere(Exclusive), elsewhere(Shared)), (1, 0));
 }
@@ -350,15 +355,15 @@ fn volumes_that_share_may_have_the_same_directory_and_no_others() {
 #[test]
 fn a_kept_reservation_of_a_shared_directory_is_shared() {
     use Sharing::{Exclusive, Shared};
-    let ledger = ledger();
-    let reserve = |name: &str, sharing| ledger.reserve(volume(name), at("/data/common"), sharing, "a");
+    let reservations = reservations();
+    let reserve = |name: &str, sharing| reservations.reserve(volume(name), at("/data/common"), sharing, "a");
     let first = reserve("x", Shared).unwrap();
     drop(reserve("y", Shared).unwrap());
     assert!(reserve("y", Exclusive).is_err());
     first.keep(None);
     drop(reserve("y", Shared).unwrap());
     assert!(reserve("y", Exclusive).is_err());
-    ledger.insert(volume("x"), at("/data/common"), None);
+    reservations.insert(volume("x"), at("/data/common"), None);
     assert!(reserve("y", Shared).is_err(), "the volume says that it does not share");
 }
 
@@ -375,7 +380,7 @@ fn paths_are_the_same_however_they_are_stored() {
         format!("team/PVC-{uid}"),
         "team/data".to_owned(),
     ] {
-        let ledger = Arc::new(PathReservations::new());
+        let reservations = Arc::new(PathReservations::new());
         let places = vec![
             ReservedPath::on_server("nas", &format!("/data/{directory}")),
             on_export("id", &directory),
@@ -383,12 +388,12 @@ fn paths_are_the_same_however_they_are_stored() {
             ReservedPath::on_server("nas", "/former/elsewhere"),
         ];
         let found = |path: &ReservedPath| {
-            let conflict = ledger.overlap(std::slice::from_ref(path), &volume("new"), Sharing::Exclusive, "a");
+            let conflict = reservations.overlap(std::slice::from_ref(path), &volume("new"), Sharing::Exclusive, "a");
             conflict.map(|conflict| (conflict.holder, conflict.relation))
         };
-        ledger.insert(volume(&name), places.clone(), Some(("id".into(), 7)));
+        reservations.insert(volume(&name), places.clone(), Some(("id".into(), 7)));
         let mut volumes = Vec::new();
-        ledger.for_each_volume(|volume| volumes.push(volume.to_owned()));
+        reservations.for_each_volume(|volume| volumes.push(volume.to_owned()));
         volumes.dedup();
         assert_eq!(volumes, [name.as_str()]);
         for place in &places {
@@ -405,9 +410,9 @@ fn paths_are_the_same_however_they_are_stored() {
             assert_eq!(found(&on_export("id", &other)), None, "{other}");
         }
         assert_eq!(found(&on_export("other", &directory)), None);
-        assert_eq!(ledger.file_of(&volume(&name)), Some(("id".into(), 7)));
-        ledger.remove(&volume(&name));
+        assert_eq!(reservations.file_of(&volume(&name)), Some(("id".into(), 7)));
+        reservations.remove(&volume(&name));
         assert!(places.iter().all(|place| found(place).is_none()), "{directory}");
-        assert!(ledger.holders_of(&("id".into(), 7)).is_empty());
+        assert!(reservations.holders_of(&("id".into(), 7)).is_empty());
     }
 }

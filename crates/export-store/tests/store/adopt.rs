@@ -76,8 +76,8 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
     archived(&export, &fixture, "1").await;
     let created = export.provision(&request("2", "in-use")).await.unwrap();
     let volume = Holder::Volume("pvc-2".to_owned());
-    let ledger = fixture.client().ledger;
-    ledger.insert(
+    let reservations = fixture.client().reservations;
+    reservations.insert(
         volume,
         vec![ReservedPath::on_server("127.0.0.1", "/export/in-use")],
         Some((export.read_identity().await.unwrap().unwrap().id, created.file_id)),
@@ -85,7 +85,7 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
     fs::create_dir(fixture.on_disk("archived-of-nobody")).unwrap();
     fs::create_dir_all(fixture.on_disk("nested/.nfs-operator")).unwrap();
     let client = StoreClient {
-        ledger,
+        reservations,
         ..fixture.client()
     };
     let true_one = fixture.record("pvc-1");

@@ -483,10 +483,10 @@ async fn a_directory_whose_creation_had_no_reply_stays_recorded_while_a_removed_
     // A volume whose directory and record were removed, and whose object exists a moment longer.
     let removed = Holder::Volume("pvc-removed".into());
     let key = (identify(&export).await.id, file_id);
-    client.ledger.insert(removed.clone(), Vec::new(), Some(key));
+    client.reservations.insert(removed.clone(), Vec::new(), Some(key));
     let (kind, _) = refused(&export, &request("1", "data")).await;
     assert_eq!(kind, ErrorKind::DirectoryOverlaps);
     assert_eq!(fixture.records(), ["pvc-1"]);
-    client.ledger.remove(&removed);
+    client.reservations.remove(&removed);
     assert_eq!(export.provision(&request("1", "data")).await.unwrap().file_id, file_id);
 }

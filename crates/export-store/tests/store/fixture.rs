@@ -36,7 +36,7 @@ pub struct StoreClient {
     pub key: u8,
     pub backend: &'static str,
     pub credential: Credential,
-    pub ledger: Arc<PathReservations>,
+    pub reservations: Arc<PathReservations>,
     pub port: u16,
     pub mount_port: u16,
     pub version: VersionChoice,
@@ -97,7 +97,7 @@ impl StoreFixture {
             key: 7,
             backend: "fast",
             credential: Credential::default(),
-            ledger: Arc::new(PathReservations::new()),
+            reservations: Arc::new(PathReservations::new()),
             port: self.nfs.port(),
             mount_port: self.nfs.mount_port(),
             version: self.version,
@@ -166,7 +166,7 @@ impl StoreClient {
             roots: vec![ReservedPath::on_server("127.0.0.1", self.path)],
         };
         let export = Client::connect(target).await.unwrap();
-        ExportStore::new(export, keeper, Arc::clone(&self.ledger))
+        ExportStore::new(export, keeper, Arc::clone(&self.reservations))
     }
 
     pub async fn open(&self) -> ExportStore {

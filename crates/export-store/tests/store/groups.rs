@@ -203,7 +203,7 @@ async fn clusters_that_share_an_export_do_not_share_groups() {
     let theirs = StoreClient {
         cluster: OTHER_CLUSTER,
         key: 9,
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         ..fixture.client()
     };
     let theirs = theirs.open().await;

@@ -69,7 +69,7 @@ fn other(fixture: &StoreFixture) -> StoreClient {
     StoreClient {
         cluster: OTHER_CLUSTER,
         key: 9,
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         ..fixture.client()
     }
 }

@@ -83,7 +83,7 @@ async fn an_undone_restore_leaves_no_parent() {
         .archive(&reclaim("1", "home/work", file_id), &Decided)
         .await
         .unwrap();
-    client.ledger.remove(&Holder::Volume("pvc-1".to_owned()));
+    client.reservations.remove(&Holder::Volume("pvc-1".to_owned()));
     let to = restore("1", file_id);
     export.provision(&to).await.unwrap();
     assert!(fixture.on_disk(&to.directory.to_string()).exists());
@@ -165,13 +165,13 @@ async fn a_parent_that_is_the_path_of_a_backend_or_contains_one_stays() {
     // An administrator created the backend a moment ago, and it was not probed yet.
     let root = vec![ReservedPath::on_server("127.0.0.1", "/export/team/sub")];
     let other = Holder::BackendRoot("other".into());
-    client.ledger.insert(other.clone(), root, None);
+    client.reservations.insert(other.clone(), root, None);
     // The reclaim itself is refused while the backend overlaps, so the directory is removed by hand.
     fs::remove_dir(fixture.on_disk("team/sub/one")).unwrap();
     delete_missing(&export, one).await;
     scan(&export).await;
     assert!(fixture.on_disk("team/sub").exists());
-    client.ledger.remove(&other);
+    client.reservations.remove(&other);
     scan(&export).await;
     assert_eq!(fixture.listed(), Vec::<String>::new());
 }
@@ -215,7 +215,7 @@ async fn a_parent_that_a_volume_adopted_stays_although_it_is_empty() {
             .archive(&reclaim(&adopter, "team", file_id), &Decided)
             .await
             .unwrap();
-        client.ledger.remove(&Holder::Volume(format!("pvc-{adopter}")));
+        client.reservations.remove(&Holder::Volume(format!("pvc-{adopter}")));
         scan(&export).await;
         assert_eq!(recorded(&fixture), 0);
     }
@@ -235,7 +235,7 @@ async fn a_parent_is_shared_by_the_backends_of_an_export_and_not_by_clusters() {
     let one = provision(&fast, "3", "team/three").await;
     let other = StoreClient {
         cluster: OTHER_CLUSTER,
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         ..fixture.client()
     };
     let other = other.open().await;

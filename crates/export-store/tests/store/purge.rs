@@ -166,7 +166,7 @@ async fn a_purge_leaves_the_directories_of_volumes_and_archives_that_were_moved_
         fs::write(fixture.on_disk(&directory).join("mine"), uid).unwrap();
     }
     export.archive(&reclaim("3", "d3", created[2]), &Decided).await.unwrap();
-    client.ledger.remove(&Holder::Volume("pvc-3".into()));
+    client.reservations.remove(&Holder::Volume("pvc-3".into()));
     // An administrator moved a volume, an empty volume and an archive into the directory of the first volume.
     fs::create_dir(fixture.on_disk("d1/sub")).unwrap();
     fs::rename(fixture.on_disk("d2"), fixture.on_disk("d1/sub/moved")).unwrap();

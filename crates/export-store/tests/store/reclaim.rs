@@ -54,7 +54,9 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     let places = vec![ReservedPath::on_server("127.0.0.1", "/export/a/below")];
     let client = fixture.client();
     let watched = client.open().await;
-    client.ledger.insert(Holder::Volume("static".into()), places, None);
+    client
+        .reservations
+        .insert(Holder::Volume("static".into()), places, None);
     let error = watched.delete(&right, &Decided).await.unwrap_err();
     assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
     // Another object has the name.
@@ -123,20 +125,22 @@ async fn rollback_never_removes_a_directory_that_a_volume_uses_or_that_is_not_em
     fs::remove_file(fixture.on_disk("a/file")).unwrap();
     let file = Some((identify(&export).await.id, created.file_id));
     client
-        .ledger
+        .reservations
         .insert(Holder::Volume("pvc-1".into()), Vec::new(), file.clone());
     assert_eq!(
         export.rollback("pvc-1", "1").await.unwrap_err().kind(),
         ErrorKind::DirectoryOverlaps
     );
-    client.ledger.remove(&Holder::Volume("pvc-1".into()));
-    client.ledger.insert(Holder::Volume("static".into()), Vec::new(), file);
+    client.reservations.remove(&Holder::Volume("pvc-1".into()));
+    client
+        .reservations
+        .insert(Holder::Volume("static".into()), Vec::new(), file);
     assert_eq!(
         export.rollback("pvc-1", "1").await.unwrap_err().kind(),
         ErrorKind::DirectoryOverlaps
     );
     assert!(fixture.on_disk("a").is_dir());
-    client.ledger.remove(&Holder::Volume("static".into()));
+    client.reservations.remove(&Holder::Volume("static".into()));
     assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
     assert_eq!(fixture.listed(), Vec::<String>::new());
 }
@@ -241,7 +245,7 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
             assert!(fixture.on_disk(&directory).join("theirs").exists());
         }
         // The volume object is gone now; until then, its path stays reserved.
-        client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+        client.reservations.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     println!("{tried} numbers were given again");
 }
@@ -266,7 +270,9 @@ async fn a_volume_whose_server_has_another_name_keeps_its_directory() {
     let export = client.open().await.with_server_comparison(Arc::new(ThisMachine));
     let uses = |server: &str, path: &str| {
         let places = vec![ReservedPath::on_server(server, path)];
-        client.ledger.insert(Holder::Volume("static".into()), places, None);
+        client
+            .reservations
+            .insert(Holder::Volume("static".into()), places, None);
     };
     let overlaps = |error: ExportError| {
         assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
@@ -343,13 +349,13 @@ async fn an_archive_whose_volume_exists_is_neither_restored_nor_purged_and_nothi
     let export = client.open().await;
     let file_id = archived(&fixture, &export, "1").await;
     let volume = Holder::Volume("pvc-1".into());
-    client.ledger.insert(volume.clone(), Vec::new(), None);
+    client.reservations.insert(volume.clone(), Vec::new(), None);
     let busy = (ErrorKind::ArchiveBusy, true);
     assert_eq!(refused(&export, &restore("1", file_id)).await, busy);
     assert_eq!(fixture.records(), ["pvc-1"]);
     let purged = begin_purge(&export, &which("1", file_id)).await.unwrap_err();
     assert_eq!(purged.kind(), ErrorKind::ArchiveBusy, "{purged}");
-    client.ledger.remove(&volume);
+    client.reservations.remove(&volume);
     export.provision(&restore("1", file_id)).await.unwrap();
     assert_eq!(
         fs::read_to_string(fixture.on_disk("home/deep/again/mine")).unwrap(),
@@ -386,7 +392,7 @@ async fn archived_and_removed(fixture: &StoreFixture, client: &StoreClient, expo
         .await
         .unwrap();
     assert!(matches!(archived, Reclaimed::Archived { .. }), "{archived:?}");
-    client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+    client.reservations.remove(&Holder::Volume(format!("pvc-{uid}")));
     // As long as it exists, it is the archive's, whatever its name is.
     let (archive, moved) = (format!("archived-{directory}"), format!("moved-{uid}"));
     fs::rename(fixture.on_disk(&archive), fixture.on_disk(&moved)).unwrap();

@@ -80,8 +80,8 @@ async fn a_directory_with_a_record_is_not_adopted_before_or_after_a_restart() {
     fs::write(fixture.on_disk("team/old/data"), "of claim 1").unwrap();
     // Its object is deleted, and the record stays, as for a volume with the reclaim policy Retain.
     let volume = Holder::Volume("pvc-1".to_owned());
-    client.ledger.insert(volume.clone(), Vec::new(), None);
-    client.ledger.remove(&volume);
+    client.reservations.insert(volume.clone(), Vec::new(), None);
+    client.reservations.remove(&volume);
     let restarted = fixture.client().open().await;
     for export in [&export, &restarted] {
         for taken in ["team/old", "team"] {
@@ -115,7 +115,7 @@ async fn the_former_path_of_an_archive_is_adopted_only_for_its_own_namespace() {
         .archive(&reclaim("1", "old", created.file_id), &Decided)
         .await
         .unwrap();
-    client.ledger.remove(&Holder::Volume("pvc-1".to_owned()));
+    client.reservations.remove(&Holder::Volume("pvc-1".to_owned()));
     // An administrator copied the data back.
     fs::create_dir(fixture.on_disk("old")).unwrap();
     fs::write(fixture.on_disk("old/data"), "archived").unwrap();
@@ -173,7 +173,9 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     let inside = vec![ReservedPath::on_server("127.0.0.1", "/export/other")];
     let client = fixture.client();
     let ours = client.open().await;
-    client.ledger.insert(Holder::BackendRoot("other".into()), inside, None);
+    client
+        .reservations
+        .insert(Holder::BackendRoot("other".into()), inside, None);
     assert_eq!(
         refused(&ours, &request("1", "other/x")).await,
         (ErrorKind::DirectoryOverlaps, true)
@@ -181,7 +183,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     // The volume of another cluster on the same export.
     let other = StoreClient {
         cluster: OTHER_CLUSTER,
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         ..fixture.client()
     };
     let other = other.open().await;
@@ -482,7 +484,7 @@ async fn adoption_reads_each_record_of_another_directory_at_most_once() {
             .archive(&reclaim(&uid, &directory, made.file_id), &Decided)
             .await
             .unwrap();
-        client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+        client.reservations.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     let reads = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&reads);
@@ -499,8 +501,8 @@ async fn adoption_reads_each_record_of_another_directory_at_most_once() {
         reads.swap(0, Ordering::Relaxed)
     };
     assert_eq!(adopt(&export, "a").await, 0, "this process wrote them");
-    let ledger = Arc::new(PathReservations::new());
-    let restarted = StoreClient { ledger, ..client }.open().await;
+    let reservations = Arc::new(PathReservations::new());
+    let restarted = StoreClient { reservations, ..client }.open().await;
     assert!(adopt(&restarted, "b").await >= ARCHIVES);
     assert_eq!(adopt(&restarted, "c").await, 0);
     // The former path of an archive is still recognized.

@@ -34,7 +34,7 @@ fn other(fixture: &StoreFixture) -> StoreClient {
     StoreClient {
         cluster: OTHER_CLUSTER,
         key: 9,
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         ..fixture.client()
     }
 }
@@ -138,7 +138,7 @@ async fn an_empty_shared_directory_and_its_parents_stay() {
         .retain(&reclaim("3", "made/own", file_id), &Decided)
         .await
         .unwrap();
-    client.ledger.remove(&Holder::Volume("pvc-3".to_owned()));
+    client.reservations.remove(&Holder::Volume("pvc-3".to_owned()));
     fs::remove_dir(fixture.on_disk("made/own")).unwrap();
     let shared = export.provision(&sharing("4", "made")).await.unwrap();
     export
@@ -248,13 +248,13 @@ async fn whether_a_directory_is_shared_is_what_its_records_say_and_not_the_volum
     // Somebody annotated a volume that does not share.
     export.provision(&request("own", "own")).await.unwrap();
     client
-        .ledger
+        .reservations
         .insert_as(volume("pvc-own"), places("own"), None, Sharing::Shared);
     assert_eq!(refused(&export, &sharing("1", "own")).await, OVERLAPS);
     // Somebody removed the annotation from a volume that shares.
     common(&fixture, "common");
     let created = export.provision(&sharing("s", "common")).await.unwrap();
-    client.ledger.insert(volume("pvc-s"), places("common"), None);
+    client.reservations.insert(volume("pvc-s"), places("common"), None);
     assert_eq!(refused(&export, &sharing("1", "common")).await, OVERLAPS);
     // The record decides about its reclaim, and what was recorded stays, whatever the class says now.
     let again = export.provision(&adopting("s", "common")).await.unwrap();

@@ -25,7 +25,7 @@ async fn copies_on_the_server(export: &str) {
         key: 7,
         backend: "kernel",
         credential: Credential::default(),
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         port: proxy.port(),
         mount_port: vm.mount_port(),
         version: VersionChoice::Exactly(Protocol::V4_2),

@@ -22,7 +22,7 @@ fn client(vm: &KernelVm, path: &'static str) -> StoreClient {
         key: 7,
         backend: "kernel",
         credential: Credential::default(),
-        ledger: Arc::new(PathReservations::new()),
+        reservations: Arc::new(PathReservations::new()),
         port: vm.nfs_port(),
         mount_port: vm.mount_port(),
         version: VersionChoice::Auto,
