@@ -104,6 +104,10 @@ names! {
     /// Deprecated form of `volume.kubernetes.io/storage-provisioner`.
     BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner";
 
+    Annotation of Claim, "Kubernetes" to "the operator":
+    /// Set by the volume binder once the claim is bound to a volume.
+    BIND_COMPLETED = "pv.kubernetes.io/bind-completed";
+
     Annotation of Claim, "users" to "the operator":
     /// Deprecated form of `spec.storageClassName`, over which it takes precedence.
     BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class";

@@ -17,6 +17,10 @@ pub enum OrphanKind {
     VolumeWithoutDirectory,
     /// Volume whose path leads to a different directory.
     VolumeWithOtherDirectory,
+    /// Volume on another export than its backend has now.
+    VolumeOnOtherExport,
+    /// Volume whose address is neither the address of its backend nor a former one.
+    VolumeAtOtherAddress,
     /// Volume whose directory exists, but not the record that is required to reclaim it.
     VolumeWithoutRecord,
     /// Record whose directory and volume do not exist.
@@ -35,11 +39,13 @@ pub enum OrphanKind {
 
 impl OrphanKind {
     /// All kinds, for metrics that start at 0 and for tests of the documentation.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::DirectoryWithoutVolume,
         Self::SharedDirectoryWithoutVolume,
         Self::VolumeWithoutDirectory,
         Self::VolumeWithOtherDirectory,
+        Self::VolumeOnOtherExport,
+        Self::VolumeAtOtherAddress,
         Self::VolumeWithoutRecord,
         Self::RecordWithoutDirectory,
         Self::RecordWithOtherDirectory,
@@ -56,6 +62,8 @@ impl OrphanKind {
             Self::SharedDirectoryWithoutVolume => "SharedDirectoryWithoutVolume",
             Self::VolumeWithoutDirectory => "VolumeWithoutDirectory",
             Self::VolumeWithOtherDirectory => "VolumeWithOtherDirectory",
+            Self::VolumeOnOtherExport => "VolumeOnOtherExport",
+            Self::VolumeAtOtherAddress => "VolumeAtOtherAddress",
             Self::VolumeWithoutRecord => "VolumeWithoutRecord",
             Self::RecordWithoutDirectory => "RecordWithoutDirectory",
             Self::RecordWithOtherDirectory => "RecordWithOtherDirectory",
@@ -82,6 +90,14 @@ impl OrphanKind {
                 "if the export was restored or moved file by file, accept the directory by annotating the backend with \
                  nfs-operator.io/accept-directories=<volume>@$(date +%s); otherwise, move the directory of the volume back to its path, \
                  and if the claim is deleted before that, set the policy of the volume to Retain"
+            }
+            Self::VolumeOnOtherExport => {
+                "restore the export that the volume is on; until then, the volume cannot be reclaimed, copied or backed up; if \
+                 its data is lost for good, set the policy of the volume to Retain and delete its claim"
+            }
+            Self::VolumeAtOtherAddress => {
+                "if the export had the address of the volume before, add it to spec.formerAddresses of the backend; until then, \
+                 the volume cannot be reclaimed, copied or backed up"
             }
             Self::VolumeWithoutRecord => {
                 "restore the record from a backup; if the claim is deleted before that, set the policy of the volume to \

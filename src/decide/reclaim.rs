@@ -155,7 +155,7 @@ pub fn locate(volume: &PersistentVolume, expected: &ExpectedLocation<'_>) -> Res
     let text = required(volume, VOLUME_DIRECTORY)?;
     let directory = DirectoryPath::parse(text)
         .map_err(|error| reclaim_unsafe(format!("annotation {VOLUME_DIRECTORY} is invalid: {error}")))?;
-    check_address(volume, &directory, expected)?;
+    check_address(volume, &directory, expected.backend, expected.addresses)?;
     let file_id = parse_file_id(required(volume, VOLUME_FILE_ID)?)?;
     check_identity(required(volume, VOLUME_EXPORT_ID)?, expected)?;
     Ok(VolumeLocation { directory, file_id })
@@ -163,15 +163,16 @@ pub fn locate(volume: &PersistentVolume, expected: &ExpectedLocation<'_>) -> Res
 
 /// Checks that `spec.nfs` is one of the addresses of the backend plus the directory. The expected path is built and compared
 /// as a whole, so that it does not matter how a path is parsed.
-fn check_address(
+pub(crate) fn check_address(
     volume: &PersistentVolume,
     directory: &DirectoryPath,
-    expected: &ExpectedLocation<'_>,
+    backend: &str,
+    addresses: &[(&str, &str)],
 ) -> Result<(), Refusal> {
     let source = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()).ok_or_else(|| {
         reclaim_unsafe("the volume has no `spec.nfs`: it was not provisioned by this operator".into())
     })?;
-    let matches = expected.addresses.iter().any(|&(server, path)| {
+    let matches = addresses.iter().any(|&(server, path)| {
         let base = if path == "/" { "" } else { path };
         same_server(server, &source.server) && source.path == format!("{base}/{directory}")
     });
@@ -183,7 +184,7 @@ fn check_address(
          export had that address before, add it to formerAddresses of the backend",
         escape_for_message(&source.server),
         escape_for_message(&source.path),
-        expected.backend
+        backend
     )))
 }
 

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::backup::NfsBackup;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{BETA_STORAGE_PROVISIONER, STORAGE_PROVISIONER};
+use crate::api::names::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER};
 use crate::api::schedule::NfsBackupSchedule;
 use crate::decide::placement::parse_selector;
 
@@ -138,8 +138,8 @@ impl ParsedSchedule {
         Some(previous.timestamp())
     }
 
-    /// Returns true if the labels of a claim select it, and `serves` its provisioner. A claim that is bound to an existing
-    /// volume has no provisioner, and is selected by its name only.
+    /// Returns true if the labels of a claim select it, `serves` its provisioner, and it has been bound: before, there is
+    /// nothing to back up. A claim that is bound to an existing volume has no provisioner, and is selected by its name only.
     pub fn selects(&self, claim: &ObjectMeta, serves: impl Fn(&str) -> bool) -> bool {
         let (no_labels, annotations) = (Default::default(), claim.annotations.as_ref());
         let labels = claim.labels.as_ref().unwrap_or(&no_labels);
@@ -147,8 +147,9 @@ impl ParsedSchedule {
             let stable = annotations.get(STORAGE_PROVISIONER);
             stable.or_else(|| annotations.get(BETA_STORAGE_PROVISIONER))
         });
+        let is_bound = annotations.is_some_and(|annotations| annotations.contains_key(BIND_COMPLETED));
         let is_selected = self.selector.as_ref().is_some_and(|selector| selector.matches(labels));
-        is_selected && provisioner.is_some_and(|provisioner| serves(provisioner))
+        is_selected && is_bound && provisioner.is_some_and(|provisioner| serves(provisioner))
     }
 }
 
@@ -461,12 +462,17 @@ mod tests {
                 provisioner == "us"
             })
         };
-        let (yes, ours) = (json!({"backup": "yes"}), json!({STORAGE_PROVISIONER: "us"}));
+        let bound = |name: &str, provisioner: &str| json!({name: provisioner, BIND_COMPLETED: "yes"});
+        let (yes, ours) = (json!({"backup": "yes"}), bound(STORAGE_PROVISIONER, "us"));
         assert!(selects(yes.clone(), ours.clone()));
-        assert!(selects(yes.clone(), json!({BETA_STORAGE_PROVISIONER: "us"})));
+        assert!(selects(yes.clone(), bound(BETA_STORAGE_PROVISIONER, "us")));
         assert!(!selects(json!({"backup": "no"}), ours.clone()));
         assert!(!selects(Value::Null, ours));
-        assert!(!selects(yes.clone(), json!({STORAGE_PROVISIONER: "them"})));
+        assert!(!selects(yes.clone(), bound(STORAGE_PROVISIONER, "them")));
+        assert!(
+            !selects(yes.clone(), json!({STORAGE_PROVISIONER: "us"})),
+            "it was never bound"
+        );
         assert!(!selects(yes, Value::Null));
     }
 }

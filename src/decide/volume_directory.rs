@@ -5,8 +5,9 @@ use kube::ResourceExt;
 
 use crate::api::NfsBackend;
 use crate::api::conditions::PlannedCondition;
-use crate::api::names::{VOLUME_CLAIM_UID, VOLUME_NAMESPACE_UID, VOLUME_RECREATED};
-use crate::decide::reclaim::{ExpectedLocation, locate};
+use crate::api::names::{VOLUME_CLAIM_UID, VOLUME_DIRECTORY, VOLUME_NAMESPACE_UID, VOLUME_RECREATED};
+use crate::decide::reclaim::{ExpectedLocation, annotation, check_address, locate};
+use export_store::naming::DirectoryPath;
 use export_store::{ArchiveMetadata, ClaimRef, VolumeDirectory};
 
 /// Returns the directory of a volume, if the volume's address, annotations and backend agree.
@@ -20,13 +21,7 @@ pub fn volume_directory(
     backend: &NfsBackend,
     export_id: Option<&str>,
 ) -> Result<VolumeDirectory, PlannedCondition> {
-    let spec = &backend.spec;
-    let own = std::iter::once((&*spec.server, &*spec.path));
-    let former = spec
-        .former_addresses
-        .iter()
-        .map(|address| (&*address.server, &*address.path));
-    let addresses: Vec<(&str, &str)> = own.chain(former).collect();
+    let addresses = addresses(backend);
     let expected = ExpectedLocation {
         backend: &backend.name_any(),
         export_id,
@@ -41,6 +36,25 @@ pub fn volume_directory(
         file_id: Some(location.file_id),
         archive_metadata: archive_metadata(volume),
     })
+}
+
+/// Returns the current and the former addresses of a backend: server and path.
+fn addresses(backend: &NfsBackend) -> Vec<(&str, &str)> {
+    let spec = &backend.spec;
+    let own = std::iter::once((&*spec.server, &*spec.path));
+    let former = spec
+        .former_addresses
+        .iter()
+        .map(|address| (&*address.server, &*address.path));
+    own.chain(former).collect()
+}
+
+/// Returns true if the address of a volume of a backend is neither the backend's nor a former one: it cannot be reclaimed.
+pub fn has_other_address(volume: &PersistentVolume, backend: &NfsBackend) -> bool {
+    let Some(directory) = annotation(volume, VOLUME_DIRECTORY).and_then(|text| DirectoryPath::parse(text).ok()) else {
+        return false;
+    };
+    check_address(volume, &directory, &backend.name_any(), &addresses(backend)).is_err()
 }
 
 /// Returns the metadata of the volume for the record of its archive. The time of archiving and the retention, which like

@@ -329,6 +329,21 @@ fn refused(refusal: Refusal, export_id: &str) -> ExportError {
     }
 }
 
+/// Returns true if the folder of this cluster has a beacon, whichever it is.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) async fn exists(store: &ExportStore, cluster: &FileRef, export_id: &str) -> Result<bool, ExportError> {
+    if cluster.attributes.kind != FileKind::Directory {
+        return Ok(false);
+    }
+    match read(store, &cluster.handle, export_id).await {
+        Ok(file) => Ok(file.is_some()),
+        Err(ExportError::BeaconMismatch { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the beacon that was verified last.
 pub(crate) async fn current(store: &ExportStore, export_id: &str) -> Option<Beacon> {
     let state = store.beacons.of(export_id);

@@ -40,6 +40,15 @@ pub enum ExportError {
         /// How they differ, in words.
         why: String,
     },
+    /// The identity file is missing, and the folder of this cluster is the one of the expected identity.
+    #[error(
+        "the file .nfs-operator/identity on the export is missing, and everything else is as on export {export_id}. Restore the file; \
+         or, to create it again, annotate the backend with nfs-operator.io/accept-identity: {export_id}"
+    )]
+    IdentityMissing {
+        /// The expected identity.
+        export_id: String,
+    },
     /// The beacon is not the one that this cluster wrote.
     #[error(
         "the beacon of this cluster on the export is not as expected: {why}. Nothing is changed. Find out which it is, and stop \
@@ -456,7 +465,9 @@ impl ExportError {
             Self::IdentityMismatch { found: id, .. } | Self::FolderMissing { export_id: id, .. } => {
                 Some(id.as_deref().unwrap_or(NEW_IDENTITY))
             }
-            Self::BeaconMismatch { export_id, .. } | Self::BeaconObserved { export_id, .. } => Some(export_id),
+            Self::IdentityMissing { export_id }
+            | Self::BeaconMismatch { export_id, .. }
+            | Self::BeaconObserved { export_id, .. } => Some(export_id),
             _ => None,
         }
     }
@@ -467,7 +478,9 @@ impl ExportError {
             Self::Nfs { source, hints, .. } => classify(source, hints),
             Self::IdentityNotConfirmed => ErrorKind::IdentityNotConfirmed,
             Self::NotLeader => ErrorKind::Fenced,
-            Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => ErrorKind::IdentityMismatch,
+            Self::IdentityMismatch { .. } | Self::IdentityMissing { .. } | Self::IdentityDamaged { .. } => {
+                ErrorKind::IdentityMismatch
+            }
             Self::BeaconMismatch { .. } => ErrorKind::BeaconMismatch,
             Self::BeaconObserved { .. } => ErrorKind::BeaconObserved,
             Self::ReservedDirectoryUnsafe { .. } | Self::FolderMissing { .. } => ErrorKind::ReservedDirectoryUnsafe,
@@ -640,6 +653,7 @@ mod tests {
             (mismatch(None), NEW_IDENTITY),
             (missing(Some(id())), "one"),
             (missing(None), NEW_IDENTITY),
+            (ExportError::IdentityMissing { export_id: id() }, "one"),
             (beacon, "one"),
             (observed, "one"),
         ] {

@@ -247,6 +247,8 @@ struct CheckedExport {
     reserved: Option<FileRef>,
     /// The identity that it has.
     existing: Option<(IdentityFile, Identity)>,
+    /// The ID of the identity that it had, whose file is missing: an administrator accepted that it is created again.
+    lost_id: Option<String>,
     /// The folder of this cluster.
     cluster: Option<FileRef>,
 }
@@ -284,7 +286,20 @@ async fn check_as(
                 root,
                 reserved: Some(reserved.clone()),
                 existing: Some((file, identity)),
+                lost_id: None,
                 cluster,
+            });
+        }
+        if let Some((export_id, cluster)) = find_lost(store, &root, reserved, expected).await? {
+            if !expected.accepted {
+                return Err(ExportError::IdentityMissing { export_id });
+            }
+            return Ok(CheckedExport {
+                root,
+                reserved: Some(reserved.clone()),
+                existing: None,
+                lost_id: Some(export_id),
+                cluster: Some(cluster),
             });
         }
     }
@@ -303,8 +318,38 @@ async fn check_as(
         root,
         reserved,
         existing: None,
+        lost_id: None,
         cluster: None,
     })
+}
+
+/// Returns the expected identity and the folder of this cluster, if only the identity file is missing: the folder has a
+/// beacon, which an administrator accepts, or which the backends' status knows.
+async fn find_lost(
+    store: &ExportStore,
+    root: &FileRef,
+    reserved: &FileRef,
+    expected: &ExpectedIdentity,
+) -> Result<Option<(String, FileRef)>, ExportError> {
+    let (Some(id), Some(cluster)) = (&expected.export_id, lookup_cluster(store, reserved).await?) else {
+        return Ok(None);
+    };
+    if !beacon::exists(store, &cluster, id).await? {
+        return Ok(None);
+    }
+    if !expected.accepted {
+        let own = expected.own_file_ids.map(|own| own.cluster);
+        let found = (Some(root.attributes.fileid), Some(cluster.attributes.fileid));
+        if (expected.root_file_id, own) != found {
+            return Ok(None);
+        }
+        match check_beacon(store, Some(&cluster), id, expected, Access::Observer).await {
+            Ok(()) => {}
+            Err(ExportError::BeaconMismatch { .. } | ExportError::BeaconObserved { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some((id.clone(), cluster)))
 }
 
 async fn check_beacon(
@@ -332,9 +377,10 @@ async fn confirm_once(
         None => folders::ensure_folder(&nfs, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
     };
     let Some((file, mut identity)) = checked.existing else {
-        let folders = folders::ensure_folders(store, &nfs, (&root, &reserved), None, None, accepted).await?;
+        let found = checked.cluster;
+        let folders = folders::ensure_folders(store, &nfs, (&root, &reserved), None, found, accepted).await?;
         let [cluster, ..] = &folders;
-        let identity = publish(store, &nfs, &root, &reserved, cluster).await?;
+        let identity = publish(store, &nfs, (&root, &reserved), cluster, checked.lost_id).await?;
         check_beacon(store, Some(cluster), &identity.id, expected, Access::Writer).await?;
         return Ok(VerifiedRoot::new(nfs, generation, identity, root, reserved, folders));
     };
@@ -358,18 +404,21 @@ async fn find_cluster(
     file: &IdentityFile,
     expected: &ExpectedIdentity,
 ) -> Result<Option<FileRef>, ExportError> {
-    let name = layout::cluster(&store.config.cluster_id)?;
-    let path = format!("{}/{name}", layout::RESERVED);
-    let found = store.nfs.lookup(&reserved.handle, &name).await;
-    let found = found.context(|| format!("looking up {path}"))?;
     let is_expected = expected.own_file_ids.is_some() && expected.export_id.as_ref().is_none_or(|id| *id == file.id);
-    match found {
+    match lookup_cluster(store, reserved).await? {
         None if is_expected && !expected.accepted => Err(ExportError::FolderMissing {
-            path,
+            path: format!("{}/{}", layout::RESERVED, store.config.cluster_id),
             export_id: Some(file.id.clone()),
         }),
         found => Ok(found),
     }
+}
+
+/// Looks up the folder of this cluster.
+async fn lookup_cluster(store: &ExportStore, reserved: &FileRef) -> Result<Option<FileRef>, ExportError> {
+    let name = layout::cluster(&store.config.cluster_id)?;
+    let found = store.nfs.lookup(&reserved.handle, &name).await;
+    found.context(|| format!("looking up {}/{name}", layout::RESERVED))
 }
 
 /// Returns the identity file and its fileid.
@@ -397,16 +446,24 @@ async fn read_identity_file(
     ))
 }
 
-/// Publishes an identity, or reads the one that another process published first.
+/// Publishes an identity, with the ID of one that was lost if there is one, or reads the one that another process published
+/// first.
 async fn publish(
     store: &ExportStore,
     nfs: &Client,
-    root: &FileRef,
-    reserved: &FileRef,
+    (root, reserved): (&FileRef, &FileRef),
     cluster: &FileRef,
+    lost_id: Option<String>,
 ) -> Result<Identity, ExportError> {
     let doing = || "creating the export's identity".to_owned();
-    let file = IdentityFile::new(root);
+    let expected = ExpectedIdentity {
+        export_id: lost_id.clone(),
+        ..ExpectedIdentity::default()
+    };
+    let mut file = IdentityFile::new(root);
+    if let Some(id) = lost_id {
+        file.id = id;
+    }
     let content = file.to_bytes()?;
     let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
     // Linked once it is complete and synced, so that no process ever reads a partial identity.
@@ -439,7 +496,7 @@ async fn publish(
         identity: file_id,
         cluster: cluster.attributes.fileid,
     };
-    let identity = winner.check(root, own, &ExpectedIdentity::default())?;
+    let identity = winner.check(root, own, &expected)?;
     Ok(Identity {
         created: winner == file,
         ..identity

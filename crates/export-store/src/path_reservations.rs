@@ -242,6 +242,13 @@ impl PathReservations {
         self.index.lock().file_of(&Key::Known(holder.clone()))
     }
 
+    /// Reports whether a holder and a backend have paths on servers, and no such path of the holder lies at a root of the
+    /// backend or below one. A server may have several names: another name is another server here.
+    pub fn is_outside(&self, holder: &Holder, backend: &str) -> bool {
+        let root = Key::Known(Holder::BackendRoot(backend.to_owned()));
+        self.index.lock().is_outside(&Key::Known(holder.clone()), &root)
+    }
+
     /// Returns a holder with a path that conflicts with `places`, except `except`.
     ///
     /// Roots of `own_backend`, and identical roots of other backends, may contain `places`. With [`Sharing::Shared`], a

@@ -6,10 +6,17 @@ use export_store::{Inspection, PathState, ReadRecord, Record, State};
 /// Relation of a volume to one backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VolumeView {
-    /// There is no such volume, or it is on another export.
+    /// There is no such volume, or it is on another export and another backend.
     Absent,
     /// The volume is on this backend.
     Here {
+        /// The fileid of its directory, as the volume records it.
+        file_id: Option<u64>,
+        /// True if its address is neither the backend's nor a former one.
+        has_other_address: bool,
+    },
+    /// The volume is on this backend, whose export is another one than that of the volume.
+    OnOtherExport {
         /// The fileid of its directory, as the volume records it.
         file_id: Option<u64>,
     },
@@ -30,19 +37,35 @@ pub(super) fn classify(
     let directory = inspection.directory;
     match (volume, &inspection.record) {
         (VolumeView::Foreign, _) | (VolumeView::Absent, ReadRecord::Nothing) => None,
+        (VolumeView::OnOtherExport { .. }, _) => Some(OrphanKind::VolumeOnOtherExport),
         (_, ReadRecord::Unreadable(_)) => Some(OrphanKind::RecordUnreadable),
         (VolumeView::Legacy, ReadRecord::Nothing) => classify_volume(None, directory),
-        (VolumeView::Here { file_id }, ReadRecord::Nothing) => {
+        (VolumeView::Here { file_id, .. }, ReadRecord::Nothing) => {
             Some(classify_volume(file_id, directory).unwrap_or(OrphanKind::VolumeWithoutRecord))
         }
-        (VolumeView::Here { file_id }, ReadRecord::Record(record, _)) => {
-            classify_volume(file_id.or(record.file_id), directory)
+        (
+            VolumeView::Here {
+                file_id,
+                has_other_address,
+            },
+            ReadRecord::Record(record, _),
+        ) => {
+            let found = classify_volume(file_id.or(record.file_id), directory);
+            found.or(has_other_address.then_some(OrphanKind::VolumeAtOtherAddress))
         }
         (VolumeView::Legacy, ReadRecord::Record(record, _)) => classify_volume(record.file_id, directory),
         (VolumeView::Absent, ReadRecord::Record(record, _)) if claim_waits && record.state.belongs_to_volume() => None,
         // No backend recovers, resumes or purges it.
         (VolumeView::Absent, ReadRecord::Record(..)) if !has_backend => Some(OrphanKind::RecordWithoutBackend),
         (VolumeView::Absent, ReadRecord::Record(record, _)) => classify_record(record, inspection),
+    }
+}
+
+/// Returns true if the data of an orphaned volume are known to be at its path, although its reclaim would fail.
+pub(super) fn has_its_data(inspection: &Inspection, volume: VolumeView) -> bool {
+    match volume {
+        VolumeView::OnOtherExport { file_id } => file_id.is_some() && is_directory(file_id, inspection.directory),
+        VolumeView::Absent | VolumeView::Here { .. } | VolumeView::Legacy | VolumeView::Foreign => false,
     }
 }
 
@@ -95,8 +118,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use OrphanKind::{
         ArchiveWithOtherDirectory, ArchiveWithoutDirectory, DirectoryWithoutVolume, RecordUnreadable,
-        RecordWithOtherDirectory, RecordWithoutDirectory, VolumeWithOtherDirectory, VolumeWithoutDirectory,
-        VolumeWithoutRecord,
+        RecordWithOtherDirectory, RecordWithoutDirectory, VolumeAtOtherAddress, VolumeOnOtherExport,
+        VolumeWithOtherDirectory, VolumeWithoutDirectory, VolumeWithoutRecord,
     };
 
     use super::*;
@@ -105,7 +128,14 @@ mod tests {
 
     const OURS: PathState = PathState::Directory { file_id: 7 };
     const OTHER: PathState = PathState::Directory { file_id: 8 };
-    const HERE: VolumeView = VolumeView::Here { file_id: Some(7) };
+    const HERE: VolumeView = here(Some(7));
+
+    const fn here(file_id: Option<u64>) -> VolumeView {
+        VolumeView::Here {
+            file_id,
+            has_other_address: false,
+        }
+    }
 
     fn record(state: State, file_id: Option<u64>) -> ReadRecord {
         let record = Record {
@@ -161,13 +191,8 @@ mod tests {
             (live(), OTHER, HERE, Some(VolumeWithOtherDirectory)),
             (live(), PathState::Other, HERE, Some(VolumeWithOtherDirectory)),
             // The fileid in the volume takes precedence over the one in the record.
-            (live(), OTHER, VolumeView::Here { file_id: Some(8) }, None),
-            (
-                live(),
-                OTHER,
-                VolumeView::Here { file_id: None },
-                Some(VolumeWithOtherDirectory),
-            ),
+            (live(), OTHER, here(Some(8)), None),
+            (live(), OTHER, here(None), Some(VolumeWithOtherDirectory)),
             // A volume that was recreated for an archive that was moved back.
             (record(State::Archived(archive_state()), Some(7)), OURS, HERE, None),
             (
@@ -218,6 +243,47 @@ mod tests {
                 expected,
                 "its claim exists: {look:?} {volume:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_volume_that_disagrees_with_its_backend_is_an_orphan_whatever_its_record_is() {
+        let live = || record(State::Live, Some(7));
+        let moved = VolumeView::Here {
+            file_id: Some(7),
+            has_other_address: true,
+        };
+        let on_other_export = VolumeView::OnOtherExport { file_id: Some(7) };
+        for (found, directory, volume, expected, has_data) in [
+            (live(), OURS, moved, VolumeAtOtherAddress, false),
+            // That is worse.
+            (live(), PathState::Nothing, moved, VolumeWithoutDirectory, false),
+            (ReadRecord::Nothing, OURS, moved, VolumeWithoutRecord, false),
+            (
+                ReadRecord::Nothing,
+                PathState::Nothing,
+                on_other_export,
+                VolumeOnOtherExport,
+                false,
+            ),
+            (live(), OTHER, on_other_export, VolumeOnOtherExport, false),
+            // Only the identity of the export was lost.
+            (live(), OURS, on_other_export, VolumeOnOtherExport, true),
+            (
+                live(),
+                OTHER,
+                VolumeView::OnOtherExport { file_id: None },
+                VolumeOnOtherExport,
+                false,
+            ),
+        ] {
+            let look = seen(found, directory, PathState::Nothing);
+            assert_eq!(
+                classify(&look, volume, false, true),
+                Some(expected),
+                "{look:?} {volume:?}"
+            );
+            assert_eq!(has_its_data(&look, volume), has_data, "{look:?} {volume:?}");
         }
     }
 

@@ -73,6 +73,8 @@ fn message(
         OrphanKind::VolumeWithOtherDirectory => "is not the one that was created for it",
         OrphanKind::DirectoryWithoutVolume
         | OrphanKind::SharedDirectoryWithoutVolume
+        | OrphanKind::VolumeOnOtherExport
+        | OrphanKind::VolumeAtOtherAddress
         | OrphanKind::VolumeWithoutRecord
         | OrphanKind::RecordWithoutDirectory
         | OrphanKind::RecordWithoutBackend

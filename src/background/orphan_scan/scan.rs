@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Instant, Interval};
 
-use super::classify::{VolumeView, classify};
+use super::classify::{VolumeView, classify, has_its_data};
 use super::missing_directory::{self, StoppedReclaim};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
@@ -19,6 +19,7 @@ use crate::background::runner;
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
 use crate::decide::reclaim::{ReclaimDecision, decide};
+use crate::decide::volume_directory::has_other_address;
 use crate::runtime::api_error::api_error_text;
 use crate::runtime::reads;
 use crate::state::backends::Backend;
@@ -152,7 +153,7 @@ impl<'a> OrphanScan<'a> {
             VolumeView::Foreign => return Ok(false),
             // Only the volume object has the path of the directory.
             VolumeView::Legacy => path_of(self.read_volume(volume).await?.as_ref(), self.object),
-            VolumeView::Here { .. } | VolumeView::Absent => None,
+            VolumeView::Here { .. } | VolumeView::OnOtherExport { .. } | VolumeView::Absent => None,
         };
         let inspection = self.inspect(volume, path.as_ref()).await?;
         if matches!(view, VolumeView::Here { .. })
@@ -215,6 +216,7 @@ impl<'a> OrphanScan<'a> {
             directory: directory(&inspection, kind).or(path.map(|path| path.to_string())),
         };
         if let (Some(object), Some(directory)) = (&now, &orphan.directory)
+            && !has_its_data(&inspection, view)
             && let Err(error) = {
                 let reclaimed = stopped_reclaim(&inspection);
                 missing_directory::report(self.ctx, &self.backend.name, object, directory, kind, reclaimed).await
@@ -288,6 +290,7 @@ impl<'a> OrphanScan<'a> {
             annotation(VOLUME_EXPORT_ID),
             annotation(VOLUME_BACKEND) == Some(&self.backend.name),
             file_id,
+            || has_other_address(volume, self.object),
         )
     }
 
@@ -387,7 +390,8 @@ fn cached_view(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> V
         Some((on, None)) if on == backend => VolumeView::Legacy,
         Some((on, id)) => {
             let file_id = ctx.path_reservations.file_of(&holder()).map(|(_, file_id)| file_id);
-            view_by_export(export_id, id.as_deref(), on == backend, file_id)
+            let has_other_address = || ctx.path_reservations.is_outside(&holder(), backend);
+            view_by_export(export_id, id.as_deref(), on == backend, file_id, has_other_address)
         }
         // Not provisioned by this operator, but the directory may belong to it.
         None if ctx.path_reservations.knows(&holder()) => VolumeView::Foreign,
@@ -396,10 +400,20 @@ fn cached_view(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> V
 }
 
 /// Returns the relation of a volume of this operator to a backend, from the export ID in its annotation.
-fn view_by_export(export_id: &str, annotated: Option<&str>, on_backend: bool, file_id: Option<u64>) -> VolumeView {
+fn view_by_export(
+    export_id: &str,
+    annotated: Option<&str>,
+    on_backend: bool,
+    file_id: Option<u64>,
+    has_other_address: impl FnOnce() -> bool,
+) -> VolumeView {
     match annotated {
+        Some(annotated) if annotated != export_id && on_backend => VolumeView::OnOtherExport { file_id },
         Some(annotated) if annotated != export_id => VolumeView::Absent,
-        Some(_) if on_backend => VolumeView::Here { file_id },
+        Some(_) if on_backend => VolumeView::Here {
+            file_id,
+            has_other_address: has_other_address(),
+        },
         // Without an export ID, its reclaim fails and reports what is missing.
         _ => VolumeView::Foreign,
     }

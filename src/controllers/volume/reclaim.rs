@@ -19,7 +19,7 @@ use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, 
 use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::{NfsSubdirVolume, PrepareError};
-use crate::decide::reclaim::reclaim_policy;
+use crate::decide::reclaim::{escape_for_message, reclaim_policy};
 use crate::decide::retention::{self, ReachedLimit};
 use crate::decide::volume_directory::claim_ref;
 use crate::runtime::reads;
@@ -93,7 +93,8 @@ pub async fn reclaim(
     }
     directory.archive_metadata.retention = retention::seconds(&policy);
     directory.archive_metadata.archived_at = Some(ctx.server_clock.now(&ctx.clients.calls).await?.as_second());
-    let acknowledged = is_missing_acknowledged(&volume);
+    let acknowledgement = volume.annotations().get(ACKNOWLEDGE_MISSING).cloned();
+    let acknowledged = acknowledgement.as_deref() == Some(ACKNOWLEDGED);
     let deletion = VolumeDeletion::of(&ctx.clients.calls, volume, on_delete);
     let Applied {
         condition,
@@ -104,7 +105,10 @@ pub async fn reclaim(
         Err(error) => {
             return match deletion.take_failure().await {
                 Some(error) => Err(error),
-                None => Ok(export_failed(ctx, &backend, &error)),
+                None => Ok(with_wrong_acknowledgement(
+                    export_failed(ctx, &backend, &error),
+                    acknowledgement,
+                )),
             };
         }
     };
@@ -281,12 +285,20 @@ fn for_owner(owner: &RecordOwner, (directory, on_delete): (VolumeDirectory, OnDe
     }
 }
 
-/// Returns true if the user acknowledged that the directory is missing.
-fn is_missing_acknowledged(volume: &PersistentVolume) -> bool {
-    volume
-        .annotations()
-        .get(ACKNOWLEDGE_MISSING)
-        .is_some_and(|value| value == "true")
+/// Value of the annotation by which an administrator acknowledges that a directory is missing.
+const ACKNOWLEDGED: &str = "true";
+
+/// Adds to the report of a missing directory that the annotation which acknowledges it has another value. Pure.
+fn with_wrong_acknowledgement(mut outcome: ReclaimOutcome, acknowledgement: Option<String>) -> ReclaimOutcome {
+    if let (ReclaimOutcome::Failed(condition), Some(value)) = (&mut outcome, acknowledgement)
+        && condition.reason == Reason::DirectoryMissing
+    {
+        let value = escape_for_message(&value);
+        let ignored =
+            format!(". Annotation {ACKNOWLEDGE_MISSING} is \"{value}\": only \"{ACKNOWLEDGED}\" acknowledges it");
+        condition.message.push_str(&ignored);
+    }
+    outcome
 }
 
 /// Returns the outcome if there may be no more archives of the namespace of a volume, or on its backend. The volume stays,
@@ -455,6 +467,24 @@ mod tests {
         ] {
             assert_eq!(is_unneeded(&volume, named.as_ref()), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn only_the_report_of_a_missing_directory_names_a_wrong_acknowledgement() {
+        let message = |reason, value: Option<&str>| {
+            let failed = ReclaimOutcome::Failed(PlannedCondition::fails(reason, "it failed"));
+            match with_wrong_acknowledgement(failed, value.map(str::to_owned)) {
+                ReclaimOutcome::Failed(condition) => condition.message,
+                other => panic!("{other:?}"),
+            }
+        };
+        let wrong = message(Reason::DirectoryMissing, Some("yes"));
+        assert!(
+            wrong.contains("acknowledge-missing is \"yes\": only \"true\""),
+            "{wrong}"
+        );
+        assert_eq!(message(Reason::DirectoryMissing, None), "it failed");
+        assert_eq!(message(Reason::NoSpace, Some("yes")), "it failed");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
+/// Those that damage on the export causes.
 const KINDS: [&str; 10] = [
     "DirectoryWithoutVolume",
     "VolumeWithoutDirectory",
@@ -296,6 +297,51 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
         assert_eq!(orphans(&env, kind).await?, Some(0.0), "{kind}");
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_disagrees_with_its_backend_is_reported_before_its_reclaim_fails() -> Test {
+    let env = env().await?;
+    let (claim, volume) = claim_with_data(&env, "moved").await?;
+    let main = main();
+    let only = |kind: &str| BTreeMap::from([(kind.to_owned(), vec![text(&volume, "/metadata/name").to_owned()])]);
+    let healthy = async || -> Test {
+        reported(&env, &BTreeMap::new()).await?;
+        let consistent = env.objects.wait_condition(&main, "Consistent", "True", None, TIMEOUT);
+        Ok(consistent.await.map(drop)?)
+    };
+    healthy().await?;
+    // Another export: what the volume has is not at its path, or only the identity changed.
+    let annotate = async |export: &Value| {
+        let annotations = json!({"nfs-operator.io/export-id": export});
+        env.objects
+            .patch(&volume, json!({"metadata": {"annotations": annotations}}))
+            .await
+    };
+    let export = volume.pointer("/metadata/annotations/nfs-operator.io~1export-id");
+    let export = export.cloned().ok_or("no export ID")?;
+    annotate(&json!("another")).await?;
+    reported(&env, &only("VolumeOnOtherExport")).await?;
+    let now = env.objects.get(&claim).await?.ok_or("no claim")?;
+    assert!(condition(&now, "nfs-operator.io/DirectoryMissing").is_none(), "{now}");
+    annotate(&export).await?;
+    healthy().await?;
+    // Another address of the same export.
+    let address = |server: &str, former: Value| json!({"spec": {"server": server, "formerAddresses": former}});
+    let backend = env.objects.get(&main).await?.ok_or("no backend")?;
+    let path = text(&backend, "/spec/path");
+    env.objects.patch(&main, address("localhost", json!(null))).await?;
+    let backend = reported(&env, &only("VolumeAtOtherAddress")).await?;
+    let consistent = condition(&backend, "Consistent").ok_or("no condition")?;
+    assert!(
+        text(consistent, "/message").contains("spec.formerAddresses"),
+        "{consistent}"
+    );
+    let former = json!([{"server": "127.0.0.1", "path": path}]);
+    env.objects.patch(&main, address("localhost", former)).await?;
+    healthy().await?;
+    env.objects.delete(&claim).await?;
+    Ok(env.objects.wait_gone(&volume, TIMEOUT).await?)
 }
 
 /// Creates, uses and deletes claims in sequence. Every third claim is deleted before it is Bound.

@@ -538,6 +538,32 @@ impl PathIndex {
         }
     }
 
+    /// Reports whether two holders have paths on servers, and no such path of the first one is a path of `root` or lies
+    /// below one.
+    pub(super) fn is_outside(&self, key: &Key, root: &Key) -> bool {
+        let (own, roots) = (self.places_on_servers(key), self.places_on_servers(root));
+        let is_within = |own: &PlaceId, root: &PlaceId| {
+            let (number, path) = self.entries.path(*root);
+            let is_below = |parts: PathParts<'_>| std::str::from_utf8(&path).is_ok_and(|path| parts.is_within(path));
+            self.entries.root_of(*own) == Some(number) && self.entries.parts(*own).is_some_and(is_below)
+        };
+        let is_inside = |own: &PlaceId| roots.iter().any(|root| is_within(own, root));
+        !own.is_empty() && !roots.is_empty() && !own.iter().any(is_inside)
+    }
+
+    /// Returns the paths of a key on servers.
+    fn places_on_servers(&self, key: &Key) -> SmallVec<[PlaceId; 2]> {
+        let is_on_server = |place: &PlaceId| {
+            let root = self
+                .entries
+                .root_of(*place)
+                .and_then(|root| self.entries.roots.get(root));
+            matches!(root, Some(PathRoot::Server(_)))
+        };
+        let places = self.entries_of(key).flat_map(|(index, _)| self.entries.places(index));
+        places.filter(is_on_server).collect()
+    }
+
     /// Returns the holders of a file, without those that another one may share it with.
     pub(super) fn holders_of(&self, file: &FileKey, sharing: Sharing) -> Vec<Holder> {
         let Some(root) = self.entries.roots.number_of(&PathRoot::Export(file.0.clone())) else {

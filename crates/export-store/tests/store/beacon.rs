@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use export_store::{Beacon, Beacons, Decided, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon, Reclaimed};
+use export_store::{
+    Beacon, Beacons, Decided, ErrorKind, ExpectedIdentity, ExportStore, KnownBeacon, OwnFileIds, Reclaimed,
+};
 
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, reclaim, refused, request};
 
@@ -252,4 +254,57 @@ async fn an_export_that_was_rolled_back_is_not_changed_until_an_administrator_ac
         confirm(&restarted, &known, None).await.unwrap();
     }
     assert_eq!(fixture.listed(), ["1", "2"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_identity_file_is_created_again_only_where_this_cluster_has_its_beacon() {
+    let fixture = StoreFixture::start().await;
+    let first = open(&fixture.client(), &Arc::default(), &[]).await;
+    let known = [renew(&first).await];
+    first.provision(&request("1", "a")).await.unwrap();
+    let identity = first.read_identity().await.unwrap().unwrap();
+    let confirmed = first.confirm_identity(expected(&known, None)).await.unwrap();
+    let file = fixture.on_disk(".nfs-operator/identity");
+    let lost = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+
+    let later = fixture.client().connect().await.with_beacons(Arc::default());
+    let from_status = |own| ExpectedIdentity {
+        export_id: Some(identity.id.clone()),
+        root_file_id: Some(confirmed.root_file_id),
+        own_file_ids: Some(own),
+        may_create: false,
+        ..expected(&known, None)
+    };
+    let mismatch = async |expected: ExpectedIdentity| {
+        let error = later.confirm_identity(expected).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IdentityMismatch, "{error}");
+        assert!(!file.exists());
+        error.acceptable_identity().map(str::to_owned)
+    };
+    let own = confirmed.own_file_ids;
+    assert_eq!(mismatch(from_status(own)).await, Some(identity.id.clone()));
+    // Whatever differs, it may be another export.
+    let new = Some("new".to_owned());
+    let other_folder = OwnFileIds { cluster: 1, ..own };
+    assert_eq!(mismatch(from_status(other_folder)).await, new);
+    let other_beacon = ExpectedIdentity {
+        beacons: Some(Vec::new()),
+        ..from_status(own)
+    };
+    assert_eq!(mismatch(other_beacon).await, new);
+    // Without the beacon, an administrator cannot accept it either: an empty disk looks like that.
+    let beacon = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/beacon"));
+    let aside = beacon.with_extension("aside");
+    fs::rename(&beacon, &aside).unwrap();
+    assert_eq!(mismatch(from_status(own)).await, new);
+    assert_eq!(mismatch(expected(&known, Some(&identity.id))).await, new);
+    fs::rename(&aside, &beacon).unwrap();
+
+    let accepted = expected(&known, Some(&identity.id));
+    let again = later.confirm_identity(accepted).await.unwrap();
+    assert_eq!((&again.id, again.root_file_id), (&identity.id, confirmed.root_file_id));
+    let created: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(created, serde_json::from_str::<serde_json::Value>(&lost).unwrap());
+    later.provision(&request("2", "b")).await.unwrap();
 }

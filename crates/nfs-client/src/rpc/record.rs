@@ -17,6 +17,9 @@ const MAX_RESERVED: usize = 64 << 10;
 /// Set in the header of the last fragment of a record.
 const LAST_FRAGMENT: u32 = 1 << 31;
 
+/// Programs of other protocols, such as SSH, begin with text, which looks like a very long record.
+const NO_NFS: &str = "which no NFS server sends: make sure that an NFS server has this port";
+
 /// Frames a message as one record of one fragment.
 pub fn frame(message: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(message.len() + 4);
@@ -45,7 +48,7 @@ pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<By
         let header = u32::from_be_bytes(header);
         let length = (header & !LAST_FRAGMENT) as usize;
         if record.len() + length > MAX_RECORD {
-            return Err(invalid(format!("a record of more than {MAX_RECORD} bytes")));
+            return Err(invalid(format!("a record of more than {MAX_RECORD} bytes, {NO_NFS}")));
         }
         record.reserve(length.min(MAX_RESERVED));
         let taken = (&mut *source).take(length as u64).read_to_end(&mut record).await?;
@@ -56,7 +59,9 @@ pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<By
             return Ok(Some(record.into()));
         }
     }
-    Err(invalid(format!("a record of more than {MAX_FRAGMENTS} fragments")))
+    Err(invalid(format!(
+        "a record of more than {MAX_FRAGMENTS} fragments, {NO_NFS}"
+    )))
 }
 
 fn invalid(cause: String) -> io::Error {
