@@ -3,6 +3,9 @@
 //! A name may be any text: a tenant writes `spec.volumeName` of a claim, for example, and the client inserts a name
 //! into the path of the request as it is. A name that no object can have is therefore not requested. A test
 //! (`tests/layers.rs`) rejects the methods of [`Api`] that these functions replace elsewhere.
+//!
+//! An object does not exist only if the API server says so: data are archived or deleted because of that. A proxy that does
+//! not find the server, and an API server that does not know the kind, answer with the same HTTP status.
 
 use std::fmt::Debug;
 
@@ -16,6 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::api::NfsBackup;
 use crate::decide::object_name::is_object_name;
 use crate::runtime::clients::Clients;
+use crate::runtime::writes::is_not_found;
 
 /// Maximum number of objects in a page of metadata: that of kubectl and of client-go.
 const METADATA_PAGE: u32 = 500;
@@ -26,8 +30,17 @@ where
     K: Clone + DeserializeOwned + Debug,
 {
     match is_object_name(name) {
-        true => api.get_opt(name).await,
+        true => unless_missing(api.get(name).await),
         false => Ok(None),
+    }
+}
+
+/// Returns what was read, or `None` if the API server answered that there is no such object.
+fn unless_missing<T>(read: kube::Result<T>) -> kube::Result<Option<T>> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -37,7 +50,7 @@ where
     K: Clone + DeserializeOwned + Debug,
 {
     match is_object_name(name) {
-        true => api.get_metadata_opt(name).await,
+        true => unless_missing(api.get_metadata(name).await),
         false => Ok(None),
     }
 }
@@ -100,6 +113,35 @@ mod tests {
     use tower::{BoxError, service_fn};
 
     use super::*;
+
+    #[tokio::test]
+    async fn an_object_is_missing_only_if_the_api_server_says_so() {
+        let answer = |body: String| {
+            let service = service_fn(move |_: Request<Body>| {
+                let body = Body::from(body.clone().into_bytes());
+                async move { Ok::<_, BoxError>(Response::builder().status(404).body(body)?) }
+            });
+            Api::<PersistentVolume>::all(Client::new(service, "default"))
+        };
+        let status = |reason: &str| {
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason,
+                "message": "not found", "code": 404})
+        };
+        let missing = answer(status("NotFound").to_string());
+        assert!(get_opt(&missing, "pvc-1").await.unwrap().is_none());
+        assert!(get_metadata_opt(&missing, "pvc-1").await.unwrap().is_none());
+        // The API server does not know the kind; a proxy does not find the API server.
+        for body in [
+            "404 page not found\n",
+            "<html>Not Found</html>",
+            "",
+            &status("").to_string(),
+        ] {
+            let unclear = answer(body.to_owned());
+            assert!(get_opt(&unclear, "pvc-1").await.is_err(), "{body:?}");
+            assert!(get_metadata_opt(&unclear, "pvc-1").await.is_err(), "{body:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_name_that_no_object_can_have_is_not_requested() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::response::reason;
 use kube::core::{Request, Status};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
@@ -72,7 +73,7 @@ impl WriteError {
     fn classify(action: &'static str) -> impl Fn(kube::Error) -> Self {
         move |cause| match &cause {
             kube::Error::Api(status) => match status.code {
-                404 => Self::NotFound,
+                404 if is_not_found(&cause) => Self::NotFound,
                 // An apply would create the object, which it must not with a UID.
                 409 if status.message.contains("uid mismatch") => Self::NotFound,
                 409 => Self::Conflict,
@@ -113,6 +114,12 @@ pub fn http_status(error: &kube::Error) -> Option<u16> {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
     }
+}
+
+/// Returns true if the API server answered that there is no such object. A proxy that does not find the API server, and an
+/// API server that does not know the kind, use the same HTTP status without this reason.
+pub fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.reason == reason::NOT_FOUND)
 }
 
 /// Applies `fields` to a user's object, with its UID. Without the UID, an apply might create or change another object
@@ -421,7 +428,7 @@ where
     {
         Ok(()) => Ok(Patched::Yes),
         Err(error) => match http_status(&error) {
-            Some(404) => Ok(Patched::NotFound),
+            Some(404) if is_not_found(&error) => Ok(Patched::NotFound),
             Some(409 | 422) => Ok(Patched::Changed),
             _ => Err(error),
         },
@@ -470,9 +477,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_that_changed_is_not_known_to_have_the_finalizer() {
-        for (code, expected) in [(200, Ok(true)), (404, Ok(false)), (409, Ok(false)), (500, Err(()))] {
+        for (code, reason, expected) in [
+            (200, "", Ok(true)),
+            (404, "NotFound", Ok(false)),
+            (404, "", Err(())),
+            (409, "", Ok(false)),
+            (500, "", Err(())),
+        ] {
             let answer = move |_: Request<Body>| {
-                let status = json!({"status": "Failure", "code": code, "message": "", "reason": ""});
+                let status = json!({"status": "Failure", "code": code, "message": "", "reason": reason});
                 let answer = Response::builder()
                     .status(code)
                     .body(Body::from(status.to_string().into_bytes()));
@@ -498,7 +511,13 @@ mod tests {
             .map(|field| json!({"reason": "FieldValueInvalid", "field": field}))
             .collect();
         let details = json!({"name": "data", "causes": causes});
-        let status = json!({"status": "Failure", "code": code, "message": message, "details": details});
+        let reason = if message.ends_with("\" not found") {
+            "NotFound"
+        } else {
+            ""
+        };
+        let status =
+            json!({"status": "Failure", "code": code, "message": message, "reason": reason, "details": details});
         match serde_json::from_value::<Status>(status) {
             Ok(status) => kube::Error::Api(Box::new(status)),
             Err(error) => kube::Error::SerdeError(error),
@@ -513,6 +532,7 @@ mod tests {
                        object specified uid 1, and no existing object was found";
         for (code, message, fields, expected) in [
             (404, "persistentvolumeclaims \"data\" not found", &[][..], "NotFound"),
+            (404, "404 page not found", &[], "Api"),
             (409, missing, &[], "NotFound"),
             (409, modified, &[], "Conflict"),
             (422, "field is immutable", &["metadata.uid", "metadata.uid"], "Replaced"),
