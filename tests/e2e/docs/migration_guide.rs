@@ -108,7 +108,9 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
     )
     .await?;
     let cluster = Cluster::start(&run).await?;
-    let (objects, shell) = (Objects::new(cluster.client().await?), Shell::new(&run, &cluster)?);
+    let objects = Objects::new(cluster.client().await?);
+    // The commands write files.
+    let shell = Shell::new(&run, &cluster)?.at(run.new_dir("admin")?);
     let deployment = old_objects(&objects).await?;
     let mut operator: Option<Operator> = None;
     let mut commands = 0;
