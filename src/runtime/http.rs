@@ -7,7 +7,7 @@ mod metrics_token;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +127,15 @@ pub async fn serve(options: HttpOptions, probed: Probed, metrics: Arc<Metrics>) 
     Ok(())
 }
 
+/// Listens on an address. 0.0.0.0 stands for all addresses: the address of the pod may be an IPv6 address, to which the
+/// kubelet sends its probes.
 async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {
+    if address.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        // Fails where IPv6 is disabled.
+        && let Ok(both) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await
+    {
+        return Ok(both);
+    }
     let bound = TcpListener::bind(address).await;
     bound.map_err(|cause| ListenError::Bind { address, flag, cause })
 }

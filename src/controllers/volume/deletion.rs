@@ -66,6 +66,10 @@ impl VolumeDeletion {
     /// Deletes the volume, with the finalizer that a volume of another provisioner does not have yet. Somebody who removes
     /// the finalizer wants to keep the data.
     async fn delete(&self, volume: &PersistentVolume) -> Result<PersistentVolume, WriteError> {
+        // Nobody can get it any more. The admission policy lets the operator delete no volume that is retained.
+        if self.on_delete == OnDelete::Retain && volume.metadata.deletion_timestamp.is_some() {
+            return self.record_retain(volume.clone()).await;
+        }
         let deleted = match writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true) {
             Some(finalizers) => {
                 let fields = json!({"metadata": {"finalizers": finalizers}});
