@@ -68,8 +68,11 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
     };
     let text = match arguments.output {
         OutputFormat::Table => {
-            let verified: String = verified.iter().map(Verified::text).collect();
-            Ok(print::table(&listing) + &verified)
+            let table = print::table(&listing);
+            Ok(match arguments.verify {
+                true => format!("{table}\n{}", verify::text(&verified)),
+                false => table,
+            })
         }
         OutputFormat::Json => print::json(&arguments.connection.export, &listing, &verified),
     };

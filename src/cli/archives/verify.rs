@@ -41,6 +41,24 @@ pub async fn verify(
     verified
 }
 
+/// Returns the lines of all backups, and one with their number.
+pub fn text(verified: &[Verified]) -> String {
+    let lines: String = verified.iter().map(Verified::text).collect();
+    let reports = || verified.iter().filter_map(|verified| verified.result.as_ref().ok());
+    let unverified = verified.len() - reports().count();
+    let failed = match unverified {
+        0 => String::new(),
+        failed => format!("; {} could not be verified", counted(failed, "backup")),
+    };
+    let sum = |amount: fn(&VerifyReport) -> u64| reports().map(amount).fold(0, u64::saturating_add);
+    format!(
+        "{lines}verified {} with a manifest: {}, {}{failed}",
+        counted(reports().count(), "backup"),
+        counted(sum(|report| report.files), "file"),
+        counted(sum(|report| report.problem_count), "problem"),
+    )
+}
+
 impl Verified {
     /// Reports whether the backup has this name.
     pub fn is_of(&self, name: &str) -> bool {
@@ -53,7 +71,7 @@ impl Verified {
     }
 
     /// Returns a line about the backup, and one for each problem.
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         let name = plain(&self.name);
         let report = match &self.result {
             Ok(report) => report,
@@ -100,5 +118,34 @@ impl Verified {
             "problems": problems,
             "error": error,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_counts_the_backups() {
+        assert_eq!(text(&[]), "verified 0 backups with a manifest: 0 files, 0 problems");
+        let verified = |name: &str, files, problem_count| Verified {
+            cluster: "cluster".into(),
+            name: name.into(),
+            result: Ok(VerifyReport {
+                files,
+                problem_count,
+                ..VerifyReport::default()
+            }),
+        };
+        let text = text(&[verified("a", 3, 0), verified("b", 1, 2)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines
+                .first()
+                .is_some_and(|line| line.starts_with("a: 3 files verified")),
+            "{text}"
+        );
+        let last = "verified 2 backups with a manifest: 4 files, 2 problems";
+        assert_eq!(lines.last(), Some(&last));
     }
 }

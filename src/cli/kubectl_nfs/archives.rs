@@ -9,15 +9,16 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::backup::later;
 use super::changes::{Change, ChangeState, print_changes};
 use super::completion::object_names;
+use super::missing;
 use super::names::{age, parse_archive, parse_backend, until};
-use crate::api::NfsArchive;
 use crate::api::archive::ArchiveSummary;
+use crate::api::{NfsArchive, NfsBackend};
 use crate::cli::cluster::{ClusterArguments, CommandError, each, failed, get};
 use crate::cli::duration::parse_duration;
 use crate::cli::output::{ListFormat, OutputFormat, Table, Tone, print, print_colored, print_json};
@@ -83,7 +84,7 @@ pub struct ExpireArguments {
     #[arg(required = true, value_name = "ARCHIVE", value_parser = parse_archive, add = object_names::archives())]
     archives: Vec<String>,
     /// At this time (RFC 3339, such as 2027-01-31T00:00:00Z).
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at: Option<Timestamp>,
     /// After this time from now (Go duration, or days): 0s makes it due now.
     #[arg(long = "in", value_name = "DURATION", value_parser = parse_duration)]
@@ -99,6 +100,11 @@ pub struct ExpireArguments {
     output: OutputFormat,
     #[command(flatten)]
     cluster: ClusterArguments,
+}
+
+fn parse_time(text: &str) -> Result<Timestamp, String> {
+    text.parse()
+        .map_err(|_| "expected a time such as 2027-01-31T00:00:00Z; --in sets a time from now".to_owned())
 }
 
 /// Runs a command on archives.
@@ -146,7 +152,8 @@ impl ListArguments {
 }
 
 async fn list(arguments: ListArguments) -> Result<ExitCode, CommandError> {
-    let api: Api<NfsArchive> = Api::all(arguments.cluster.client().await?);
+    let client = arguments.cluster.client().await?;
+    let api: Api<NfsArchive> = Api::all(client.clone());
     let now = Timestamp::now();
     let mut table = Table::new(&["NAME", "CLAIM", "BACKEND", "STATE", "SIZE", "EXPIRES", "AGE"]);
     let (mut objects, mut names, mut invalid) = (Vec::new(), Vec::new(), None);
@@ -169,10 +176,24 @@ async fn list(arguments: ListArguments) -> Result<ExitCode, CommandError> {
         ListFormat::Json => print_json(&json!({"apiVersion": "v1", "kind": "List", "items": objects}))?,
         ListFormat::Name if names.is_empty() => {}
         ListFormat::Name => print(&names.join("\n"))?,
-        ListFormat::Table if table.is_empty() => print("no archives")?,
+        ListFormat::Table if table.is_empty() => {
+            print(&format!("no archives{}", note_missing(&client, &arguments).await?))?
+        }
         ListFormat::Table => print_colored(&table.render())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns which of the backend and the namespace of the arguments does not exist, for the end of a sentence.
+async fn note_missing(client: &Client, arguments: &ListArguments) -> Result<String, CommandError> {
+    let mut note = String::new();
+    if let Some(backend) = &arguments.backend {
+        note += &missing::note::<NfsBackend>(&Api::all(client.clone()), backend, "NfsBackend").await?;
+    }
+    if let Some(namespace) = &arguments.namespace {
+        note += &missing::note_namespace(client, namespace).await?;
+    }
+    Ok(note)
 }
 
 /// Returns an archive without what only the API server needs.

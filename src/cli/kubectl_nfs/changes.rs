@@ -22,6 +22,8 @@ pub enum ChangeState {
     Requested,
     /// It is complete.
     Done,
+    /// The operator refused it, or a part of it, for the reasons in the message.
+    Refused,
 }
 
 /// A change of an object.
@@ -65,7 +67,8 @@ impl Changes {
     }
 }
 
-/// Runs a command and prints its changes, also those that it made before it failed.
+/// Runs a command and prints its changes, also those that it made before it failed. The exit code is 1 if one was
+/// refused.
 pub async fn print_changes(
     format: OutputFormat,
     command: impl AsyncFnOnce(&mut Changes) -> Result<(), CommandError>,
@@ -78,7 +81,11 @@ pub async fn print_changes(
     if format == OutputFormat::Json {
         print_json(&BTreeMap::from([("changes", &changes.list)]))?;
     }
-    result.map(|()| ExitCode::SUCCESS)
+    let is_refused = changes.list.iter().any(|change| change.state == ChangeState::Refused);
+    result.map(|()| match is_refused {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
 }
 
 #[cfg(test)]

@@ -1,27 +1,29 @@
 //! `kubectl nfs explain`: where a claim is and why, or what each backend lacks to serve it.
 
 mod observed;
+mod problems;
 
 use std::process::ExitCode;
 
 use clap::Args;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
 use self::observed::Observed;
+use self::problems::Problem;
 use super::completion::object_names;
 use super::names::parse_claim;
+use super::operator;
 use super::served::ServedArguments;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names::{CLAIM_CONDITION, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_ON_DELETE, VOLUME_USED_BYTES};
-use crate::cli::cluster::{ClusterArguments, CommandError, failed, get};
+use crate::cli::cluster::{ClusterArguments, CommandError, failed, get, is_forbidden};
 use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
 use crate::controllers::claim::class_name;
 use crate::runtime::reads;
-use crate::state::context::Provisioners;
-use export_store::text::{escape, format_bytes};
+use export_store::text::{escape, format_bytes_up};
 
 /// Arguments of `kubectl nfs explain`.
 #[derive(Args)]
@@ -32,7 +34,8 @@ for one of these, its condition says so.
 
 Exit code:
   0  the claim has its volume, or will have it
-  1  the claim waits for something that the output names, or the command failed
+  1  the claim waits for something that the output names, its directory is missing, its expansion failed, or the command
+     failed
   2  invalid arguments, or no access to the cluster")]
 pub struct ExplainArguments {
     /// Claim to explain.
@@ -59,7 +62,13 @@ struct Explanation {
     storage_class: String,
     /// Reason and message of the operator's condition.
     condition: Option<Reported>,
+    /// Other conditions of the claim that are problems.
+    problems: Vec<Problem>,
     volume: Option<Volume>,
+    /// What the user has no permission to read.
+    not_shown: Option<String>,
+    /// Why no instance of the operator leads, if the claim waits and the user may read the Leases.
+    no_leader: Option<String>,
     /// Why no backend is considered at all.
     obstacle: Option<String>,
     /// Each backend, as placement would see it now; empty for a claim that has its volume.
@@ -103,8 +112,15 @@ pub struct Verdict {
 
 impl Explanation {
     fn is_fine(&self) -> bool {
-        let has_volume = self.volume.is_some() && self.phase == "Bound";
-        has_volume || (self.obstacle.is_none() && self.backends.iter().any(|backend| backend.serves))
+        let has_volume = self.has_volume() && self.phase == "Bound";
+        let gets_volume =
+            self.no_leader.is_none() && self.obstacle.is_none() && self.backends.iter().any(|backend| backend.serves);
+        (has_volume || gets_volume) && !self.problems.iter().any(|problem| problem.affects_data)
+    }
+
+    /// Returns true if the volume exists, whether the user may read it or not.
+    fn has_volume(&self) -> bool {
+        self.volume.is_some() || self.not_shown.is_some()
     }
 }
 
@@ -115,8 +131,7 @@ pub async fn run(arguments: ExplainArguments) -> Result<ExitCode, CommandError> 
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let named = format!("{namespace}/{}", arguments.claim);
     let claim = get(&claims, &arguments.claim, &format!("PersistentVolumeClaim {named}")).await?;
-    let served = arguments.served.read(&client).await?;
-    let explanation = explain(&client, &claim, named, &served).await?;
+    let explanation = explain(&client, &claim, named, arguments.served).await?;
     match arguments.output {
         OutputFormat::Json => print_json(&explanation)?,
         OutputFormat::Table => explanation.print()?,
@@ -131,34 +146,56 @@ async fn explain(
     client: &Client,
     claim: &PersistentVolumeClaim,
     named: String,
-    served: &Provisioners,
+    served: ServedArguments,
 ) -> Result<Explanation, CommandError> {
     let status = claim.status.as_ref();
-    let volume = volume(client, claim).await?;
+    let phase = status.and_then(|status| status.phase.clone()).unwrap_or_default();
+    let (volume, not_shown) = match volume(client, claim).await {
+        Err(error) if is_forbidden(&error) && phase == "Bound" => (
+            None,
+            Some("the volume, its backend and its directory, because you may not read PersistentVolumes".to_owned()),
+        ),
+        found => (found?, None),
+    };
     let conditions = status
         .and_then(|status| status.conditions.as_deref())
         .unwrap_or_default();
     let condition = conditions.iter().find(|condition| condition.type_ == CLAIM_CONDITION);
     let mut explanation = Explanation {
         claim: named,
-        phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
+        phase,
         storage_class: class_name(claim).unwrap_or_default(),
-        condition: condition.map(|condition| Reported {
-            status: condition.status.clone(),
-            reason: condition.reason.clone().unwrap_or_default(),
-            message: condition.message.clone().unwrap_or_default(),
-        }),
+        condition: condition.map(Reported::of),
+        problems: problems::of_claim(claim),
         volume,
+        not_shown,
+        no_leader: None,
         obstacle: None,
         backends: Vec::new(),
     };
-    if explanation.volume.is_none() {
-        match Observed::read(client, claim, served).await? {
+    if !explanation.has_volume() {
+        explanation.no_leader = match operator::find_leader(client, &served.operator).await {
+            // Most users may not read the Leases.
+            Err(error) if is_forbidden(&error) => None,
+            found => found?.fault(),
+        };
+        let served = served.read(client).await?;
+        match Observed::read(client, claim, &served).await? {
             Ok(observed) => explanation.backends = observed.verdicts(),
             Err(obstacle) => explanation.obstacle = Some(obstacle),
         }
     }
     Ok(explanation)
+}
+
+impl Reported {
+    fn of(condition: &PersistentVolumeClaimCondition) -> Self {
+        Self {
+            status: condition.status.clone(),
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+        }
+    }
 }
 
 /// Returns the claim's volume, if it exists.
@@ -175,14 +212,7 @@ async fn volume(client: &Client, claim: &PersistentVolumeClaim) -> Result<Option
     };
     let annotation = |name: &str| found.annotations().get(name).cloned().unwrap_or_default();
     let backend = annotation(VOLUME_BACKEND);
-    let backends: Api<NfsBackend> = Api::all(client.clone());
-    let policy = match reads::get_opt(&backends, &backend)
-        .await
-        .map_err(failed("read the backend of the volume"))?
-    {
-        Some(backend) => Some(backend.spec.archive_policy.on_delete),
-        None => None,
-    };
+    let policy = policy(client, &backend).await?;
     let spec = found.spec.as_ref();
     let nfs = spec.and_then(|spec| spec.nfs.as_ref());
     let reclaim = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
@@ -193,18 +223,30 @@ async fn volume(client: &Client, claim: &PersistentVolumeClaim) -> Result<Option
             .map(|nfs| format!("{}:{}", nfs.server, nfs.path))
             .unwrap_or_default(),
         directory: annotation(VOLUME_DIRECTORY),
-        used: used.map(format_bytes),
+        used: used.map(format_bytes_up),
         on_delete: on_delete(reclaim, &annotation(VOLUME_ON_DELETE), policy),
         backend,
     }))
 }
 
+/// Returns the policy of a backend, or why it is unknown.
+async fn policy(client: &Client, backend: &str) -> Result<Result<OnDelete, &'static str>, CommandError> {
+    let backends: Api<NfsBackend> = Api::all(client.clone());
+    let found = reads::get_opt(&backends, backend).await;
+    match found.map_err(failed("read the backend of the volume")) {
+        Err(error) if is_forbidden(&error) => Ok(Err("you may not read NfsBackends")),
+        found => Ok(found?
+            .map(|backend| backend.spec.archive_policy.on_delete)
+            .ok_or("the backend does not exist")),
+    }
+}
+
 /// Describes what happens to the data of a volume when its claim is deleted.
-fn on_delete(reclaim: Option<&str>, recorded: &str, policy: Option<OnDelete>) -> String {
+fn on_delete(reclaim: Option<&str>, recorded: &str, policy: Result<OnDelete, &str>) -> String {
     match (reclaim, recorded, policy) {
         (Some("Retain"), _, _) => "retain: the reclaim policy of the volume is Retain".to_owned(),
-        (_, "", Some(policy)) => format!("{}: archivePolicy.onDelete of the backend", policy.annotation_value()),
-        (_, "", None) => "unknown: the backend does not exist".to_owned(),
+        (_, "", Ok(policy)) => format!("{}: archivePolicy.onDelete of the backend", policy.annotation_value()),
+        (_, "", Err(why)) => format!("unknown: {why}"),
         (_, recorded, _) => format!("{recorded}: requested by the class or the claim"),
     }
 }
@@ -232,6 +274,19 @@ impl Explanation {
             table.row(Tone::Plain, ["on delete", &volume.on_delete]);
         }
         print_colored(&table.render())?;
+        if !self.problems.is_empty() {
+            print("")?;
+            print_colored(&problems::table(&self.problems).render())?;
+        }
+        if let Some(not_shown) = &self.not_shown {
+            return print(&format!("\nNot shown: {not_shown}"));
+        }
+        if let Some(fault) = &self.no_leader {
+            print(&format!(
+                "\nNo operator leads, so no claim gets a volume: {}",
+                escape(fault)
+            ))?;
+        }
         if let Some(obstacle) = &self.obstacle {
             return print(&format!("\nNo backend is considered: {}", escape(obstacle)));
         }

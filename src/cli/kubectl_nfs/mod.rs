@@ -7,8 +7,10 @@ mod archives;
 mod backup;
 mod changes;
 mod completion;
+mod events;
 mod explain;
 mod migrate;
+mod missing;
 mod names;
 mod new_claim;
 mod operator;
@@ -54,7 +56,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show on one screen whether everything works: backends, waiting claims, archives, trash, orphans, leader, versions.
+    /// Show on one screen whether everything works: backends, waiting claims, released volumes, archives, trash, orphans,
+    /// leader, versions.
     Status(status::StatusArguments),
     /// Explain why a claim has its backend, or what each backend lacks to serve it.
     Explain(explain::ExplainArguments),
@@ -150,6 +153,18 @@ mod tests {
         match found.is_empty() {
             true => vec![(path.trim().to_owned(), command.clone())],
             false => found,
+        }
+    }
+
+    #[test]
+    fn a_refused_argument_names_what_is_accepted() {
+        for (line, expected) in [
+            ("kubectl-nfs scan", "--all"),
+            ("kubectl-nfs count", "--all"),
+            ("kubectl-nfs archives expire a --at yesterday", "2027-01-31T00:00:00Z"),
+        ] {
+            let error = Arguments::try_parse_from(line.split(' ')).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

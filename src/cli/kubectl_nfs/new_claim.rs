@@ -129,16 +129,28 @@ impl NewClaimArguments {
         Ok(())
     }
 
-    fn manifest(&self, namespace: &str, source: &DataSource<'_>) -> Result<Value, CommandError> {
-        let unknown = |what: &str, option: &str| {
-            CommandError::Usage(format!(
-                "the {what} of the claim that the data come from is unknown: set {option}"
-            ))
+    /// Returns the class of the claim.
+    pub fn class<'a>(&'a self, source: &'a DataSource<'_>) -> Result<&'a str, CommandError> {
+        let class = self.storage_class.as_deref().or(source.class.as_deref());
+        class.ok_or_else(|| unknown("class", "--storage-class"))
+    }
+
+    /// Returns the size of the claim, which must have room for the data.
+    fn size<'a>(&'a self, source: &'a DataSource<'_>) -> Result<&'a str, CommandError> {
+        let Some(size) = self.size.as_deref() else {
+            return source.size.as_deref().ok_or_else(|| unknown("size", "--size"));
         };
-        let size = self.size.as_ref().or(source.size.as_ref());
-        let size = size.ok_or_else(|| unknown("size", "--size"))?;
-        let class = self.storage_class.as_ref().or(source.class.as_ref());
-        let class = class.ok_or_else(|| unknown("class", "--storage-class"))?;
+        let needed = source.size.as_deref().unwrap_or_default();
+        match quantity::bytes(size) < quantity::bytes(needed) {
+            true => Err(CommandError::Usage(format!(
+                "--size {size} is too small: the claim that the data come from requested {needed}, which is the minimum"
+            ))),
+            false => Ok(size),
+        }
+    }
+
+    fn manifest(&self, namespace: &str, source: &DataSource<'_>) -> Result<Value, CommandError> {
+        let (size, class) = (self.size(source)?, self.class(source)?);
         let mut metadata = json!({"name": self.name, "namespace": namespace});
         if let Some(mode) = source.mode {
             merge(&mut metadata, json!({"annotations": {RESTORE: mode}}));
@@ -155,6 +167,12 @@ impl NewClaimArguments {
             },
         }))
     }
+}
+
+fn unknown(what: &str, option: &str) -> CommandError {
+    CommandError::Usage(format!(
+        "the {what} of the claim that the data come from is unknown: set {option}"
+    ))
 }
 
 async fn wait_bound(
@@ -186,4 +204,43 @@ async fn wait_bound(
         }
     })
     .await
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        claim: NewClaimArguments,
+    }
+
+    #[test]
+    fn a_claim_is_not_smaller_than_the_one_that_its_data_come_from() {
+        let source = |size: Option<&str>| DataSource {
+            kind: "NfsArchive",
+            name: "a",
+            size: size.map(str::to_owned),
+            class: Some("nfs".to_owned()),
+            mode: None,
+            effect: "",
+        };
+        let size = |given: &[&str], source: &DataSource<'_>| {
+            let Line { claim } = Line::parse_from([&["restore", "--to", "b"], given].concat());
+            claim.size(source).map(str::to_owned).map_err(|error| error.to_string())
+        };
+        assert_eq!(size(&[], &source(Some("2Gi"))).unwrap(), "2Gi");
+        assert_eq!(size(&["--size", "2048Mi"], &source(Some("2Gi"))).unwrap(), "2048Mi");
+        assert_eq!(size(&["--size", "1Gi"], &source(None)).unwrap(), "1Gi");
+        let small = size(&["--size", "1Gi"], &source(Some("2Gi"))).unwrap_err();
+        assert!(
+            small.contains("--size 1Gi is too small") && small.contains("2Gi"),
+            "{small}"
+        );
+        assert!(size(&[], &source(None)).unwrap_err().contains("set --size"));
+    }
 }

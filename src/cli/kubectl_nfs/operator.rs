@@ -61,6 +61,20 @@ pub enum UnknownNamespace {
 pub struct RunningOperator {
     /// Namespace in which its Deployments are; absent if it is unknown.
     pub namespace: Option<String>,
+    /// Which instance leads.
+    #[serde(flatten)]
+    pub leadership: Leadership,
+    /// Deployments of the operator.
+    pub deployments: Vec<OperatorDeployment>,
+    /// Provisioner names in their settings.
+    #[serde(skip)]
+    pub served: Provisioners,
+}
+
+/// The leader of the operator, as its Lease shows it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leadership {
     /// Identity of the leader; absent if no instance leads.
     pub leader: Option<String>,
     /// Seconds since the leader renewed its Lease, by the clock of this machine.
@@ -69,11 +83,41 @@ pub struct RunningOperator {
     pub is_alive: bool,
     /// Namespace and name of the Lease.
     pub lease: Option<String>,
-    /// Deployments of the operator.
-    pub deployments: Vec<OperatorDeployment>,
-    /// Provisioner names in their settings.
-    #[serde(skip)]
-    pub served: Provisioners,
+}
+
+impl Leadership {
+    fn of(lease: Option<&Lease>, name: Option<String>) -> Self {
+        let age = lease.and_then(since_renewal);
+        let is_renewed = age.zip(lease).is_some_and(|(age, lease)| {
+            let duration = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+            let tolerance = SignedDuration::try_from(CLOCK_TOLERANCE).unwrap_or_default();
+            age <= SignedDuration::from_secs(duration.unwrap_or_default().into()) + tolerance
+        });
+        let leader = lease.and_then(holder).map(str::to_owned);
+        Self {
+            is_alive: is_renewed && leader.is_some(),
+            leader,
+            seconds_since_renewal: age.map(|age| age.as_secs()),
+            lease: name,
+        }
+    }
+
+    /// Returns why no instance leads, or `None` if one does.
+    pub fn fault(&self) -> Option<String> {
+        match &self.leader {
+            Some(_) if self.is_alive => None,
+            Some(leader) => Some(format!(
+                "{leader} has not renewed its Lease for {}s: check that the operator runs, and the clock of this \
+                 machine",
+                self.seconds_since_renewal.unwrap_or_default()
+            )),
+            None if self.lease.is_none() => Some(
+                "no operator has led: check that it runs, and set --cluster-lock-namespace if its lock is elsewhere"
+                    .to_owned(),
+            ),
+            None => Some("no Lease is held: check that the operator runs".to_owned()),
+        }
+    }
 }
 
 /// A Deployment of the operator.
@@ -146,20 +190,9 @@ pub async fn find_lease_namespace(
 
 /// Reads the Leases and the Deployments.
 pub async fn find(client: &Client, arguments: &OperatorArguments) -> Result<RunningOperator, CommandError> {
-    let lock = read_lease(client, &arguments.lock.cluster_lock_namespace, CLUSTER_LOCK).await?;
-    let installation = lock.as_ref().and_then(installation);
-    let lease = match installation {
-        Some((namespace, name)) => read_lease(client, namespace, name).await?,
-        None => None,
-    };
-    let age = lease.as_ref().and_then(since_renewal);
-    let is_alive = age.zip(lease.as_ref()).is_some_and(|(age, lease)| {
-        let duration = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-        let tolerance = SignedDuration::try_from(CLOCK_TOLERANCE).unwrap_or_default();
-        age <= SignedDuration::from_secs(duration.unwrap_or_default().into()) + tolerance
-    });
-    let leader = lease.as_ref().and_then(holder).map(str::to_owned);
-    let of_lease = installation.map(|(namespace, _)| namespace.to_owned());
+    let leadership = find_leader(client, arguments).await?;
+    let of_lease = leadership.lease.as_deref().and_then(|lease| lease.split_once('/'));
+    let of_lease = of_lease.map(|(namespace, _)| namespace.to_owned());
     let namespace = arguments.operator_namespace.clone().or(of_lease);
     let deployments = match &namespace {
         Some(namespace) => list_deployments(client, namespace).await?,
@@ -167,13 +200,24 @@ pub async fn find(client: &Client, arguments: &OperatorArguments) -> Result<Runn
     };
     Ok(RunningOperator {
         namespace,
-        is_alive: is_alive && leader.is_some(),
-        leader,
-        seconds_since_renewal: age.map(|age| age.as_secs()),
-        lease: installation.map(|(namespace, name)| format!("{namespace}/{name}")),
+        leadership,
         served: of_deployments(&deployments),
         deployments: deployments.iter().map(OperatorDeployment::of).collect(),
     })
+}
+
+/// Reads the cluster lock, and the Lease that it names.
+pub async fn find_leader(client: &Client, arguments: &OperatorArguments) -> Result<Leadership, CommandError> {
+    let lock = read_lease(client, &arguments.lock.cluster_lock_namespace, CLUSTER_LOCK).await?;
+    let installation = lock.as_ref().and_then(installation);
+    let lease = match installation {
+        Some((namespace, name)) => read_lease(client, namespace, name).await?,
+        None => None,
+    };
+    Ok(Leadership::of(
+        lease.as_ref(),
+        installation.map(|(namespace, name)| format!("{namespace}/{name}")),
+    ))
 }
 
 /// Returns namespace and name of the Lease of the installation that holds the cluster lock.
@@ -236,6 +280,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn nobody_leads_without_a_holder_that_renewed_its_lease() {
+        let fault = |holder: &str, seconds: i64| {
+            let renewed = Timestamp::now() - SignedDuration::from_secs(seconds);
+            let spec =
+                json!({"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": format!("{renewed:.6}")});
+            let lease: Lease = serde_json::from_value(json!({"spec": spec})).unwrap();
+            Leadership::of(Some(&lease), Some("storage/nfs-operator".to_owned())).fault()
+        };
+        assert_eq!(fault("pod-1", 5), None);
+        assert!(
+            fault("pod-1", 300)
+                .unwrap()
+                .contains("pod-1 has not renewed its Lease for 300s")
+        );
+        assert!(fault("", 5).unwrap().contains("no Lease is held"));
+        assert!(
+            Leadership::of(None, None)
+                .fault()
+                .unwrap()
+                .contains("no operator has led")
+        );
+    }
 
     #[test]
     fn the_cluster_lock_names_the_lease_of_an_installation_or_nothing() {

@@ -101,7 +101,7 @@ async fn collect(
     provisioners
         .filter(|name| !is_public(name))
         .for_each(|name| redactor.know(Kind::Provisioner, name));
-    for name in operator.leader.iter().chain(&operator.lease) {
+    for name in operator.leadership.leader.iter().chain(&operator.leadership.lease) {
         name.split('/').for_each(|part| redactor.know(Kind::Instance, part));
     }
     let claims = claims(client, redactor).await?;

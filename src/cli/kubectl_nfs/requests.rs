@@ -1,5 +1,7 @@
 //! `kubectl nfs scan`, `count`, `accept-identity`, `accept-directories` and `readopt`: one-shot requests, as annotations of backends.
 
+mod refusals;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,7 +17,8 @@ use super::completion::object_names;
 use super::names::{age, condition, parse_backend, seconds_as_age};
 use super::progress::{self, Progress};
 use crate::api::conditions::BackendCondition;
-use crate::api::requests::{ALL, BackendRequest};
+use crate::api::orphans::OrphansOfKind;
+use crate::api::requests::{ALL, BackendRequest, HandledRequest};
 use crate::api::{NfsBackend, NfsBackendStatus, OrphanKind, OrphansStatus};
 use crate::background::orphan_scan::CHECKS_PER_SECOND;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, failed, get};
@@ -45,12 +48,13 @@ struct RequestArguments {
 
 /// Arguments of `kubectl nfs scan` and `count`.
 #[derive(Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["backends", "all"])))]
 pub struct ScanArguments {
     /// Names of the backends.
-    #[arg(required_unless_present = "all", value_name = "BACKEND", value_parser = parse_backend, add = object_names::backends())]
+    #[arg(value_name = "BACKEND", value_parser = parse_backend, add = object_names::backends())]
     backends: Vec<String>,
     /// All backends.
-    #[arg(long, conflicts_with = "backends")]
+    #[arg(long)]
     all: bool,
     #[command(flatten)]
     request: RequestArguments,
@@ -269,7 +273,7 @@ pub async fn accept_directories(arguments: AcceptDirectoriesArguments) -> Result
         OrphanKind::RecordWithOtherDirectory,
         OrphanKind::ArchiveWithOtherDirectory,
     ];
-    let others = found_orphans(&status, &arguments.backend, &others);
+    let others = found_orphans(&status, &arguments.backend, &others, &arguments.volumes);
     let effect = format!(
         "takes the directories that now have the paths of {which} for theirs: released volumes are then archived or \
          deleted by their policy, and archives can be restored and expire; with another directory: {others}"
@@ -292,7 +296,7 @@ pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandErr
         OrphanKind::DirectoryWithoutVolume,
         OrphanKind::SharedDirectoryWithoutVolume,
     ];
-    let lost = found_orphans(&status, &arguments.backend, &lost);
+    let lost = found_orphans(&status, &arguments.backend, &lost, &arguments.volumes);
     let which = match arguments.volumes.as_slice() {
         [] => "of all live records of the backend that have none".to_owned(),
         names => names.join(", "),
@@ -314,12 +318,15 @@ pub async fn readopt(arguments: ReadoptArguments) -> Result<ExitCode, CommandErr
     request.run(&effect, &arguments.request).await
 }
 
-/// Describes the orphans of some kinds that the last scan found.
-fn found_orphans(status: &NfsBackendStatus, backend: &str, kinds: &[OrphanKind]) -> String {
+/// Describes the orphans of some kinds that the last scan found. If there are `names`, only those with these names.
+fn found_orphans(status: &NfsBackendStatus, backend: &str, kinds: &[OrphanKind], names: &[String]) -> String {
     let Some((_, orphans)) = last_scan(status) else {
         return format!("not scanned yet: kubectl nfs scan {backend} --wait");
     };
     let found = orphans.kinds.iter().filter(|found| kinds.contains(&found.kind));
+    if !names.is_empty() {
+        return found_named(&found.collect::<Vec<_>>(), names);
+    }
     let found = found.map(|found| {
         let names: Vec<&str> = found.examples.iter().map(|orphan| orphan.volume.as_str()).collect();
         format!("{} by the last scan: {}", found.count, names.join(", "))
@@ -327,6 +334,26 @@ fn found_orphans(status: &NfsBackendStatus, backend: &str, kinds: &[OrphanKind])
     match found.collect::<Vec<_>>() {
         none if none.is_empty() => "none known by the last scan".to_owned(),
         some => some.join("; "),
+    }
+}
+
+/// Describes which of the named orphans the last scan found. It lists only some of many.
+fn found_named(found: &[&OrphansOfKind], names: &[String]) -> String {
+    let listed = |name: &&String| {
+        let mut examples = found.iter().flat_map(|found| &found.examples);
+        examples.any(|orphan| orphan.volume == **name)
+    };
+    let named: Vec<&str> = names.iter().filter(listed).map(String::as_str).collect();
+    let is_complete = found
+        .iter()
+        .all(|found| usize::try_from(found.count) == Ok(found.examples.len()));
+    let named = match named.as_slice() {
+        [] => "none of them".to_owned(),
+        named => named.join(", "),
+    };
+    match is_complete {
+        true => format!("{named} by the last scan"),
+        false => format!("{named} by the last scan, which lists only some: see the log of the operator"),
     }
 }
 
@@ -412,6 +439,9 @@ impl Request<'_> {
             Ok(Progress::Waits(describe_progress(self.request, &status)))
         })
         .await?;
+        if let Some(refusal) = self.refusal(&handled).await? {
+            return Ok(changes.add(refusal)?);
+        }
         let result = match self.request {
             BackendRequest::Readopt | BackendRequest::ReadoptVolumes => {
                 let readopted = condition(&handled.conditions, &BackendCondition::Readopted.to_string());
@@ -421,7 +451,7 @@ impl Request<'_> {
                 last_scan(&handled).map(|(_, orphans)| format!(": {}", counted(orphans.total, "orphan")))
             }
             request => {
-                let result = result_of(request, &handled);
+                let result = handled_request(request, &handled).and_then(|handled| handled.result.as_ref());
                 result.map(|result| format!(": {result}"))
             }
         };
@@ -429,15 +459,32 @@ impl Request<'_> {
         let text = format!("{name}: {request} is done{}", escape(&result));
         Ok(changes.add(self.change(ChangeState::Done, text))?)
     }
+
+    /// Returns the change with the reasons if the operator did not accept some of the directories.
+    async fn refusal(&self, status: &NfsBackendStatus) -> Result<Option<Change>, CommandError> {
+        let handled = handled_request(BackendRequest::AcceptDirectories, status);
+        let Some(handled) = handled.filter(|_| self.request == BackendRequest::AcceptDirectories) else {
+            return Ok(None);
+        };
+        let result = handled.result.as_deref().unwrap_or_default();
+        let refused = refusals::count(result);
+        if refused == 0 {
+            return Ok(None);
+        }
+        let (name, client) = (self.backend.name_any(), self.api.clone().into_client());
+        let reasons = refusals::reasons(&client, &name, handled, refused).await?;
+        let text = format!(
+            "{name}: {} is handled: {result}\n{}",
+            self.request.name(),
+            reasons.join("\n")
+        );
+        Ok(Some(self.change(ChangeState::Refused, text)))
+    }
 }
 
-/// Returns the result of a handled request.
-fn result_of(request: BackendRequest, status: &NfsBackendStatus) -> Option<&str> {
+fn handled_request(request: BackendRequest, status: &NfsBackendStatus) -> Option<&HandledRequest> {
     let mut handled = status.handled_requests.iter();
-    handled
-        .find(|handled| handled.name == request.name())?
-        .result
-        .as_deref()
+    handled.find(|handled| handled.name == request.name())
 }
 
 /// Describes how far a request is, as the status of its backend shows it.
@@ -523,8 +570,8 @@ mod tests {
 
     #[test]
     fn volumes_are_not_called_known_without_a_scan() {
-        let kinds = [OrphanKind::DirectoryWithoutVolume, OrphanKind::VolumeWithOtherDirectory];
-        let found = |status: &NfsBackendStatus| found_orphans(status, "main", &kinds);
+        let searched = [OrphanKind::DirectoryWithoutVolume, OrphanKind::VolumeWithOtherDirectory];
+        let found = |status: &NfsBackendStatus| found_orphans(status, "main", &searched, &[]);
         let never = status(json!({}));
         assert_eq!(found(&never), "not scanned yet: kubectl nfs scan main --wait");
         let time = "2026-01-01T00:00:00Z";
@@ -536,5 +583,12 @@ mod tests {
         ]);
         let lost = status(json!({"orphans": {"lastScanTime": time, "kinds": kinds}}));
         assert_eq!(found(&lost), "2 by the last scan: pvc-1");
+        let named = |name: &str| found_orphans(&lost, "main", &searched, &[name.to_owned()]);
+        assert!(named("pvc-1").starts_with("pvc-1 by the last scan, which lists only some"));
+        let other = named("pvc-2");
+        assert!(
+            other.starts_with("none of them by the last scan, which") && !other.contains("pvc-1"),
+            "{other}"
+        );
     }
 }

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::missing::note_namespace;
 use super::names::{age, condition, until};
 use crate::api::NfsBackupSchedule;
 use crate::api::conditions::Reason;
@@ -47,7 +48,13 @@ pub async fn run(arguments: SchedulesArguments) -> Result<ExitCode, CommandError
     let schedules = all(&api, "NfsBackupSchedules").await?;
     match arguments.output {
         OutputFormat::Json => print_json(&json!({"schedules": schedules.iter().map(as_json).collect::<Vec<_>>()}))?,
-        OutputFormat::Table if schedules.is_empty() => print("no schedules")?,
+        OutputFormat::Table if schedules.is_empty() => {
+            let note = match arguments.all_namespaces {
+                true => String::new(),
+                false => note_namespace(&client, namespace).await?,
+            };
+            print(&format!("no schedules{note}"))?;
+        }
         OutputFormat::Table => print_colored(&table(&schedules, Timestamp::now()).render())?,
     }
     Ok(match schedules.iter().any(|schedule| tone(schedule) == Tone::Problem) {

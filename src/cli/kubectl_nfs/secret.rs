@@ -7,21 +7,28 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::names::condition;
 use super::operator::{self, ClusterLockArguments};
 use crate::api::NfsBackend;
+use crate::api::conditions::BackendCondition;
 use crate::api::names::RECORDS_SECRET;
 use crate::cli::cluster::{ClusterArguments, CommandError, all, get};
-use crate::cli::output::{OutputFormat, print_as};
+use crate::cli::output::{OutputFormat, print_as, shell_word};
 use crate::runtime::records_secret::{RecordsSecretData, parse};
 use export_store::quota::KeyFile;
 
 /// Maximum size of a copy, in bytes. A Secret has at most 1 MiB.
 const MAX_FILE: u64 = 4 << 20;
+/// Field of the Secret with the key that signs records.
+const KEY: &str = "key";
+/// Field of the Secret with the key before it was replaced, whose signatures are valid too.
+const PREVIOUS_KEY: &str = "previous-key";
 
 /// Commands of `kubectl nfs secret`.
 #[derive(Subcommand)]
@@ -166,35 +173,90 @@ fn write_new(path: &Path, text: &str) -> Result<(), CommandError> {
     file.sync_all().map_err(named)
 }
 
-fn read_file(path: &Path) -> Result<Secret, CommandError> {
+/// A copy of the Secret.
+struct SavedSecret {
+    secret: Secret,
+    /// Time when the file was last written.
+    written: Timestamp,
+}
+
+fn read_file(path: &Path) -> Result<SavedSecret, CommandError> {
     let fault = |fault: String| CommandError::Refused(format!("{}: {fault}", path.display()));
     let file = File::open(path).map_err(|error| fault(error.to_string()))?;
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    let modified = modified.map_err(|error| fault(error.to_string()))?;
     let mut text = String::new();
     file.take(MAX_FILE)
         .read_to_string(&mut text)
         .map_err(|error| fault(error.to_string()))?;
-    // The error of the parser may show a part of the key.
-    serde_norway::from_str(&text).map_err(|_| fault("it is not a Secret in YAML or JSON".to_owned()))
+    Ok(SavedSecret {
+        // The error of the parser may show a part of the key.
+        secret: serde_norway::from_str(&text).map_err(|_| fault("it is not a Secret in YAML or JSON".to_owned()))?,
+        written: Timestamp::try_from(modified).map_err(|error| fault(error.to_string()))?,
+    })
+}
+
+/// Describes a copy that differs from the Secret in the cluster, and what to do about it. It may be the only copy of the
+/// key.
+fn describe_difference(file: &str, saved: &SavedSecret, current: &Secret, backends: &[NfsBackend]) -> String {
+    let field = |secret: &Secret, name: &str| secret.data.as_ref().and_then(|data| data.get(name).cloned());
+    let key = field(&saved.secret, KEY);
+    let elsewhere = "save the Secret in the cluster to another file with kubectl nfs secret backup";
+    if key == field(current, KEY) {
+        return format!("{file} has the key of the Secret in the cluster, and other fields differ: {elsewhere}");
+    }
+    let is_former = key == field(current, PREVIOUS_KEY);
+    match lost_key_evidence(saved, current, backends).filter(|_| !is_former) {
+        Some(evidence) => format!(
+            "{file} has another key than the Secret in the cluster. Do not overwrite or delete the file: it is probably \
+             the only copy of the key that signed the records, because {evidence}. To restore that key, {elsewhere}, \
+             stop the operator with all its replicas, replace the Secret (kubectl -n {} delete secret {}; kubectl \
+             create -f {}), and start the operator; see docs/disaster-recovery.md",
+            current.namespace().unwrap_or_default(),
+            current.name_any(),
+            shell_word(file),
+        ),
+        None => format!(
+            "{file} has another key than the Secret in the cluster, which was changed since: {elsewhere}, and keep \
+             {file} until no backend reports RecordsTrusted=False"
+        ),
+    }
+}
+
+/// Returns why the key of a copy is probably the one that signed the records on the exports, if something shows that.
+fn lost_key_evidence(saved: &SavedSecret, current: &Secret, backends: &[NfsBackend]) -> Option<String> {
+    let trusted = BackendCondition::RecordsTrusted.to_string();
+    let doubted = backends.iter().filter(|backend| {
+        let conditions = backend.status.as_ref().map(|status| status.conditions.as_slice());
+        condition(conditions.unwrap_or_default(), &trusted).is_some_and(|condition| condition.status == "False")
+    });
+    let doubted: Vec<String> = doubted.map(ResourceExt::name_any).collect();
+    if !doubted.is_empty() {
+        return Some(format!("these backends report {trusted}=False: {}", doubted.join(", ")));
+    }
+    let created = current.metadata.creation_timestamp.as_ref()?.0;
+    (created > saved.written).then(|| format!("the Secret in the cluster was created later, at {created}"))
 }
 
 async fn verify(arguments: VerifyArguments) -> Result<ExitCode, CommandError> {
     let saved = read_file(&arguments.file)?;
     let what = arguments.file.display().to_string();
-    let saved_id = cluster_id(&saved, &what)?;
+    let saved_id = cluster_id(&saved.secret, &what)?;
     let client = arguments.source.cluster.client().await?;
     let current = read(&arguments.source, &client).await?;
     let current_id = cluster_id(&current, "the Secret in the cluster")?;
     if saved_id != current_id {
         return Err(CommandError::Refused(format!(
-            "{what} is of cluster {saved_id}, and this cluster is {current_id}: save its Secret with kubectl nfs secret backup"
-        )));
-    }
-    if saved.data != current.data {
-        return Err(CommandError::Refused(format!(
-            "{what} has another key than the Secret in the cluster, which was changed since: save it again"
+            "{what} is of cluster {saved_id}, and this cluster is {current_id}: save its Secret to another file with \
+             kubectl nfs secret backup, and keep {what} while an export has records of cluster {saved_id}"
         )));
     }
     let backends: Vec<NfsBackend> = all(&Api::all(client), "NfsBackends").await?;
+    if saved.secret.data != current.data {
+        return Err(CommandError::Refused(describe_difference(
+            &what, &saved, &current, &backends,
+        )));
+    }
     let others = backends.iter().filter(|backend| {
         let id = backend
             .status
@@ -214,4 +276,62 @@ async fn verify(arguments: VerifyArguments) -> Result<ExitCode, CommandError> {
     let value = json!({"file": what, "clusterID": current_id, "matches": true});
     print_as(arguments.source.output, &text, &value)?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::runtime::writes::merge;
+
+    const CREATED: &str = "2026-01-02T00:00:00Z";
+
+    fn secret(key: &str, previous: Option<&str>) -> Secret {
+        let mut data = json!({KEY: key});
+        if let Some(previous) = previous {
+            merge(&mut data, json!({PREVIOUS_KEY: previous}));
+        }
+        let metadata = json!({"name": "nfs-operator-records", "namespace": "storage", "creationTimestamp": CREATED});
+        serde_json::from_value(json!({"metadata": metadata, "data": data})).unwrap()
+    }
+
+    fn backend(trusted: &str) -> NfsBackend {
+        let condition = json!({"type": "RecordsTrusted", "status": trusted, "reason": "r", "message": "m",
+            "lastTransitionTime": CREATED});
+        let backend = json!({"metadata": {"name": "main"}, "spec": {"server": "s", "path": "/"},
+            "status": {"conditions": [condition]}});
+        serde_json::from_value(backend).unwrap()
+    }
+
+    #[test]
+    fn a_copy_that_may_be_the_only_one_of_the_key_is_never_to_be_overwritten() {
+        let (before, after) = ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z");
+        let difference = |written: &str, current: &Secret, trusted: &str| {
+            let saved = SavedSecret {
+                secret: secret("b2xk", None),
+                written: written.parse().unwrap(),
+            };
+            describe_difference("copy.yaml", &saved, current, &[backend(trusted)])
+        };
+        let other = secret("bmV3", None);
+        let unsigned = difference(after, &other, "False");
+        for part in [
+            "Do not overwrite",
+            "RecordsTrusted=False: main",
+            "kubectl -n storage delete secret nfs-operator-records; kubectl create -f copy.yaml",
+        ] {
+            assert!(unsigned.contains(part), "{part}: {unsigned}");
+        }
+        let younger = difference(before, &other, "True");
+        assert!(
+            younger.contains("Do not overwrite") && younger.contains(CREATED),
+            "{younger}"
+        );
+        let unclear = difference(after, &other, "True");
+        assert!(unclear.contains("keep copy.yaml until no backend"), "{unclear}");
+        let replaced = difference(before, &secret("bmV3", Some("b2xk")), "False");
+        assert!(replaced.contains("keep copy.yaml until no backend"), "{replaced}");
+        let same_key = difference(before, &secret("b2xk", Some("bmV3")), "True");
+        assert!(same_key.contains("other fields differ"), "{same_key}");
+    }
 }

@@ -1,5 +1,7 @@
 //! `kubectl nfs status`: whether everything works, on one screen.
 
+mod released;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,14 +9,16 @@ use std::time::Duration;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use self::released::ReleasedVolumes;
 use super::names::{age, condition};
 use super::operator::{self, OperatorArguments, RunningOperator};
 use crate::api::archive::ArchiveSummary;
-use crate::api::conditions::Reason;
+use crate::api::conditions::{BackendCondition, Reason};
 use crate::api::names::{
     BETA_STORAGE_PROVISIONER, CLAIM_CONDITION, DIRECTORY_MISSING_CONDITION, OVER_REQUEST_CONDITION, STORAGE_PROVISIONER,
 };
@@ -30,8 +34,9 @@ use export_store::text::{abbreviate, counted, escape, format_bytes};
 #[command(after_help = "\
 Exit code:
   0  everything works
-  1  a backend is not ready, a claim has no volume or a backup is not ready (unless its data are being copied), no
-     operator leads, or there is an orphan or a directory that cannot be purged
+  1  a backend is not ready or another condition of it needs attention, a claim has no volume or a backup is not ready
+     (unless its data are being copied), a released volume is not reclaimed, no operator leads, or there is an orphan or
+     a directory that cannot be purged
   2  invalid arguments, or no access to the cluster")]
 pub struct StatusArguments {
     /// Archives that expire within this time are due (Go duration, or days).
@@ -55,6 +60,7 @@ struct Status {
     versions: Versions,
     backends: Vec<BackendLine>,
     claims: Claims,
+    released_volumes: ReleasedVolumes,
     archives: Archives,
     backups: Backups,
 }
@@ -82,8 +88,18 @@ struct BackendLine {
     /// Unset until the export was scanned.
     orphans: Option<i64>,
     #[serde(skip)]
-    probed: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
+    probed: Option<Time>,
     suspended: bool,
+    failed_conditions: Vec<FailedCondition>,
+}
+
+/// A condition besides Ready that is `False`, and whose message is not shown otherwise.
+#[derive(Serialize)]
+struct FailedCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    reason: String,
+    message: String,
 }
 
 #[derive(Serialize, Default)]
@@ -129,6 +145,7 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
     let backends: Vec<NfsBackend> = all(&Api::all(client.clone()), "NfsBackends").await?;
     let operator = operator::find(&client, &arguments.operator).await?;
     let claims = claims(&client, &operator.served).await?;
+    let released_volumes = ReleasedVolumes::read(&client, &operator.served).await?;
     let archives = archives(&client, arguments.due_within).await?;
     let backups = backups(&client).await?;
     let kubernetes = client
@@ -137,9 +154,10 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
         .map_err(failed("read the version of Kubernetes"))?;
     let backends: Vec<BackendLine> = backends.iter().map(BackendLine::of).collect();
     let status = Status {
-        works: operator.is_alive
+        works: operator.leadership.is_alive
             && claims.waiting.is_only_copying()
             && backups.waiting.is_only_copying()
+            && released_volumes.is_empty()
             && backends.iter().all(BackendLine::works),
         versions: Versions {
             client: env!("CARGO_PKG_VERSION"),
@@ -148,6 +166,7 @@ pub async fn run(arguments: StatusArguments) -> Result<ExitCode, CommandError> {
         operator,
         backends,
         claims,
+        released_volumes,
         archives,
         backups,
     };
@@ -166,9 +185,7 @@ impl BackendLine {
         let none = crate::api::NfsBackendStatus::default();
         let status = backend.status.as_ref().unwrap_or(&none);
         let ready = condition(&status.conditions, "Ready");
-        let text = |field: fn(&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition) -> &String| {
-            ready.map(field).cloned().unwrap_or_default()
-        };
+        let text = |field: fn(&Condition) -> &String| ready.map(field).cloned().unwrap_or_default();
         let available = status
             .capacity
             .as_ref()
@@ -188,6 +205,7 @@ impl BackendLine {
             orphans: status.orphans.as_ref().map(|orphans| orphans.total),
             probed: status.last_probe_time.clone(),
             suspended: backend.spec.suspend,
+            failed_conditions: FailedCondition::list(&status.conditions),
         }
     }
 
@@ -197,7 +215,43 @@ impl BackendLine {
     }
 
     fn works(&self) -> bool {
-        self.is_ready() && self.orphans.is_none_or(|orphans| orphans == 0) && self.trash_error.is_none()
+        self.is_ready()
+            && self.orphans.is_none_or(|orphans| orphans == 0)
+            && self.trash_error.is_none()
+            && !self.failed_conditions.iter().any(FailedCondition::is_problem)
+    }
+}
+
+impl FailedCondition {
+    /// Returns those of a backend. Ready repeats the message of the one that it fails with, and the trash has its own
+    /// line.
+    fn list(conditions: &[Condition]) -> Vec<Self> {
+        let ready = condition(conditions, &BackendCondition::Ready.to_string());
+        let is_shown = |condition: &Condition| {
+            condition.type_ == BackendCondition::TrashPurgeable.to_string()
+                || ready.is_some_and(|ready| ready.type_ == condition.type_ || ready.message == condition.message)
+        };
+        let failed = conditions.iter().filter(|condition| condition.status == "False");
+        let failed = failed.filter(|condition| !is_shown(condition)).map(|condition| Self {
+            type_: condition.type_.clone(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        });
+        failed.collect()
+    }
+
+    /// Returns true if somebody has to act. Ready decides about the conditions that it is made of, and a recovery or the
+    /// removal of limits that is in progress ends by itself.
+    fn is_problem(&self) -> bool {
+        let of_ready = [
+            BackendCondition::Reachable,
+            BackendCondition::Writable,
+            BackendCondition::CapacityAvailable,
+            BackendCondition::IdentityConfirmed,
+        ];
+        let in_progress = [Reason::Readopting, Reason::QuotaBeingRemoved];
+        !of_ready.iter().any(|type_| type_.to_string() == self.type_)
+            && !in_progress.iter().any(|reason| reason.to_string() == self.reason)
     }
 }
 
@@ -345,6 +399,7 @@ impl Status {
         self.print_operator()?;
         self.print_backends()?;
         self.print_claims()?;
+        self.released_volumes.print(Timestamp::now())?;
         let states = self
             .archives
             .by_state
@@ -365,21 +420,23 @@ impl Status {
 
     fn print_operator(&self) -> std::io::Result<()> {
         let operator = &self.operator;
-        let age = operator.seconds_since_renewal.unwrap_or_default();
-        let leader = match &operator.leader {
-            Some(leader) if operator.is_alive => format!("{leader}, renewed {age}s ago"),
-            Some(leader) => format!(
-                "NONE: {leader} has not renewed its Lease for {age}s: check that the operator runs, and the clock of this machine"
+        let leadership = &operator.leadership;
+        let leader = match leadership.fault() {
+            Some(fault) => format!("NONE: {fault}"),
+            None => format!(
+                "{}, renewed {}s ago",
+                leadership.leader.as_deref().unwrap_or_default(),
+                leadership.seconds_since_renewal.unwrap_or_default()
             ),
-            None if operator.lease.is_none() => {
-                "NONE: no operator has led: check that it runs, and set --cluster-lock-namespace if its lock is elsewhere".to_owned()
-            }
-            None => "NONE: no Lease is held: check that the operator runs".to_owned(),
         };
         let mut table = Table::new(&["OPERATOR", ""]);
-        let tone = if operator.is_alive { Tone::Plain } else { Tone::Problem };
+        let tone = if leadership.is_alive {
+            Tone::Plain
+        } else {
+            Tone::Problem
+        };
         table.row(tone, ["leader", &leader]);
-        table.row(Tone::Plain, ["lease", operator.lease.as_deref().unwrap_or_default()]);
+        table.row(Tone::Plain, ["lease", leadership.lease.as_deref().unwrap_or_default()]);
         if operator.deployments.is_empty() {
             table.row(Tone::Plain, ["deployments", &no_deployments(operator)]);
         }
@@ -457,6 +514,11 @@ impl Status {
         {
             print(&escape(&format!("{}: trash: {error}", line.name)))?;
         }
+        for line in &self.backends {
+            for FailedCondition { type_, reason, message } in &line.failed_conditions {
+                print(&escape(&format!("{}: {type_}: {reason}: {message}", line.name)))?;
+            }
+        }
         Ok(())
     }
 
@@ -518,5 +580,36 @@ mod tests {
         );
         assert!(!claims(&["Copying", "NoSpace"]).is_only_copying());
         assert!(!claims(&["CopySourceNotReady"]).is_only_copying());
+    }
+
+    #[test]
+    fn a_failed_condition_besides_ready_is_shown_once_and_counts_unless_it_ends_by_itself() {
+        let backend = |conditions: &[(&str, &str, &str, &str)]| {
+            let condition = |(type_, status, reason, message): &(&str, &str, &str, &str)| {
+                json!({"type": type_, "status": status, "reason": reason, "message": message,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            };
+            let conditions: Vec<_> = conditions.iter().map(condition).collect();
+            let backend = json!({"metadata": {"name": "main"}, "spec": {"server": "s", "path": "/"},
+                "status": {"conditions": conditions}});
+            BackendLine::of(&serde_json::from_value(backend).unwrap())
+        };
+        let ready = ("Ready", "True", "AllChecksPassed", "fine");
+        let shown = |line: &BackendLine| -> Vec<String> {
+            let types = line.failed_conditions.iter().map(|failed| failed.type_.clone());
+            types.collect()
+        };
+        let unsigned = backend(&[ready, ("RecordsTrusted", "False", "RecordsUnsigned", "1 record")]);
+        assert!(shown(&unsigned) == ["RecordsTrusted"] && !unsigned.works());
+        let recovers = backend(&[ready, ("Readopted", "False", "Readopting", "1 of 2")]);
+        assert!(shown(&recovers) == ["Readopted"] && recovers.works());
+        let unknown = backend(&[ready, ("Consistent", "Unknown", "NotScanned", "")]);
+        assert!(shown(&unknown).is_empty() && unknown.works());
+        let refused = ("Ready", "False", "AccessDenied", "the server denies access");
+        let down = backend(&[
+            refused,
+            ("Reachable", "False", "AccessDenied", "the server denies access"),
+        ]);
+        assert!(shown(&down).is_empty() && !down.works());
     }
 }

@@ -20,7 +20,7 @@ use crate::api::names::{
 use crate::cli::cluster::{ClusterArguments, CommandError, each};
 use crate::cli::output::{OutputFormat, Table, Tone, print, print_colored, print_json};
 use crate::decide::quantity;
-use export_store::text::{counted, format_amount, format_bytes};
+use export_store::text::{counted, format_amount, format_bytes_up};
 
 /// Commands of `kubectl nfs usage`.
 #[derive(Subcommand)]
@@ -158,7 +158,8 @@ fn print_table(largest: &[Counted], uncounted: u64) -> std::io::Result<()> {
             [
                 &volume.claim,
                 &volume.backend,
-                &format_bytes(volume.used_bytes),
+                // Rounded as in the condition OverRequest.
+                &format_bytes_up(volume.used_bytes),
                 &requested.map(format_amount).unwrap_or_default(),
                 &percent.map(|percent| format!("{percent}%")).unwrap_or_default(),
                 &volume.files.map(|files| files.to_string()).unwrap_or_default(),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::identity::{Swapped, lasting};
 use crate::archives::objects::{archive_of, in_state};
 use crate::archives::restore::asking;
-use crate::cli::kubectl_nfs::{fine, refused};
+use crate::cli::kubectl_nfs::{fine, problem, refused};
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
 const FILE_ID: &str = "/metadata/annotations/nfs-operator.io~1file-id";
@@ -28,11 +28,18 @@ async fn with_data(swapped: &Swapped, name: &str, class: &Value) -> Result<(Valu
     Ok((claim, volume))
 }
 
-/// Runs `kubectl nfs accept-directories`, and returns what it prints.
+/// Runs `kubectl nfs accept-directories` for directories that are accepted, and returns what it prints.
 async fn accept(env: &TestEnv, which: &[&str]) -> String {
     let backend = env.unique_name("backend");
     let command = [&["accept-directories", &backend], which, &["--wait", "--timeout", "4m"]].concat();
     fine(&env.rig.cluster, &command).await
+}
+
+/// The same for directories of which some are refused.
+async fn accept_refused(env: &TestEnv, which: &[&str]) -> String {
+    let backend = env.unique_name("backend");
+    let command = [&["accept-directories", &backend], which, &["--wait", "--timeout", "4m"]].concat();
+    problem(&env.rig.cluster, &command).await
 }
 
 /// Returns the fileid in the record of a volume.
@@ -134,12 +141,12 @@ async fn a_directory_of_another_volume_or_backend_or_none_is_not_accepted() -> T
     let names: Vec<String> = volumes.iter().chain([&others]).map(name).collect();
     let mut which: Vec<&str> = names.iter().map(String::as_str).collect();
     which.push("pvc-unknown");
-    let refused = accept(&env, &which).await;
+    let refused = accept_refused(&env, &which).await;
     assert!(
         refused.contains("0 directories are accepted, 0 of them changed now, 6 volumes not accepted"),
         "{refused}"
     );
-    let all = accept(&env, &["--all"]).await;
+    let all = accept_refused(&env, &["--all"]).await;
     assert!(
         all.contains("0 directories are accepted, 0 of them changed now, 4 volumes not accepted"),
         "{all}"

@@ -1,5 +1,7 @@
 //! `kubectl nfs archives restore`: a claim with the data of an archive.
 
+mod checks;
+
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -10,6 +12,7 @@ use crate::cli::cluster::{ClusterArguments, CommandError, get};
 use crate::cli::kubectl_nfs::completion::object_names;
 use crate::cli::kubectl_nfs::names::parse_archive;
 use crate::cli::kubectl_nfs::new_claim::{DataSource, NewClaimArguments};
+use crate::cli::kubectl_nfs::served::ServedArguments;
 
 /// Arguments of `kubectl nfs archives restore`.
 #[derive(Args)]
@@ -26,6 +29,8 @@ pub struct RestoreArguments {
     /// backups are copied.
     #[arg(long, value_enum)]
     mode: Option<Mode>,
+    #[command(flatten)]
+    served: ServedArguments,
     #[command(flatten)]
     cluster: ClusterArguments,
 }
@@ -68,6 +73,8 @@ pub async fn run(arguments: RestoreArguments) -> Result<ExitCode, CommandError> 
             .map(|mode| if mode == Mode::Move { "move" } else { "copy" }),
         effect: effect(&arguments, &archive, namespace),
     };
+    checks::check_namespace(&client, &archive, namespace).await?;
+    checks::check_class(&client, arguments.claim.class(&source)?, arguments.served).await?;
     arguments.claim.create(&client, namespace, &source).await
 }
 

@@ -113,15 +113,16 @@ fn redact_names(text: &str, names: &[(&str, &str)]) -> String {
     })
 }
 
-/// Replaces a name where it is not a part of a longer word.
+/// Replaces a name where it is not a part of a longer word. A path begins where no word ends: the one in
+/// `nfs-operator.io/export-id` is none.
 fn replace_words(text: &str, name: &str, replacement: &str) -> String {
     let is_word = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    let begins_inside = is_word(name.chars().next()) || name.starts_with('/');
     let mut replaced = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(name) {
         replaced.push_str(before);
-        let is_inside = is_word(before.chars().next_back().or(replaced.chars().next_back()))
-            && is_word(name.chars().next())
+        let is_inside = is_word(before.chars().next_back().or(replaced.chars().next_back())) && begins_inside
             || is_word(after.chars().next()) && is_word(name.chars().next_back());
         // A replacement is never replaced again.
         let is_replacement = replaced.ends_with('<') && after.starts_with('-');
@@ -186,6 +187,24 @@ mod tests {
         let message = "<namespace-1>/<claim-2> on <server-1>:<path-1>/<namespace-1>-<claim-1>-x: shopping, adb; this \
                        <claim-3> / <address>, <address>.";
         assert_eq!(redacted, json!({"name": "<claim-1>", "message": message}));
+    }
+
+    #[test]
+    fn a_path_is_replaced_as_a_whole_only() {
+        let mut redactor = Redactor::default();
+        redactor.know(Kind::Path, "/export");
+        redactor.know(Kind::Server, "nfs.example.com");
+        let redacted = redactor.redacted(json!([
+            "nfs-operator.io/export-id",
+            "nfs.example.com:/export, /export/team, at \"/export\"",
+            "/exports",
+        ]));
+        let expected = json!([
+            "nfs-operator.io/export-id",
+            "<server-1>:<path-1>, <path-1>/team, at \"<path-1>\"",
+            "/exports",
+        ]);
+        assert_eq!(redacted, expected);
     }
 
     #[test]

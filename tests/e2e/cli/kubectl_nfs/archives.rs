@@ -30,6 +30,22 @@ async fn an_archive_is_listed_held_released_expired_and_restored() -> Test {
     );
     let none = fine(cluster, &["archives", "list", "-n", &env.name, "--claim", "other"]).await;
     assert_eq!(none, "no archives\n");
+    for (arguments, expected) in [
+        (
+            &["archives", "list", "-n", "no-such"][..],
+            "no archives: Namespace no-such does not exist\n",
+        ),
+        (
+            &["archives", "list", "--backend", "no-such"],
+            "no archives: NfsBackend no-such does not exist\n",
+        ),
+        (
+            &["schedules", "-n", "no-such"],
+            "no schedules: Namespace no-such does not exist\n",
+        ),
+    ] {
+        assert_eq!(fine(cluster, arguments).await, expected);
+    }
 
     let spec =
         async || -> rig::Result<Value> { Ok(env.objects.get(&archive).await?.unwrap_or_default()["spec"].clone()) };
@@ -52,6 +68,15 @@ async fn an_archive_is_listed_held_released_expired_and_restored() -> Test {
     assert!(unclear.contains("--at"), "{unclear}");
 
     let restore = ["archives", "restore", name, "--to", "again"];
+    for (code, arguments, expected) in [
+        (2, ["--storage-class", "no-such"], "StorageClass no-such does not exist"),
+        (2, ["--size", "1Ki"], "--size 1Ki is too small"),
+        (2, ["-n", "no-such"], "Namespace no-such does not exist"),
+        (1, ["-n", "default"], "spec.allowedNamespaces"),
+    ] {
+        let unfit = refused(cluster, code, &[&restore[..], &arguments[..], &["--plan"]].concat()).await;
+        assert!(unfit.contains(expected), "{unfit}");
+    }
     let planned = fine(cluster, &[&restore[..], &["--plan"]].concat()).await;
     assert!(
         planned.contains("dataSourceRef") && planned.contains("the archive is gone"),

@@ -50,6 +50,13 @@ pub async fn fine(cluster: &Cluster, args: &[&str]) -> String {
     text(&output.stdout)
 }
 
+/// Runs it. Returns the output of a command that must find a problem.
+pub async fn problem(cluster: &Cluster, args: &[&str]) -> String {
+    let output = nfs(cluster, args).await;
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+    text(&output.stdout)
+}
+
 /// Runs it with `-o json`. Returns its exit code and the JSON.
 async fn json(cluster: &Cluster, args: &[&str]) -> (Option<i32>, Value) {
     let output = nfs(cluster, &[args, &["-o", "json"]].concat()).await;

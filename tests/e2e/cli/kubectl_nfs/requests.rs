@@ -5,7 +5,7 @@ use std::fs;
 use rig::TestEnv;
 use serde_json::{Value, json as object};
 
-use super::{fine, json, nfs, refused};
+use super::{fine, json, nfs, problem, refused};
 use crate::cli::program::text;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, TIMEOUT, Test, backend_reference};
@@ -87,7 +87,19 @@ async fn a_plan_writes_nothing_and_a_request_can_be_waited_for() -> Test {
     let clean = fine(cluster, &["orphans", &name]).await;
     assert!(clean.starts_with("no orphans"), "{clean}");
     let none = refused(cluster, 2, &["scan"]).await;
-    assert!(none.contains("--all") || none.contains("BACKEND"), "{none}");
+    assert!(none.contains("--all") && none.contains("BACKEND"), "{none}");
+
+    let accept = ["accept-directories", &name, "pvc-unknown"];
+    let planned = fine(cluster, &[&accept[..], &["--plan"]].concat()).await;
+    assert!(planned.contains("none of them by the last scan"), "{planned}");
+    let (code, handled) = json(cluster, &[&accept[..], &["--wait", "--timeout", "4m"]].concat()).await;
+    let change = &handled["changes"][0];
+    assert_eq!((code, &change["state"]), (Some(1), &object!("refused")), "{handled:#}");
+    let message = change["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("1 volume not accepted") && message.contains("\"pvc-unknown\": there is no record of it"),
+        "{message}"
+    );
     Ok(())
 }
 
@@ -166,6 +178,18 @@ async fn orphans_and_the_largest_volumes_are_shown() -> Test {
     });
     let orphans = orphans.await?;
     assert!(orphans.contains("move the directory back"), "{orphans}");
+    rig::wait::until("the claim to be explained", TIMEOUT, async || {
+        let (code, found) = json(&env.cluster, &["explain", "pvc/data"]).await;
+        let problems = found["problems"].as_array().cloned().unwrap_or_default();
+        let is_missing = |problem: &Value| problem["type"] == "nfs-operator.io/DirectoryMissing";
+        match (code, problems.iter().any(is_missing)) {
+            (Some(1), true) => Ok(()),
+            _ => Err(found.to_string()),
+        }
+    })
+    .await?;
+    let shown = problem(&env.cluster, &["status"]).await;
+    assert!(shown.contains("main: Consistent: OrphansFound: "), "{shown}");
     let (code, found) = json(&env.cluster, &["orphans", "main"]).await;
     assert_eq!(
         (code, &found["backends"][0]["orphans"]["total"]),

@@ -104,6 +104,7 @@ async fn each_command_runs_with_the_rights_that_its_documentation_lists() -> Tes
                 lock(home),
                 deployments(home),
             ],
+            // Without the right to list volumes, it shows the rest.
             &[&["status"]],
         ),
         (

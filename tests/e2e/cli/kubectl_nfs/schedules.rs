@@ -33,6 +33,13 @@ async fn a_tenant_backs_up_restores_and_lists_schedules_without_rights_on_archiv
     );
     assert_eq!(backup["status"]["state"], "Available", "{backup}");
     let backup = backup["metadata"]["name"].as_str().ok_or("no name")?;
+    // A tenant may not read volumes.
+    let explained = nfs_as(&kubeconfig, &["explain", "pvc/data", "-n", &env.name]).await;
+    assert_eq!(explained.status.code(), Some(0), "{explained:?}");
+    assert!(
+        text(&explained.stdout).contains("Not shown: the volume"),
+        "{explained:?}"
+    );
     // A refusal that only an administrator ends is not waited for.
     let other = env.objects.create(&env.backend("other", json!({}))).await?;
     env.objects

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use rig::TestEnv;
 use serde_json::{Value, json as object};
 
-use super::{OPERATOR_NAMESPACE, fine, json, nfs, refused};
+use super::{OPERATOR_NAMESPACE, fine, json, nfs, problem, refused};
 use crate::backups::nfs_backup;
 use crate::cli::program::text;
 use crate::support::dedicated_cluster::DedicatedCluster;
@@ -52,10 +52,39 @@ async fn status_is_fine_while_all_works_and_names_what_does_not() -> Test {
     assert!(text(&shown.stdout).contains("Backups: 1 waits"), "{shown:?}");
     env.objects.delete(&backup).await?;
 
+    let claim = env.objects.create(&env.claim("moved")).await?;
+    let volume = env.bound(&claim).await?;
+    let directory = env.directory(&volume)?;
+    fs::rename(&directory, directory.with_file_name("moved-away"))?;
+    env.objects.delete(&claim).await?;
+    let released = rig::wait::until("the released volume to be listed", shared::TIMEOUT, async || {
+        let (code, found) = json(&env.cluster, &["status"]).await;
+        match (code, &found["releasedVolumes"]["total"]) {
+            (Some(1), total) if *total == 1 => Ok(found["releasedVolumes"]["volumes"][0].clone()),
+            _ => Err(found.to_string()),
+        }
+    });
+    let released = released.await?;
+    assert_eq!(
+        (&released["name"], &released["claim"], &released["backend"]),
+        (&volume["metadata"]["name"], &object!("default/moved"), &object!("main")),
+        "{released:#}"
+    );
+    let warning = released["warning"].as_str().unwrap_or_default();
+    assert!(warning.starts_with("DirectoryMissing"), "{released:#}");
+    let shown = problem(&env.cluster, &["status"]).await;
+    assert!(
+        shown.contains("Released volumes that are not reclaimed: 1") && shown.contains("default/moved"),
+        "{shown}"
+    );
+
     env.operator.terminate().await?;
     let stopped = nfs(&env.cluster, &["status"]).await;
     assert_eq!(stopped.status.code(), Some(1));
     assert!(text(&stopped.stdout).contains("NONE"), "{stopped:?}");
+    env.objects.create(&env.claim("late")).await?;
+    let waits = problem(&env.cluster, &["explain", "pvc/late"]).await;
+    assert!(waits.contains("No operator leads"), "{waits}");
     Ok(())
 }
 
@@ -143,7 +172,16 @@ async fn the_secret_is_saved_for_its_owner_alone_and_verified() -> Test {
     changed["data"]["key"] = object!("BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=");
     fs::write(&file, changed.to_string())?;
     let other = refused(&env.cluster, 1, &["secret", "verify", path]).await;
-    assert!(other.contains("another key"), "{other}");
+    assert!(other.contains("another key") && other.contains("keep"), "{other}");
+    // As if the operator had created the Secret again after the copy.
+    fs::File::options()
+        .write(true)
+        .open(&file)?
+        .set_modified(std::time::UNIX_EPOCH)?;
+    let older = refused(&env.cluster, 1, &["secret", "verify", path]).await;
+    for expected in ["Do not overwrite", "created later", "kubectl create -f"] {
+        assert!(older.contains(expected), "{older}");
+    }
     changed["data"]["key"] = object!("BwcH");
     fs::write(&file, changed.to_string())?;
     let damaged = refused(&env.cluster, 1, &["secret", "verify", path]).await;
@@ -208,7 +246,8 @@ async fn a_report_has_the_conditions_and_no_names() -> Test {
     for name in [
         "secretive",
         "127.0.0.1",
-        "/export",
+        ":/export",
+        "\"/export",
         "\"main\"",
         "\"default\"",
         OPERATOR_NAMESPACE,
