@@ -41,7 +41,7 @@ const COPYING: Duration = Duration::from_secs(15);
 const UNANSWERED: Duration = Duration::from_secs(15);
 /// Interval at which a claim's condition shows why its limit is not in force yet. The report of the agent wakes it.
 pub(super) const AWAITING_LIMIT: Duration = Duration::from_secs(15);
-/// Age up to which a claim does not report that it waits for a probe or for its namespace: a claim that is created
+/// Age up to which a claim does not report that it waits for a backend, its probe or the namespace: a claim that is created
 /// together with them is provisioned a second later.
 const NEW_CLAIM: Duration = Duration::from_secs(5);
 /// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
@@ -230,6 +230,12 @@ fn apply(
             FollowUp::Report(condition, Action::await_change())
         }
         ProvisionOutcome::Waiting(condition, blockers) => {
+            // Of objects that are created together, the claim may be watched first.
+            if condition.reason == Reason::BackendNotFound
+                && let Some(report_in) = until_not_new(claim, ctx.clock.now())
+            {
+                return FollowUp::Reconcile(wait(ctx, claim, epoch, *blockers, Action::requeue(report_in)));
+            }
             let action = wait(ctx, claim, epoch, *blockers, Action::requeue(jittered(WAITING)));
             FollowUp::Report(condition, action)
         }

@@ -109,8 +109,10 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
     .await?;
     let cluster = Cluster::start(&run).await?;
     let objects = Objects::new(cluster.client().await?);
-    // The commands write files.
-    let shell = Shell::new(&run, &cluster)?.at(run.new_dir("admin")?);
+    // The commands need the folder config of the checkout, and write files.
+    let folder = run.new_dir("admin")?;
+    std::os::unix::fs::symlink(repository_root().join("config"), folder.join("config"))?;
+    let shell = Shell::new(&run, &cluster)?.at(folder);
     let deployment = old_objects(&objects).await?;
     let mut operator: Option<Operator> = None;
     let mut commands = 0;
