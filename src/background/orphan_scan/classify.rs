@@ -16,10 +16,7 @@ pub(super) enum VolumeView {
         has_other_address: bool,
     },
     /// The volume is on this backend, whose export is another one than that of the volume.
-    OnOtherExport {
-        /// The fileid of its directory, as the volume records it.
-        file_id: Option<u64>,
-    },
+    OnOtherExport,
     /// The volume is on this backend, and nfs-subdir created it: it has no record before its reclaim, and no fileid.
     Legacy,
     /// Another backend of this export, another provisioner or the reclaim is responsible for it.
@@ -37,7 +34,7 @@ pub(super) fn classify(
     let directory = inspection.directory;
     match (volume, &inspection.record) {
         (VolumeView::Foreign, _) | (VolumeView::Absent, ReadRecord::Nothing) => None,
-        (VolumeView::OnOtherExport { .. }, _) => Some(OrphanKind::VolumeOnOtherExport),
+        (VolumeView::OnOtherExport, _) => Some(OrphanKind::VolumeOnOtherExport),
         (_, ReadRecord::Unreadable(_)) => Some(OrphanKind::RecordUnreadable),
         (VolumeView::Legacy, ReadRecord::Nothing) => classify_volume(None, directory),
         (VolumeView::Here { file_id, .. }, ReadRecord::Nothing) => {
@@ -58,14 +55,6 @@ pub(super) fn classify(
         // No backend recovers, resumes or purges it.
         (VolumeView::Absent, ReadRecord::Record(..)) if !has_backend => Some(OrphanKind::RecordWithoutBackend),
         (VolumeView::Absent, ReadRecord::Record(record, _)) => classify_record(record, inspection),
-    }
-}
-
-/// Returns true if the data of an orphaned volume are known to be at its path, although its reclaim would fail.
-pub(super) fn has_its_data(inspection: &Inspection, volume: VolumeView) -> bool {
-    match volume {
-        VolumeView::OnOtherExport { file_id } => file_id.is_some() && is_directory(file_id, inspection.directory),
-        VolumeView::Absent | VolumeView::Here { .. } | VolumeView::Legacy | VolumeView::Foreign => false,
     }
 }
 
@@ -253,29 +242,21 @@ mod tests {
             file_id: Some(7),
             has_other_address: true,
         };
-        let on_other_export = VolumeView::OnOtherExport { file_id: Some(7) };
-        for (found, directory, volume, expected, has_data) in [
-            (live(), OURS, moved, VolumeAtOtherAddress, false),
+        let on_other_export = VolumeView::OnOtherExport;
+        for (found, directory, volume, expected) in [
+            (live(), OURS, moved, VolumeAtOtherAddress),
             // That is worse.
-            (live(), PathState::Nothing, moved, VolumeWithoutDirectory, false),
-            (ReadRecord::Nothing, OURS, moved, VolumeWithoutRecord, false),
+            (live(), PathState::Nothing, moved, VolumeWithoutDirectory),
+            (ReadRecord::Nothing, OURS, moved, VolumeWithoutRecord),
             (
                 ReadRecord::Nothing,
                 PathState::Nothing,
                 on_other_export,
                 VolumeOnOtherExport,
-                false,
             ),
-            (live(), OTHER, on_other_export, VolumeOnOtherExport, false),
+            (live(), OTHER, on_other_export, VolumeOnOtherExport),
             // Only the identity of the export was lost.
-            (live(), OURS, on_other_export, VolumeOnOtherExport, true),
-            (
-                live(),
-                OTHER,
-                VolumeView::OnOtherExport { file_id: None },
-                VolumeOnOtherExport,
-                false,
-            ),
+            (live(), OURS, on_other_export, VolumeOnOtherExport),
         ] {
             let look = seen(found, directory, PathState::Nothing);
             assert_eq!(
@@ -283,7 +264,6 @@ mod tests {
                 Some(expected),
                 "{look:?} {volume:?}"
             );
-            assert_eq!(has_its_data(&look, volume), has_data, "{look:?} {volume:?}");
         }
     }
 

@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Instant, Interval};
 
-use super::classify::{VolumeView, classify, has_its_data};
+use super::classify::{VolumeView, classify};
 use super::missing_directory::{self, StoppedReclaim};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
@@ -153,7 +153,7 @@ impl<'a> OrphanScan<'a> {
             VolumeView::Foreign => return Ok(false),
             // Only the volume object has the path of the directory.
             VolumeView::Legacy => path_of(self.read_volume(volume).await?.as_ref(), self.object),
-            VolumeView::Here { .. } | VolumeView::OnOtherExport { .. } | VolumeView::Absent => None,
+            VolumeView::Here { .. } | VolumeView::OnOtherExport | VolumeView::Absent => None,
         };
         let inspection = self.inspect(volume, path.as_ref()).await?;
         if matches!(view, VolumeView::Here { .. })
@@ -216,7 +216,6 @@ impl<'a> OrphanScan<'a> {
             directory: directory(&inspection, kind).or(path.map(|path| path.to_string())),
         };
         if let (Some(object), Some(directory)) = (&now, &orphan.directory)
-            && !has_its_data(&inspection, view)
             && let Err(error) = {
                 let reclaimed = stopped_reclaim(&inspection);
                 missing_directory::report(self.ctx, &self.backend.name, object, directory, kind, reclaimed).await
@@ -408,7 +407,7 @@ fn view_by_export(
     has_other_address: impl FnOnce() -> bool,
 ) -> VolumeView {
     match annotated {
-        Some(annotated) if annotated != export_id && on_backend => VolumeView::OnOtherExport { file_id },
+        Some(annotated) if annotated != export_id && on_backend => VolumeView::OnOtherExport,
         Some(annotated) if annotated != export_id => VolumeView::Absent,
         Some(_) if on_backend => VolumeView::Here {
             file_id,
