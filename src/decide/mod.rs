@@ -21,6 +21,7 @@ pub mod overdue_backups;
 pub mod placement;
 pub mod quantity;
 pub mod reclaim;
+pub mod restore_permission;
 pub mod restore_source;
 pub mod retention;
 pub mod schedule;

@@ -331,7 +331,8 @@ async fn find_lost(
     reserved: &FileRef,
     expected: &ExpectedIdentity,
 ) -> Result<Option<(String, FileRef)>, ExportError> {
-    let (Some(id), Some(cluster)) = (&expected.export_id, lookup_cluster(store, reserved).await?) else {
+    let Some(id) = &expected.export_id else { return Ok(None) };
+    let Some(cluster) = lookup_cluster(store, reserved).await? else {
         return Ok(None);
     };
     if !beacon::exists(store, &cluster, id).await? {

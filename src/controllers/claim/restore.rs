@@ -15,7 +15,8 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{RESTORE, volume_name};
 use crate::api::{NfsBackend, NfsBackup};
 use crate::decide::archive_object::archive_ref;
-use crate::decide::placement::{class_permits, is_namespace_allowed};
+use crate::decide::placement::class_permits;
+use crate::decide::restore_permission::{is_from, is_listed, is_namesake};
 use crate::decide::restore_source::RestoreSource;
 use crate::runtime::reads;
 use crate::runtime::writes::WriteError;
@@ -245,12 +246,6 @@ fn incomplete(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) ->
     PlannedCondition::fails(Reason::ArchiveBusy, message)
 }
 
-/// Returns true if the archive allows the namespace to have a copy.
-fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
-    let allowed = archive.spec.allowed_namespaces.as_ref();
-    allowed.is_some_and(|allowed| is_namespace_allowed(allowed, &namespace.name_any(), namespace.labels()))
-}
-
 /// Decides whether and how to restore. A tenant learns nothing about an archive that their namespace may not have.
 fn decide(request: &RestoreRequest<'_>, archive: &NfsArchive) -> FoundArchive {
     let (name, observed) = (archive.name_any(), archive.observed());
@@ -274,22 +269,6 @@ fn decide(request: &RestoreRequest<'_>, archive: &NfsArchive) -> FoundArchive {
     }
     check_available(request, archive)?;
     Ok((source, restore_mode(request, archive, from_here)?))
-}
-
-/// Returns true for a namespace with the same name but another UID: it may belong to the same people in a rebuilt
-/// cluster, or to someone else.
-fn is_namesake(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
-    let name = &archive.spec.claim_ref.namespace;
-    !name.is_empty() && namespace.name_any() == *name && !is_from(namespace, archive)
-}
-
-/// Returns true if the archive is from this namespace. The UID must match: a recreated namespace may belong to someone
-/// else.
-fn is_from(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
-    let uid = &archive.observed().namespace_uid;
-    !uid.is_empty()
-        && namespace.metadata.uid.as_ref() == Some(uid)
-        && namespace.name_any() == archive.spec.claim_ref.namespace
 }
 
 fn check_available(request: &RestoreRequest<'_>, archive: &NfsArchive) -> Result<(), PlannedCondition> {

@@ -16,6 +16,7 @@ use crate::cli::kubectl_nfs::events::{each_event, event_time};
 use crate::cli::kubectl_nfs::names::age;
 use crate::cli::output::{Table, Tone, print, print_colored};
 use crate::decide::reclaim::{is_released, reclaim_policy};
+use crate::decide::volume_directory::claim_ref;
 use crate::state::context::Provisioners;
 use export_store::text::abbreviate;
 
@@ -165,19 +166,11 @@ impl ReleasedVolume {
         if !is_ours || !is_released(volume) || reclaim_policy(volume) == "Retain" {
             return None;
         }
-        let claim = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.clone())
-            .unwrap_or_default();
+        let claim = claim_ref(volume);
         let status = volume.status.as_ref();
         Some(Self {
             name: volume.name_any(),
-            claim: format!(
-                "{}/{}",
-                claim.namespace.unwrap_or_default(),
-                claim.name.unwrap_or_default()
-            ),
+            claim: format!("{}/{}", claim.namespace, claim.name),
             backend: annotation(VOLUME_BACKEND).cloned().unwrap_or_default(),
             released_time: status.and_then(|status| status.last_phase_transition_time.clone()),
             warning: None,

@@ -9,11 +9,11 @@ use kube::{Api, Client, ResourceExt};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::cli::cluster::{CommandError, failed, is_forbidden};
 use crate::cli::kubectl_nfs::served::ServedArguments;
-use crate::decide::placement::is_namespace_allowed;
+use crate::decide::restore_permission::{is_from, is_listed, is_namesake};
 use crate::runtime::reads;
 use export_store::text::escape;
 
-/// Whether a namespace may have the data of an archive, as the operator decides it.
+/// Whether a namespace may have the data of an archive.
 #[derive(Debug, PartialEq, Eq)]
 enum Permission {
     /// The archive came from the namespace, or allows it.
@@ -26,15 +26,12 @@ enum Permission {
 
 impl Permission {
     fn of(archive: &NfsArchive, namespace: &PartialObjectMeta<Namespace>) -> Self {
-        let (name, uid) = (namespace.name_any(), &archive.observed().namespace_uid);
-        let has_name = name == archive.spec.claim_ref.namespace;
-        let is_from = has_name && !uid.is_empty() && namespace.metadata.uid.as_ref() == Some(uid);
-        let allowed = archive.spec.allowed_namespaces.as_ref();
-        let is_listed = allowed.is_some_and(|allowed| is_namespace_allowed(allowed, &name, namespace.labels()));
-        match (is_from || is_listed, has_name) {
-            (true, _) => Self::Granted,
-            (false, true) => Self::ByName,
-            (false, false) => Self::Denied,
+        if is_from(namespace, archive) || is_listed(namespace, archive) {
+            Self::Granted
+        } else if is_namesake(namespace, archive) {
+            Self::ByName
+        } else {
+            Self::Denied
         }
     }
 }
